@@ -1,0 +1,52 @@
+# Everything runs in .venv, which is made at the first use and renewed when
+# pyproject.toml or constraints.txt changes.
+
+PYTHON ?= python3
+PORT ?= 3000
+ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt
+PINS := pyproject.toml constraints.txt
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test check clean
+
+help:
+	@echo 'make serve   run the example inbox on http://127.0.0.1:$(PORT)   (PORT=8080 for another port)'
+	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
+	@echo 'make check   lint, format and types, changing nothing'
+	@echo 'make clean   remove the environment and all caches; databases stay'
+
+serve: .venv/.runtime
+	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
+
+test: .venv/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+check: .venv/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/.runtime: $(PINS) | .venv/bin/pip
+	@echo 'Installing Onceward into .venv ...'
+	@$(PIP) --editable .
+	@touch $@
+
+# What the tests need includes what serving needs.
+.venv/.dev: $(PINS) | .venv/bin/pip
+	@echo 'Installing Onceward and its tests into .venv ...'
+	@$(PIP) --editable '.[dev]'
+	@touch .venv/.runtime $@
+
+# pip comes last into a new environment: when it is there, the environment is whole.
+.venv/bin/pip:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo 'Onceward needs Python 3.11 or newer; "$(PYTHON)" is not. Try: make PYTHON=python3.12 ...' >&2; \
+		exit 1; }
+	@$(PYTHON) -m venv --clear .venv

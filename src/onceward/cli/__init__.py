@@ -1,0 +1,21 @@
+"""The command line: one file a command."""
+
+from __future__ import annotations
+
+import click
+
+from onceward.cli.migrate import migrate
+from onceward.cli.serve import serve
+from onceward.cli.work import work
+from onceward.version import __version__
+
+
+@click.group()
+@click.version_option(__version__, prog_name="onceward")
+def main() -> None:
+    """Onceward: a webhook inbox. Each event is recorded once, each effect happens once."""
+
+
+main.add_command(serve)
+main.add_command(work)
+main.add_command(migrate)

@@ -1,0 +1,35 @@
+"""``onceward migrate``: bring the schema up to date."""
+
+from __future__ import annotations
+
+import click
+import uvloop
+
+from onceward.cli.banner import shown_url
+from onceward.cli.options import common, given, load_inbox, print_json, start_logging, told
+from onceward.inbox import Inbox
+from onceward.ports import Store
+
+
+@click.command()
+@click.argument("app", required=False)
+@common
+def migrate(app: str | None, database: str | None, as_json: bool) -> None:
+    """Bring the database up to date: of APP, or the one named by --database."""
+    start_logging(as_json=as_json)
+    with told():
+        inbox = load_inbox(app) if app else Inbox()
+        service = inbox.service(given(database_url=database))
+        applied = uvloop.run(_migrate(service.store))
+        shown = shown_url(service.settings.database_url)
+        if as_json:
+            print_json({"database": shown, "applied": applied})
+        else:
+            click.echo(f"{shown}: {', '.join(applied) or 'up to date'}")
+
+
+async def _migrate(store: Store) -> list[str]:
+    try:
+        return await store.migrate()
+    finally:
+        await store.close()

@@ -1,0 +1,250 @@
+"""Handlers: which events they want, what they are given, and one run of one job."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from onceward.bridge import Running, SyncEffects, SyncTransaction
+from onceward.clock import Clock
+from onceward.effect import Effects
+from onceward.errors import (
+    ConfigurationError,
+    HandlerTimeout,
+    LeaseLost,
+    PermanentError,
+    StoreError,
+)
+from onceward.failpoints import Failpoints
+from onceward.model import (
+    INGEST_SOURCE,
+    Done,
+    Event,
+    Job,
+    Route,
+    Settlement,
+    text_fault,
+)
+from onceward.payload import decode
+from onceward.ports import Queue
+from onceward.settings import Settings
+from onceward.transaction import Transaction, UnitOfWork
+
+_log = logging.getLogger("onceward.handle")
+_GIVEN: Final = ("event", "tx", "effects")
+_PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
+_SETTLE_TRIES: Final = 5
+
+HandlerFunction = Callable[..., Any]
+
+
+class Decide(Protocol):
+    """Decides how an attempt that raised ends."""
+
+    def __call__(self, error: Exception, *, attempts: int, max_attempts: int) -> Settlement:
+        """The settlement of the attempt after the first `attempts`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handler:
+    """A user's function for some event types, with a stable name."""
+
+    name: str
+    function: HandlerFunction
+    routes: tuple[Route, ...]
+    wants: frozenset[str]
+    model: Any
+    timeout_seconds: float | None
+    max_attempts: int | None
+
+    def completed_by(self, settings: Settings) -> Handler:
+        """The handler with the settings' values for what it leaves open."""
+        return replace(
+            self,
+            timeout_seconds=self.timeout_seconds or settings.handler_timeout_seconds,
+            max_attempts=self.max_attempts or settings.max_attempts,
+        )
+
+
+def make_handler(
+    function: HandlerFunction,
+    *,
+    patterns: Iterable[str],
+    source: str | None,
+    name: str | None,
+    model: Any,
+    timeout_seconds: float | None,
+    max_attempts: int | None,
+) -> Handler:
+    """Check a handler when it is defined. Raises ConfigurationError with every fault."""
+    name = name or function.__name__
+    faults = [*_signature_faults(function), *_pattern_faults(patterns := tuple(patterns))]
+    if fault := text_fault(name):
+        faults.append(f"its name {fault}")
+    if timeout_seconds is not None and not timeout_seconds > 0:
+        faults.append(f"timeout_seconds is {timeout_seconds}; it must be more than 0")
+    if max_attempts is not None and max_attempts < 1:
+        faults.append(f"max_attempts is {max_attempts}; it must be at least 1")
+    if faults:
+        raise ConfigurationError([f"Handler {name}: {fault}" for fault in faults])
+    return Handler(
+        name=name,
+        function=function,
+        routes=tuple(Route(pattern, source) for pattern in patterns),
+        wants=frozenset(inspect.signature(function).parameters),
+        model=model if model is not None else _annotated_model(function),
+        timeout_seconds=timeout_seconds,
+        max_attempts=max_attempts,
+    )
+
+
+def _signature_faults(function: HandlerFunction) -> Iterable[str]:
+    for parameter in inspect.signature(function).parameters.values():
+        if parameter.name not in _GIVEN and parameter.default is parameter.empty:
+            yield f"it asks for {parameter.name!r}; a handler is given {', '.join(_GIVEN)}"
+
+
+def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:
+    if not patterns:
+        yield "it names no event type; write '*' for all"
+    for pattern in patterns:
+        if not _PATTERN.fullmatch(str(pattern)):
+            yield f"{pattern!r} is not a pattern; write invoice.paid, invoice.* or *"
+        elif fault := text_fault(pattern):
+            yield f"the pattern {pattern[:40]!r} {fault}"
+
+
+def _annotated_model(function: HandlerFunction) -> Any:
+    """The model in ``event: Event[Model]``, or None."""
+    try:
+        hint = get_type_hints(function).get("event")
+    except (NameError, TypeError) as error:
+        if "event" not in getattr(function, "__annotations__", {}):
+            return None
+        msg = f"Handler {function.__name__}: its annotations cannot be read ({error}); pass model="
+        raise ConfigurationError(msg) from error
+    if get_origin(hint) is not Event:
+        return None
+    (model,) = get_args(hint)
+    return None if model is Any else model
+
+
+class Handling:
+    """Runs jobs, one call each: under a lease and a timeout, to their settlement."""
+
+    def __init__(
+        self,
+        *,
+        queue: Queue,
+        handlers: Mapping[str, Handler],
+        decide: Decide,
+        clock: Clock,
+        failpoints: Failpoints,
+    ) -> None:
+        self._queue = queue
+        self._handlers = handlers
+        self._decide = decide
+        self._clock = clock
+        self._failpoints = failpoints
+
+    async def run(self, token: str, job: Job) -> bool:
+        """Run a job and settle it. False when it could not be settled: its lease will tell."""
+        started = self._clock.monotonic()
+        try:
+            await self._attempt(token, job)
+        except LeaseLost:
+            _log.warning("job %s: its lease was lost; nothing was committed", job.id)
+            return True
+        except Exception as error:  # noqa: BLE001 - every error is settled
+            return await self._settle_error(token, job, error, self._clock.monotonic() - started)
+        return True
+
+    async def _attempt(self, token: str, job: Job) -> None:
+        handler = self._handlers[job.handler]
+        body = await self._queue.load_body(job) if job.body is None else job.body
+        event = _event(job, body, handler)
+        running: Running | None = None
+        unit = UnitOfWork(
+            lambda: self._queue.begin(lambda: running.whereabouts() if running else handler.name),
+            self._failpoints,
+        )
+        async with unit:
+            running = _prepare(handler, event, unit, job.id)
+            self._failpoints.reach("handle.started")
+            await _within(handler, running)
+            self._failpoints.reach("handle.returned")
+            if not await unit.settle(token, job.id) and not await self._queue.settle_done(
+                token, job.id
+            ):
+                raise LeaseLost
+
+    async def _settle_error(
+        self, token: str, job: Job, error: Exception, elapsed_seconds: float
+    ) -> bool:
+        settlement = self._decide(error, attempts=job.attempts, max_attempts=job.max_attempts)
+        assert not isinstance(settlement, Done)  # noqa: S101 - an error is never done
+        _log.info("job %s (%s): %s", job.id, job.handler, settlement.error)
+        for attempt in range(_SETTLE_TRIES):
+            try:
+                landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)
+            except StoreError:
+                await asyncio.sleep(0.1 * 2**attempt)
+            else:
+                if not landed:
+                    _log.warning("job %s: its lease was lost before it was settled", job.id)
+                return True
+        _log.warning("job %s could not be settled; it will run again when its lease ends", job.id)
+        return False
+
+
+def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
+    event: Event[Any] = Event(
+        id=job.event_id,
+        source=job.source,
+        type=job.type,
+        reference=job.reference,
+        received_at=job.received_at,
+        body=body,
+        headers=MappingProxyType(msgspec.json.decode(job.headers, type=dict[str, str])),
+        _decode=functools.partial(
+            decode, body, model=handler.model, enveloped=job.source == INGEST_SOURCE
+        ),
+    )
+    if handler.model is not None:
+        event.payload  # noqa: B018 - validated before the handler starts
+    return event
+
+
+def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) -> Running:
+    is_async = inspect.iscoroutinefunction(handler.function)
+    tx: Any = Transaction(unit)
+    effects: Any = Effects(unit, job)
+    if not is_async:
+        loop = asyncio.get_running_loop()
+        tx, effects = SyncTransaction(tx, loop), SyncEffects(effects, loop)
+    given = {"event": event, "tx": tx, "effects": effects}
+    wanted = {name: value for name, value in given.items() if name in handler.wants}
+    return Running(functools.partial(handler.function, **wanted), is_async=is_async)
+
+
+async def _within(handler: Handler, running: Running) -> None:
+    try:
+        async with asyncio.timeout(handler.timeout_seconds) as limit:
+            await running.finish()
+    except TimeoutError as error:
+        if limit.expired():
+            message = f"{handler.name} took longer than {handler.timeout_seconds:g} s"
+            raise HandlerTimeout(message) from error
+        raise
+    except SystemExit as error:
+        message = f"{handler.name} tried to exit the process"
+        raise PermanentError(message) from error

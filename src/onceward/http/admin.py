@@ -1,0 +1,147 @@
+"""The admin API: lists, and acts with an actor and a reason."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from onceward.errors import NotFound, NotInState, RequestRefused, StoreError
+from onceward.http.access import Access
+from onceward.http.answers import Answer, answer, refusal
+from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.model import Act, text_fault
+from onceward.operate import LISTS, Operator
+from onceward.record import refusal as unavailable
+from onceward.settings import Settings
+
+ADMIN: Final = "/admin"
+ANSWER_SECONDS: Final = 10.0
+
+
+class _Reason(msgspec.Struct):
+    actor: str = ""
+    reason: str = ""
+
+
+class AdminApi:
+    """The routes below ``/admin``; each asks who is there first."""
+
+    def __init__(self, *, operator: Operator, access: Access, settings: Settings) -> None:
+        self._operator = operator
+        self._access = access
+        self._settings = settings
+        self._bodies = BodyReader(settings)
+
+    def app(self, prefix: str = ADMIN) -> ASGIApp:
+        """An ASGI application, with its routes below `prefix`."""
+        api = Starlette(
+            routes=[
+                Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
+                Route(f"{prefix}/jobs/{{job}}/requeue", self._requeue, methods=["POST"]),
+            ],
+            exception_handlers={
+                404: _not_found,
+                405: _wrong_method,
+                RequestRefused: _refused,
+                NotFound: _gone,
+                NotInState: _conflict,
+                StoreError: _store_trouble,
+                TimeoutError: _store_trouble,
+                Disconnected: _disconnected,
+            },
+        )
+        api.router.redirect_slashes = False  # it would redirect to whatever Host the request names
+        return api
+
+    async def _list(self, request: Request) -> Response:
+        self._access.authenticate(bounded_headers(request.scope, self._settings))
+        kind = request.path_params["kind"]
+        if kind not in LISTS:
+            message = f"There is no such list; there are {', '.join(LISTS)}."
+            raise RequestRefused(404, "not_found", message)
+        given = request.query_params
+        if len(given.multi_items()) != len(given):
+            raise RequestRefused(422, "bad_filter", "A filter is given more than once.")
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return _response(answer(200, await self._operator.page(kind, given)))
+
+    async def _requeue(self, request: Request) -> Response:
+        headers = bounded_headers(request.scope, self._settings)
+        name = self._access.authenticate(headers)
+        require_json(headers)
+        act = _act(await self._bodies.read(headers, request.receive), name)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            requeued = await self._operator.requeue(request.path_params["job"], act)
+        return _response(
+            answer(
+                200,
+                {
+                    "ok": True,
+                    "id": requeued.job,
+                    "status": "queued",
+                    "available_at": requeued.available_at,
+                    "audit": requeued.audit,
+                },
+            )
+        )
+
+
+def _act(body: bytes, authenticated_as: str) -> Act:
+    """Read who acts and why. Raises RequestRefused (422)."""
+    try:
+        given = msgspec.json.decode(body, type=_Reason)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        message = "Send a JSON object with actor and reason, both texts."
+        raise RequestRefused(422, "bad_act", message) from error
+    for field in ("actor", "reason"):
+        text = getattr(given, field).strip()
+        fault = "is missing" if not text else text_fault(text)
+        if fault:
+            raise RequestRefused(422, "bad_act", f"{field} {fault}")
+    return Act(given.actor.strip(), authenticated_as, given.reason.strip())
+
+
+def _response(found: Answer) -> Response:
+    response = Response(found.body, found.status)
+    response.raw_headers = found.all_headers
+    return response
+
+
+async def _not_found(_: Request, __: Exception) -> Response:
+    return _response(refusal(RequestRefused(404, "not_found", "There is nothing here.")))
+
+
+async def _wrong_method(_: Request, error: Exception) -> Response:
+    allow = getattr(error, "headers", None) or {}
+    refused = RequestRefused(
+        405, "wrong_method", "This method cannot be used here.", headers=tuple(allow.items())
+    )
+    return _response(refusal(refused))
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestRefused)  # noqa: S101 - what it is registered for
+    return _response(refusal(error))
+
+
+async def _gone(_: Request, error: Exception) -> Response:
+    return _response(refusal(RequestRefused(404, "not_found", str(error))))
+
+
+async def _conflict(_: Request, error: Exception) -> Response:
+    return _response(refusal(RequestRefused(409, "not_in_state", str(error))))
+
+
+async def _disconnected(_: Request, __: Exception) -> Response:
+    return Response(status_code=400)  # nobody is there to read it
+
+
+async def _store_trouble(_: Request, __: Exception) -> Response:
+    return _response(refusal(unavailable("unavailable", "The ledger cannot be used now.")))

@@ -1,0 +1,156 @@
+"""Receiving over HTTP, as a raw ASGI application: the hot path."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from onceward.clock import Clock
+from onceward.errors import RequestRefused, SignatureRejected, StoreError
+from onceward.failpoints import Failpoints
+from onceward.http.access import Access
+from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
+from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.model import INGEST_SOURCE, Identity, Outcome, Receipt
+from onceward.receive import Receiver
+from onceward.redact import printable
+from onceward.settings import Settings
+from onceward.settle import locate
+from onceward.verify import Headers
+
+_log = logging.getLogger("onceward.http")
+
+WEBHOOKS: Final = "/webhooks/"
+INGEST: Final = "/events/ingest"
+HEALTHZ: Final = "/healthz"
+READYZ: Final = "/readyz"
+READY_SECONDS: Final = 2.0
+COMPLAINT_SECONDS: Final = 1.0
+
+
+class IngestApp:
+    """``POST /webhooks/{source}``, ``POST /events/ingest``, ``/healthz`` and ``/readyz``."""
+
+    def __init__(
+        self,
+        *,
+        receiver: Receiver,
+        access: Access,
+        ready: Callable[[], Awaitable[None]],
+        settings: Settings,
+        clock: Clock,
+        failpoints: Failpoints,
+    ) -> None:
+        self._receiver = receiver
+        self._access = access
+        self._ready = ready
+        self._settings = settings
+        self._failpoints = failpoints
+        self._bodies = BodyReader(settings)
+        self._complaints = _Complaints(clock)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; nothing but an answer comes out, whatever comes in."""
+        try:
+            found = await self._answer(scope, receive)
+        except Disconnected:
+            return
+        except RequestRefused as refused:
+            self._complaints.note(scope, refused)
+            found = refusal(refused)
+        except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
+            _log.error("%s could not be answered: %s", printable(scope["path"]), locate(error))
+            found = answer(500, {"error": "internal", "message": "An error; see the log."})
+        await found.send(send)
+        self._failpoints.reach("receive.answered")
+
+    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+        path = route_path(scope)
+        headers = bounded_headers(scope, self._settings)
+        if path.startswith(WEBHOOKS):
+            _allow(scope, "POST")
+            return await self._webhook(path[len(WEBHOOKS) :], headers, receive)
+        if path == INGEST:
+            _allow(scope, "POST")
+            return await self._ingest(headers, receive)
+        if path == HEALTHZ:
+            _allow(scope, "GET", "HEAD")
+            return answer(200, {"healthy": True})
+        if path == READYZ:
+            _allow(scope, "GET", "HEAD")
+            return await self._readiness()
+        raise RequestRefused(404, "not_found", "There is nothing here.")
+
+    async def _webhook(self, name: str, headers: Headers, receive: Receive) -> Answer:
+        source = self._receiver.source(name)
+        if source.unsigned:
+            self._access.check_open(headers)
+        body = await self._bodies.read(headers, receive)
+        self._failpoints.reach("receive.read")
+        return _accepted(source.name, *await self._receiver.receive(source, headers, body))
+
+    async def _ingest(self, headers: Headers, receive: Receive) -> Answer:
+        self._access.authenticate(headers)
+        require_json(headers)
+        body = await self._bodies.read(headers, receive)
+        self._failpoints.reach("receive.read")
+        return _accepted(INGEST_SOURCE, *await self._receiver.ingest(headers, body))
+
+    async def _readiness(self) -> Answer:
+        try:
+            async with asyncio.timeout(READY_SECONDS):
+                await self._ready()
+        except (StoreError, TimeoutError):
+            return answer(503, {"ready": False, "message": "The ledger cannot be read."})
+        return answer(200, {"ready": True})
+
+
+class _Complaints:
+    """Tells the operator why requests are refused, without letting a sender fill the log."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._silent_until = 0.0
+        self._unsaid = 0
+
+    def note(self, scope: Scope, refused: RequestRefused) -> None:
+        now = self._clock.monotonic()
+        if now < self._silent_until:
+            self._unsaid += 1
+            return
+        why = refused.check if isinstance(refused, SignatureRejected) else refused.message
+        more = (
+            f" ({self._unsaid} more were refused since the last such line)" if self._unsaid else ""
+        )
+        _log.warning("%s: %s: %s%s", printable(scope["path"]), refused.status, printable(why), more)
+        self._silent_until, self._unsaid = now + COMPLAINT_SECONDS, 0
+
+
+def route_path(scope: Scope) -> str:
+    """The path below the point where the application is mounted."""
+    path: str = scope["path"]
+    root: str = scope.get("root_path", "").rstrip("/")
+    return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _allow(scope: Scope, *methods: str) -> None:
+    if scope["method"] not in methods:
+        message = f"Only {' and '.join(methods)} can be used here."
+        allow = (("allow", ", ".join(methods)),)
+        raise RequestRefused(405, "wrong_method", message, headers=allow)
+
+
+def _accepted(source: str, identity: Identity, receipt: Receipt) -> Answer:
+    return answer(
+        202,
+        {
+            "accepted": True,
+            "duplicate": receipt.outcome is not Outcome.RECORDED,
+            "conflict": receipt.outcome is Outcome.CONFLICT,
+            "source": source,
+            "event_id": identity.event_id,
+            "id": str(receipt.event),
+        },
+    )

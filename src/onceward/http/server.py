@@ -1,0 +1,152 @@
+"""The HTTP server: uvicorn, with limits on its senders that it does not have itself."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, Final, cast
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from onceward.errors import ConfigurationError
+from onceward.settings import Settings
+
+KEEP_ALIVE_SECONDS: Final = 75
+BACKLOG: Final = 4096
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends a connection whose header block is too large, or whose sender is too slow."""
+
+    def __init__(self, *args: Any, bounds: Settings, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._bounds = bounds
+        self._header_bytes = 0
+        self._in_headers = True
+        self._is_mixed = False
+        self._awaits_head = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
+        """Begin to wait for the first request."""
+        super().connection_made(transport)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def on_message_begin(self) -> None:
+        """Begin to count a header block."""
+        super().on_message_begin()
+        self._in_headers = True
+        self._header_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        """End to count; the time for the body is the application's to watch."""
+        if self.parser.should_upgrade():
+            raise ValueError("a request to upgrade would be taken without its body")  # it is 400
+        self._in_headers = False
+        self._awaits_head = False
+        self._is_mixed = True
+        self._unwatch()
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        """What follows in the same chunk is another request."""
+        self._is_mixed = True
+        self._awaits_head = True
+        super().on_message_complete()
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what came, and see whether the header block is still open."""
+        self._is_mixed = False
+        super().data_received(_without_upgrade(data) if self._awaits_head else data)
+        if self.transport.is_closing():
+            return
+        if self._in_headers and not self._is_mixed:
+            self._header_bytes += len(data)
+        if self._in_headers and self._header_bytes > self._bounds.max_header_bytes:
+            self._end("431 Request Header Fields Too Large")
+        elif self._timer is None and (self._in_headers or not self._owes_answer):
+            self._watch()
+
+    @property
+    def _owes_answer(self) -> bool:
+        """Whether a request is being answered. Else what comes belongs to none, or comes late."""
+        cycle: RequestResponseCycle | None = cast("Any", self.cycle)
+        return cycle is not None and not cycle.response_complete
+
+    def _watch(self) -> None:
+        seconds = self._bounds.body_timeout_seconds
+        self._timer = self.loop.call_later(seconds, self._end, "408 Request Timeout")
+
+    def _unwatch(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _end(self, status: str) -> None:
+        """Close the connection, with an answer where it cannot be taken for another's."""
+        if self._in_headers and not self._owes_answer:
+            self.transport.write(_RESPONSE.format(status).encode())
+        self.transport.close()
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A request that offers another protocol, without the offer: the parser would stop at it."""
+    head, end, rest = data.partition(b"\r\n\r\n")
+    if b"pgrade:" not in head.lower():
+        return data
+    return _UPGRADE.sub(b"\r\nx-not-upgraded:", head) + end + rest
+
+
+class Server(uvicorn.Server):
+    """A server in a process that has more to do: logs and signals are left to the process."""
+
+    def __init__(self, app: Any, settings: Settings) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http=partial(BoundedProtocol, bounds=settings),  # type: ignore[arg-type] # a factory will do
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
+                timeout_graceful_shutdown=max(1, int(settings.drain_seconds)),
+                backlog=BACKLOG,
+            )
+        )
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Capture none."""
+        yield
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on which to serve. Raises ConfigurationError that says what to do."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        msg = f"Cannot listen on {host}:{port}: {reason}. Choose another with --host or --port."
+        raise ConfigurationError(msg) from error
+    return listener

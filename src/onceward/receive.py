@@ -1,0 +1,77 @@
+"""From a request to a receipt: verify, identify, record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Final
+
+import msgspec
+
+from onceward.clock import Clock
+from onceward.errors import RequestRefused
+from onceward.failpoints import Failpoints
+from onceward.identify import identify_envelope
+from onceward.model import INGEST_SOURCE, Arrival, Identity, Receipt
+from onceward.record import Recorder
+from onceward.sources import Source
+from onceward.verify import Headers
+
+_INGEST_HEADERS: Final = (b"content-type", b"user-agent")
+
+
+class Receiver:
+    """Takes whole requests; what it answers for is durable."""
+
+    def __init__(
+        self,
+        *,
+        sources: Mapping[str, Source],
+        recorder: Recorder,
+        clock: Clock,
+        failpoints: Failpoints,
+    ) -> None:
+        self._sources = sources
+        self._recorder = recorder
+        self._clock = clock
+        self._failpoints = failpoints
+
+    def source(self, name: str) -> Source:
+        """The source of a name. Raises RequestRefused (404)."""
+        try:
+            return self._sources[name]
+        except KeyError:
+            message = "No source has this name."
+            raise RequestRefused(404, "unknown_source", message) from None
+
+    async def receive(
+        self, source: Source, headers: Headers, body: bytes
+    ) -> tuple[Identity, Receipt]:
+        """Verify, identify and record a webhook. Raises RequestRefused."""
+        identity = source.admit(headers, body, self._clock.now())
+        return await self._record(source.name, identity, source.kept_headers(headers), body)
+
+    async def ingest(self, headers: Headers, body: bytes) -> tuple[Identity, Receipt]:
+        """Identify and record what one of the team's own applications sends."""
+        identity = identify_envelope(body)
+        kept = {
+            name.decode(): value.decode("latin-1")
+            for name in _INGEST_HEADERS
+            if (value := headers.joined(name)) is not None
+        }
+        return await self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), body)
+
+    async def _record(
+        self, source: str, identity: Identity, headers: bytes, body: bytes
+    ) -> tuple[Identity, Receipt]:
+        self._failpoints.reach("receive.verified")
+        arrival = Arrival(
+            source=source,
+            event_id=identity.event_id,
+            type=identity.type,
+            reference=identity.reference,
+            body_sha256=hashlib.sha256(body).digest(),
+            headers=headers,
+            body=body,
+        )
+        return identity, await self._recorder.submit(arrival)

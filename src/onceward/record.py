@@ -1,0 +1,147 @@
+"""Group commit: deliveries that wait together are written together.
+
+There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
+being written forms the next one. What waits is bounded, in number, in bytes and in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.errors import RequestRefused, StoreError, Unwritable
+from onceward.model import Arrival, Receipt
+from onceward.ports import Ledger
+from onceward.redact import redact
+from onceward.settings import Settings
+from onceward.settle import locate
+
+_log = logging.getLogger("onceward.record")
+RETRY_AFTER: Final = (("retry-after", "2"),)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    arrival: Arrival
+    deadline: float
+    answer: asyncio.Future[Receipt]
+
+
+class Recorder:
+    """Takes deliveries one by one and writes them in batches."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._queue: deque[_Waiting] = deque()
+        self._unanswered: deque[_Waiting] = deque()
+        self._held_events = 0
+        self._held_bytes = 0
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def submit(self, arrival: Arrival) -> asyncio.Future[Receipt]:
+        """Queue a delivery. The future has its receipt once it is durable.
+
+        Raises RequestRefused (503) when too much waits already, and so does the future when the
+        ledger does not answer in time or cannot be used.
+        """
+        if (
+            self._held_events >= self._settings.waiting_events
+            or self._held_bytes + len(arrival.body) > self._settings.waiting_bytes
+        ):
+            raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._settings.answer_within_seconds
+        waiting = _Waiting(arrival, deadline, loop.create_future())
+        self._held_events += 1
+        self._held_bytes += len(arrival.body)
+        self._queue.append(waiting)
+        self._unanswered.append(waiting)
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._expire)
+        if len(self._lanes) < self._ledger.lanes:
+            lane = loop.create_task(self._drain())
+            self._lanes.add(lane)
+            lane.add_done_callback(self._lanes.discard)
+        return waiting.answer
+
+    async def close(self) -> None:
+        """Write what waits."""
+        while self._lanes:
+            await asyncio.gather(*self._lanes)
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def _drain(self) -> None:
+        while batch := self._take():
+            try:
+                await self._write(batch)
+            finally:
+                self._release(batch)
+
+    def _take(self) -> list[_Waiting]:
+        batch: list[_Waiting] = []
+        while self._queue and len(batch) < self._settings.batch_events:
+            waiting = self._queue.popleft()
+            if waiting.answer.done():  # it was told to come back later
+                self._release([waiting])
+            else:
+                batch.append(waiting)
+        return batch
+
+    def _release(self, batch: Sequence[_Waiting]) -> None:
+        self._held_events -= len(batch)
+        self._held_bytes -= sum(len(waiting.arrival.body) for waiting in batch)
+
+    async def _write(self, batch: Sequence[_Waiting]) -> None:
+        try:
+            receipts = await self._ledger.record([waiting.arrival for waiting in batch])
+        except Unwritable as error:
+            await self._write_apart(batch, error)
+        except StoreError as error:
+            _log.warning("nothing was recorded: %s", redact(str(error)))
+            _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+            _log.error("nothing was recorded: %s", locate(error))
+            _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+        else:
+            for waiting, receipt in zip(batch, receipts, strict=True):
+                if not waiting.answer.done():
+                    waiting.answer.set_result(receipt)
+
+    async def _write_apart(self, batch: Sequence[_Waiting], error: Unwritable) -> None:
+        """One delivery that the database refuses must not take the others down with it."""
+        if len(batch) == 1:
+            _log.error("a delivery could not be recorded: %s", redact(str(error)))
+            _refuse(batch, "not_recorded", "The ledger refused this delivery.")
+            return
+        middle = len(batch) // 2
+        await self._write(batch[:middle])
+        await self._write(batch[middle:])
+
+    def _expire(self) -> None:
+        """Answer what has waited too long, and look again when the next one will have."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        while self._unanswered and (
+            self._unanswered[0].answer.done() or self._unanswered[0].deadline <= now
+        ):
+            _refuse([self._unanswered.popleft()], "slow", "The ledger is slow. Try again later.")
+        first = self._unanswered[0].deadline if self._unanswered else None
+        self._timer = None if first is None else loop.call_at(first, self._expire)
+
+
+def refusal(code: str, message: str) -> RequestRefused:
+    """The answer 503: nothing is known to be recorded, so the sender should try again."""
+    return RequestRefused(503, code, message, headers=RETRY_AFTER)
+
+
+def _refuse(batch: Sequence[_Waiting], code: str, message: str) -> None:
+    for waiting in batch:
+        if not waiting.answer.done():
+            waiting.answer.set_exception(refusal(code, message))

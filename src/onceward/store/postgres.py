@@ -1,0 +1,406 @@
+"""The store on PostgreSQL: for many receiving and working processes, on many machines."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg.rows import dict_row
+from psycopg_pool import AsyncConnectionPool, PoolTimeout
+
+from onceward.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
+from onceward.failpoints import Failpoints
+from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Receipt, Retry
+from onceward.ports import Row
+from onceward.settings import Settings
+from onceward.sqltext import parse
+from onceward.store.migrate import Migration, pending
+from onceward.store.postgres_link import LOST, RETRYABLE, Connection, Line, conninfo, run, trouble
+from onceward.store.postgres_session import PostgresSession
+from onceward.store.queries import Queries
+from onceward.store.shared import (
+    INLINE_BODY_BYTES,
+    RESCUE_DELAY_SECONDS,
+    WORKER_DIED,
+    Run,
+    SharedStore,
+    error_parameters,
+    refuse_weak,
+)
+
+PARTITIONS_AHEAD_WEEKS: Final = 4
+
+_DURABLE: Final = {
+    "fsync": ("on",),
+    "full_page_writes": ("on",),
+    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
+}
+_MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(7136231, 2)"
+_LOCK: Final = parse(_MIGRATION_LOCK)[0]
+_MIGRATIONS_TABLE: Final = """
+    CREATE SCHEMA IF NOT EXISTS onceward;
+    CREATE TABLE IF NOT EXISTS onceward.migrations (
+        number integer PRIMARY KEY,
+        name text NOT NULL,
+        applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
+    )
+"""
+_RETRIES: Final = 5
+# DISCARD ALL, but for the prepared statements: the driver goes on using them.
+_RESET: Final = """
+    SET SESSION AUTHORIZATION DEFAULT;
+    RESET ALL;
+    CLOSE ALL;
+    UNLISTEN *;
+    SELECT pg_advisory_unlock_all();
+    DISCARD SEQUENCES;
+    DISCARD TEMP
+"""
+
+
+class PostgresStore(SharedStore):
+    """Everything in the schema ``onceward`` of one database."""
+
+    lanes = 2
+
+    def __init__(self, settings: Settings, failpoints: Failpoints) -> None:
+        super().__init__()
+        self._settings = settings
+        self._failpoints = failpoints
+        self._queries = Queries("postgres")
+        url = settings.database_url
+        self._recording: asyncio.Queue[Line] = asyncio.Queue()
+        self._recording_lines = [Line(conninfo(url)) for _ in range(self.lanes)]
+        # A claim that is lost in a crash is only a lease lost.
+        self._claiming = Line(conninfo(url, synchronous_commit="off"))
+        self._renewing = Line(conninfo(url, synchronous_commit="off"))
+        self._acting = Line(conninfo(url))
+        self._listening = conninfo(url)
+        idle_ms = str(int(settings.lease_seconds * 1000))
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            conninfo(url, idle_in_transaction_session_timeout=idle_ms),
+            connection_class=psycopg.AsyncConnection[Row],
+            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
+            min_size=0,
+            max_size=settings.workers + 2,
+            open=False,
+            name="onceward",
+            timeout=settings.answer_within_seconds,
+        )
+
+    async def open(self, *, serving: bool) -> None:
+        """Connect, check durability and the schema."""
+        if serving:
+            await self._check_durability()
+        if self._settings.migrate_at_start and serving:
+            await self.migrate()
+        elif lacking := await self._lacking():
+            names = ", ".join(f"{entry.number:04} {entry.name}" for entry in lacking)
+            msg = f"The database lacks migrations ({names}). Run: onceward migrate"
+            raise ConfigurationError(msg)
+        for line in self._recording_lines:
+            self._recording.put_nowait(line)
+        await self._pool.open()
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        await self._pool.close()
+        for line in (*self._recording_lines, self._claiming, self._renewing, self._acting):
+            await line.close()
+
+    async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        """Write all of them durably, each event once; one answer each, in their order."""
+        line = await self._recording.get()
+        try:
+            async with line.use() as connection:
+                return await _again_if_retryable(lambda: self._record(connection, arrivals))
+        finally:
+            self._recording.put_nowait(line)
+
+    async def _record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        # Each of the two is a transaction of its own: what the first one wrote is whole, and the
+        # second one must see it, and what others wrote, in any case.
+        self._failpoints.reach("record.writing")
+        receipts: list[Receipt | None] = [None] * len(arrivals)
+        new = self._queries.one("record_new")
+        for row in await run(connection, new, self._columns(arrivals)):
+            receipts[row["position"] - 1] = Receipt(row["event"], Outcome.RECORDED)
+        self._failpoints.reach("record.written")
+        rest = [index for index, receipt in enumerate(receipts) if receipt is None]
+        if rest:
+            columns = self._columns([arrivals[index] for index in rest])
+            for row in await self._run_all(connection, "record_again", columns):
+                receipts[rest[row["position"] - 1]] = Receipt(row["event"], Outcome(row["outcome"]))
+        self._failpoints.reach("record.committed")
+        return _whole(receipts)
+
+    async def _run_all(
+        self, connection: Connection, name: str, parameters: Mapping[str, Any]
+    ) -> list[Row]:
+        """Run the statements of one name in a transaction; the last one answers."""
+        async with connection.pipeline(), connection.transaction():
+            cursors = [
+                await connection.execute(statement.pyformat.encode(), parameters)
+                for statement in self._queries(name)
+            ]
+        return await cursors[-1].fetchall()
+
+    def _columns(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+        return {
+            "sources": [self._source_ids[arrival.source] for arrival in arrivals],
+            "event_ids": [arrival.event_id for arrival in arrivals],
+            "types": [arrival.type for arrival in arrivals],
+            "references": [arrival.reference for arrival in arrivals],
+            "sha256s": [arrival.body_sha256 for arrival in arrivals],
+            "headers": [arrival.headers for arrival in arrivals],
+            "bodies": [arrival.body for arrival in arrivals],
+            "row_limit": self._settings.delivery_rows,
+        }
+
+    async def claim(
+        self,
+        *,
+        worker: str,
+        handlers: Sequence[str],
+        limit: int,
+        solo: bool,
+        lease_seconds: float,
+        ended: Sequence[str],
+    ) -> Claim:
+        """End the leases `ended`, rescue expired ones, and lease up to `limit` due jobs."""
+        token = uuid.uuid4().hex
+        parameters = {
+            "token": token,
+            "worker": worker,
+            "handlers": [self._handler_ids[name] for name in handlers],
+            "limit": 1 if solo else limit,
+            "solo": solo,
+            "lease_seconds": lease_seconds,
+            "tokens": list(ended),
+            "error": WORKER_DIED,
+            "delay_seconds": RESCUE_DELAY_SECONDS,
+        }
+        async with self._claiming.use() as connection:
+            async with connection.pipeline(), connection.transaction():
+                cursors = [
+                    await connection.execute(statement.pyformat.encode(), parameters)
+                    for name in ("rescue", "end_leases", "claim", "outlook")
+                    for statement in self._queries(name)
+                ]
+            leased = await cursors[-2].fetchone()
+            outlook = await cursors[-1].fetchone()
+            self._failpoints.reach("claim.leased")
+            jobs = await self._load(connection, leased["jobs"]) if leased else ()
+        return Claim(
+            lease=Lease(token, jobs, solo) if jobs else None,
+            solo_waiting=bool(outlook and outlook["solo_waiting"]),
+            next_due_seconds=outlook["next_due_seconds"] if outlook else None,
+        )
+
+    async def _load(self, connection: Connection, ids: list[int]) -> tuple[Job, ...]:
+        parameters = {"jobs": ids, "inline_bytes": INLINE_BODY_BYTES}
+        rows = await run(connection, self._queries.one("load_jobs"), parameters)
+        return tuple(Job(**row) for row in rows)
+
+    async def end_leases(self, tokens: Sequence[str]) -> None:
+        """Forget leases of which every job is settled."""
+        async with self._renewing.use() as connection:
+            await run(connection, self._queries.one("end_leases"), {"tokens": list(tokens)})
+
+    async def load_body(self, job: Job) -> bytes:
+        """The body of a job's event, where the claim left it out."""
+        parameters = {"event": job.event, "received_at": job.received_at}
+        (row,) = await self._read("load_body", (), parameters)
+        return bytes(row["body"])
+
+    async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
+        """Prolong leases; answers with those still held."""
+        parameters = {"tokens": list(tokens), "lease_seconds": lease_seconds}
+        async with self._renewing.use() as connection:
+            rows = await run(connection, self._queries.one("renew"), parameters)
+        return {row["token"] for row in rows}
+
+    async def give_back(self, token: str, jobs: Sequence[int]) -> None:
+        """Let go of jobs that were not started."""
+        async with self._renewing.use() as connection:
+            parameters = {"token": token, "jobs": list(jobs)}
+            await run(connection, self._queries.one("give_back"), parameters)
+
+    async def settle_error(
+        self, token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+    ) -> bool:
+        """End an attempt that failed. False when the lease was lost."""
+        parameters = error_parameters(token, job, settlement, elapsed_seconds)
+        landed = await self._write("settle_error", parameters)
+        self._failpoints.reach("settle.committed")
+        return landed
+
+    async def settle_done(self, token: str, job: int) -> bool:
+        """End an attempt that wrote nothing. False when the lease was lost."""
+        landed = await self._write("settle_done", {"token": token, "job": job})
+        self._failpoints.reach("settle.committed")
+        return landed
+
+    @asynccontextmanager
+    async def begin(self, whereabouts: Callable[[], str]) -> AsyncIterator[PostgresSession]:
+        """A transaction for a handler. What is not committed at its end is rolled back."""
+        del whereabouts  # the database itself ends a transaction that idles past its lease
+        async with self._borrow() as connection:
+            session = PostgresSession(connection, self._queries, self._failpoints)
+            await session.begin()
+            try:
+                yield session
+            finally:
+                await _tidy(connection, session)
+
+    @asynccontextmanager
+    async def prepare(self) -> AsyncIterator[PostgresSession]:
+        """A transaction for the user's own tables, one process at a time."""
+        async with self.begin(str) as session:
+            await session.run(_LOCK, {})
+            yield session
+
+    async def announcements(self) -> AsyncGenerator[None, None]:
+        """Yields when jobs may have become due, whoever made them."""
+        while True:
+            try:
+                async with await psycopg.AsyncConnection.connect(
+                    self._listening, autocommit=True
+                ) as connection:
+                    await connection.execute("LISTEN onceward_jobs")
+                    yield  # whatever was announced while nobody listened
+                    async for _ in connection.notifies():
+                        yield
+            except LOST:
+                await asyncio.sleep(1)
+
+    async def migrate(self) -> list[str]:
+        """Bring the schema up to date; answers with what was applied."""
+        applied = []
+        async with self._acting.use() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '10s'")
+            await connection.execute(_MIGRATION_LOCK)
+            await connection.execute(_MIGRATIONS_TABLE)
+            for migration in pending("postgres", await _applied(connection)):
+                await connection.execute(migration.text.encode())
+                await connection.execute(
+                    "INSERT INTO onceward.migrations (number, name) VALUES (%s, %s)",
+                    (migration.number, migration.name),
+                )
+                applied.append(f"{migration.number:04} {migration.name}")
+        return applied
+
+    async def upkeep(self) -> None:
+        """Make the partitions of the coming weeks, so that no payload lacks one."""
+        async with self._acting.use() as connection, connection.transaction():
+            await connection.execute("SET LOCAL lock_timeout = '2s'")
+            await connection.execute(_MIGRATION_LOCK)
+            await connection.execute(
+                "SELECT onceward.make_payload_partitions(%s)", (PARTITIONS_AHEAD_WEEKS,)
+            )
+
+    async def _check_durability(self) -> None:
+        async with self._acting.use() as connection:
+            cursor = await connection.execute(
+                "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(_DURABLE),)
+            )
+            rows = await cursor.fetchall()
+        weak = [
+            f"PostgreSQL runs with {row['name']} = {row['setting']}"
+            for row in rows
+            if row["setting"] not in _DURABLE[row["name"]]
+        ]
+        refuse_weak(weak, allowed=self._settings.allow_weak_durability)
+
+    async def _lacking(self) -> list[Migration]:
+        async with self._acting.use() as connection, connection.transaction():
+            return pending("postgres", await _applied(connection))
+
+    async def _read(
+        self, name: str, given: Sequence[str], parameters: Mapping[str, Any]
+    ) -> list[Row]:
+        statement = self._queries.one(name, *given)
+        async with self._borrow() as connection:
+            try:
+                # Planned with the values at hand, so that a filter finds its partial index.
+                cursor = await connection.execute(
+                    statement.pyformat.encode(), parameters, prepare=False
+                )
+                return await cursor.fetchall()
+            except psycopg.Error as error:
+                raise trouble(error, sent=False) from error
+
+    async def _write(self, name: str, parameters: Mapping[str, Any]) -> bool:
+        async with self._borrow() as connection:
+            try:
+                return bool(await run(connection, self._queries.one(name), parameters))
+            except psycopg.Error as error:
+                raise trouble(error) from error
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[Run]:
+        async with self._acting.use() as connection:
+            async with connection.transaction():
+                await connection.execute(_MIGRATION_LOCK)
+
+                async def run_named(name: str, /, **parameters: object) -> list[Row]:
+                    return await run(connection, self._queries.one(name), parameters)
+
+                yield run_named
+                self._failpoints.reach("operate.written")
+            self._failpoints.reach("operate.committed")
+
+    @asynccontextmanager
+    async def _borrow(self) -> AsyncIterator[Connection]:
+        try:
+            connection = await self._pool.getconn()
+        except (PoolTimeout, *LOST) as error:
+            message = "no connection to PostgreSQL could be had in time"
+            raise StoreUnavailable(message) from error
+        try:
+            yield connection
+        finally:
+            await self._pool.putconn(connection)
+
+
+async def _applied(connection: Connection) -> list[int]:
+    cursor = await connection.execute("SELECT to_regclass('onceward.migrations') AS found")
+    row = await cursor.fetchone()
+    if row is None or row["found"] is None:
+        return []
+    cursor = await connection.execute("SELECT number FROM onceward.migrations")
+    return [entry["number"] for entry in await cursor.fetchall()]
+
+
+async def _tidy(connection: Connection, session: PostgresSession) -> None:
+    """End what was not committed, and leave nothing of the handler in the connection."""
+    try:
+        await session.rollback()
+        if session.leaks:
+            await connection.execute(_RESET)
+    except psycopg.Error:
+        await connection.close()
+    except BaseException:
+        await connection.close()
+        raise
+
+
+async def _again_if_retryable(attempt: Callable[[], Awaitable[list[Receipt]]]) -> list[Receipt]:
+    for _ in range(_RETRIES - 1):
+        try:
+            return await attempt()
+        except RETRYABLE:
+            continue
+    return await attempt()
+
+
+def _whole(receipts: Sequence[Receipt | None]) -> list[Receipt]:
+    whole = [receipt for receipt in receipts if receipt is not None]
+    if len(whole) != len(receipts):
+        message = "the ledger neither took nor knew an event"
+        raise OutcomeUnknown(message)
+    return whole

@@ -1,0 +1,121 @@
+"""Connections to PostgreSQL: how they are made, kept, and what their errors mean."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.rows import dict_row
+
+from onceward.errors import (
+    ConfigurationError,
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    Unwritable,
+)
+from onceward.ports import Row
+from onceward.sqltext import Sql
+
+Connection = psycopg.AsyncConnection[Row]
+
+RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+
+# A plan over the JIT threshold costs hundreds of milliseconds; an inherited isolation level would
+# change what the statements see.
+_SESSION: Final = {
+    "jit": "off",
+    "default_transaction_isolation": "read\\ committed",
+    "timezone": "UTC",
+}
+
+
+def conninfo(url: str, **session: str) -> str:
+    """The user's URL with the session settings that the statements rely on.
+
+    Raises ConfigurationError. The library's own message would show parts of the password.
+    """
+    try:
+        address = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        address = {"host": "@"}
+    port = str(address.get("port", "")).replace(",", "")
+    if "@" in str(address.get("host", "")) or not (port.isdigit() or not port):
+        raise ConfigurationError(
+            "database_url is not an address that PostgreSQL can read. It must be postgresql://"
+            "user:password@host:port/name, with % and two digits for each of @ / : % # in "
+            "a part, and with no parameters but PostgreSQL's own"
+        )
+    options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | session).items())
+    given: dict[str, Any] = {
+        "connect_timeout": 5,
+        "tcp_user_timeout": 15000,
+        "application_name": "onceward",
+        **address,
+    }
+    given["options"] = f"{given.get('options', '')} {options}".strip()
+    return make_conninfo(**given)
+
+
+async def connect(info: str) -> Connection:
+    """Open a connection, or raise StoreUnavailable."""
+    try:
+        return await psycopg.AsyncConnection.connect(
+            info, autocommit=True, row_factory=dict_row, prepare_threshold=2
+        )
+    except psycopg.Error as error:
+        raise trouble(error, sent=False) from error
+
+
+def trouble(error: psycopg.Error, *, sent: bool = True) -> StoreError:
+    """Say what an error of the driver means for what was asked. `sent`: it may have been done."""
+    text = error.diag.message_primary or str(error).strip() or type(error).__name__
+    if not isinstance(error, LOST):
+        return Unwritable(text)
+    is_lost = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    return OutcomeUnknown(text) if sent and is_lost else StoreUnavailable(text)
+
+
+async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
+    """Run a statement and answer with its rows."""
+    cursor = await connection.execute(statement.pyformat.encode(), parameters)
+    return await cursor.fetchall() if cursor.description else []
+
+
+class Line:
+    """One connection for one purpose: made when needed, and anew when lost."""
+
+    def __init__(self, info: str) -> None:
+        self._info = info
+        self._lock = asyncio.Lock()
+        self._connection: Connection | None = None
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Connection]:
+        """Have the connection for oneself. Errors of the driver come out as StoreErrors."""
+        async with self._lock:
+            if self._connection is None or self._connection.closed:
+                self._connection = await connect(self._info)
+            try:
+                yield self._connection
+            except psycopg.Error as error:
+                if isinstance(error, LOST):
+                    await self._drop()
+                raise trouble(error) from error
+            except BaseException:
+                await self._drop()
+                raise
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        await self._drop()
+
+    async def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()

@@ -1,0 +1,54 @@
+"""Named SQL statements, read from the files beside this module.
+
+A statement begins with ``-- name: x`` and a comment that says what it is for. A line that ends in
+``-- if y`` is part of it only when y is asked for. A dialect may need several statements for one
+name: they run in order, in one transaction, and the last one answers.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import Final
+
+from onceward.sqltext import Sql, parse
+
+_NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_CONDITION: Final = re.compile(r"-- if (\w+)$")
+
+
+class Queries:
+    """The statements of one dialect."""
+
+    def __init__(self, dialect: str) -> None:
+        self._texts = _read(dialect)
+
+    def __call__(self, name: str, *given: str) -> tuple[Sql, ...]:
+        """The statements called `name`, with the conditional lines for what is `given`."""
+        return _compose(self._texts[name], given)
+
+    def one(self, name: str, *given: str) -> Sql:
+        """The single statement called `name`."""
+        (statement,) = self(name, *given)
+        return statement
+
+
+@lru_cache
+def _read(dialect: str) -> dict[str, str]:
+    texts: dict[str, str] = {}
+    folder = files("onceward.store").joinpath("sql", dialect)
+    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+        _, *parts = _NAME.split(file.read_text())
+        texts.update(zip(parts[::2], parts[1::2], strict=True))
+    return texts
+
+
+@lru_cache
+def _compose(text: str, given: tuple[str, ...]) -> tuple[Sql, ...]:
+    lines = []
+    for line in text.splitlines():
+        condition = _CONDITION.search(line)
+        if condition is None or condition.group(1) in given:
+            lines.append(_CONDITION.sub("", line))
+    return parse("\n".join(lines))

@@ -1,0 +1,218 @@
+"""What both stores do alike, over two primitives: a read, and a transaction of named statements."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Protocol
+
+from onceward.errors import ConfigurationError
+from onceward.model import (
+    Act,
+    AuditItem,
+    DeliveryItem,
+    EffectItem,
+    EffectStatus,
+    EventItem,
+    Fail,
+    FailureType,
+    HandlerEntry,
+    JobItem,
+    JobStatus,
+    Outcome,
+    PageQuery,
+    ProcessingState,
+    Requeued,
+    Retry,
+)
+from onceward.ports import Row
+
+INLINE_BODY_BYTES: Final = 64 * 1024
+"""Larger bodies are loaded when their job starts, so that a batch of them fits in memory."""
+
+RESCUE_DELAY_SECONDS: Final = 1.0
+ENDED_BY_HANDLER: Final = "the handler ended its transaction by itself; only its return may do that"
+WORKER_DIED: Final = "The worker died while it ran this job alone"
+
+
+class Run(Protocol):
+    """Runs a named statement and answers with its rows."""
+
+    def __call__(self, name: str, /, **parameters: object) -> Awaitable[list[Row]]:
+        """Run the statement called `name`."""
+
+
+class SharedStore(ABC):
+    """The desk and the registrar of a store."""
+
+    def __init__(self) -> None:
+        self._source_ids: dict[str, int] = {}
+        self._handler_ids: dict[str, int] = {}
+
+    @abstractmethod
+    async def _read(
+        self, name: str, given: Sequence[str], parameters: Mapping[str, Any]
+    ) -> list[Row]:
+        """Run a named statement that only reads."""
+
+    @abstractmethod
+    def _transaction(self) -> AbstractAsyncContextManager[Run]:
+        """A transaction of named statements, one process at a time."""
+
+    async def register(
+        self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
+    ) -> list[str]:
+        """Make sources and handlers known; answers with all handlers for which jobs are made."""
+        async with self._transaction() as run:
+            for name in sources:
+                (row,) = await run("add_source", name=name)
+                self._source_ids[name] = row["id"]
+            for name in retired:
+                await run("drop_routes", name=name)
+            for handler in handlers:
+                (row,) = await run(
+                    "add_handler", name=handler.name, max_attempts=handler.max_attempts
+                )
+                self._handler_ids[handler.name] = row["id"]
+                await _replace_routes(run, handler, row["id"])
+            return [row["name"] for row in await run("routed_handlers")]
+
+    async def tokens(self) -> dict[str, bytes]:
+        """The SHA-256 of each admin token that was made here, by name."""
+        return {row["name"]: bytes(row["sha256"]) for row in await self._read("tokens", (), {})}
+
+    async def add_first_token(self, name: str, sha256: bytes) -> bool:
+        """Keep the first token. False when there is one already."""
+        async with self._transaction() as run:
+            return bool(await run("add_first_token", name=name, sha256=sha256))
+
+    async def events(self, query: PageQuery) -> list[EventItem]:
+        """Events, the newest first."""
+        given = [*_given(query), *([query.status] if query.status else [])]
+        rows = await self._read("events_page", given, _parameters(query))
+        return [
+            EventItem(**{**row, "processing_state": ProcessingState(row["processing_state"])})
+            for row in rows
+        ]
+
+    async def jobs(self, query: PageQuery) -> list[JobItem]:
+        """Jobs, the newest first."""
+        given = _given(query)
+        if query.status:
+            live = query.status in (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+            given.append(query.status if live else "ended")
+        rows = await self._read("jobs_page", given, _parameters(query))
+        return [_job_item(row) for row in rows]
+
+    async def effects(self, query: PageQuery) -> list[EffectItem]:
+        """Effects, the newest first."""
+        rows = await self._read("effects_page", _given(query), _parameters(query))
+        return [EffectItem(**{**row, "status": EffectStatus(row["status"])}) for row in rows]
+
+    async def deliveries(self, query: PageQuery) -> list[DeliveryItem]:
+        """Deliveries, the newest first."""
+        rows = await self._read("deliveries_page", _given(query), _parameters(query))
+        return [DeliveryItem(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows]
+
+    async def audit(self, query: PageQuery) -> list[AuditItem]:
+        """Audit entries, the newest first."""
+        rows = await self._read("audit_page", _given(query), _parameters(query))
+        return [AuditItem(**row) for row in rows]
+
+    async def requeue(self, job: int, act: Act) -> Requeued | None:
+        """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
+        async with self._transaction() as run:
+            rows = await run(
+                "requeue",
+                job=job,
+                actor=act.actor,
+                authenticated_as=act.authenticated_as,
+                reason=act.reason,
+            )
+        if not rows:
+            return None
+        entry = AuditItem(
+            id=rows[0]["audit"],
+            job_id=str(job),
+            action="manual_requeue",
+            actor=act.actor,
+            authenticated_as=act.authenticated_as,
+            reason=act.reason,
+            created_at=rows[0]["created_at"],
+        )
+        return Requeued(str(job), rows[0]["available_at"], entry)
+
+    async def job_status(self, job: int) -> JobStatus | None:
+        """Where a job stands. None when there is no such job."""
+        rows = await self._read("job_status", (), {"job": job})
+        return JobStatus(rows[0]["status"]) if rows else None
+
+    async def ready(self) -> None:
+        """Raises StoreError unless the ledger can be read."""
+        await self._read("ping", (), {})
+
+
+def refuse_weak(weak: Sequence[str], *, allowed: bool) -> None:
+    """Refuse a database that may lose what it acknowledged, by the name of each weak setting."""
+    if weak and not allowed:
+        advice = (
+            "An acknowledged event could be lost. Mend the setting, or accept the loss with "
+            "--allow-weak-durability (ONCEWARD_ALLOW_WEAK_DURABILITY=1)."
+        )
+        raise ConfigurationError([*(f"{fault}." for fault in weak), advice])
+
+
+def error_parameters(
+    token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+) -> dict[str, Any]:
+    """The parameters of ``settle_error``."""
+    outcome: dict[str, Any]
+    match settlement:
+        case Retry(delay_seconds=delay_seconds):
+            outcome = {"status": "queued", "delay_seconds": delay_seconds, "failure_type": None}
+        case Fail(failure_type=failure_type):
+            outcome = {"status": "failed", "delay_seconds": 0.0, "failure_type": failure_type}
+    return {
+        "token": token,
+        "job": job,
+        "error": settlement.error,
+        "elapsed_seconds": elapsed_seconds,
+        **outcome,
+    }
+
+
+async def _replace_routes(run: Run, handler: HandlerEntry, key: int) -> None:
+    await run("drop_routes", name=handler.name)
+    for route in handler.routes:
+        await run(
+            "add_route",
+            handler=key,
+            source=route.source,
+            type=route.text,
+            is_prefix=route.is_prefix,
+        )
+
+
+def _job_item(row: Row) -> JobItem:
+    failure = row["failure_type"]
+    typed = {
+        "status": JobStatus(row["status"]),
+        "failure_type": FailureType(failure) if failure else None,
+    }
+    return JobItem(**{**row, **typed})
+
+
+def _given(query: PageQuery) -> list[str]:
+    names = ("after", "status", "event_id", "reference")
+    return [name for name in names if getattr(query, name) is not None]
+
+
+def _parameters(query: PageQuery) -> dict[str, Any]:
+    return {
+        "limit": query.limit,
+        "after": query.after,
+        "status": query.status,
+        "event_id": query.event_id,
+        "reference": query.reference,
+    }

@@ -1,0 +1,93 @@
+-- name: record_new
+-- Record what has not been seen before: events, payloads and jobs. Answers with the new ones.
+-- Ids are taken in order of arrival, rows inserted in order of key: two receivers cannot deadlock.
+WITH arrived AS MATERIALIZED (
+    SELECT nextval('onceward.ledger_ids') AS id, a.*
+    FROM unnest(
+        :sources::int[], :event_ids::text[], :types::text[], :references::text[],
+        :sha256s::bytea[], :headers::bytea[], :bodies::bytea[]
+    ) WITH ORDINALITY AS a (source, event_id, type, reference, sha256, headers, body, position)
+), wanted AS MATERIALIZED (
+    SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts
+    FROM (SELECT DISTINCT source, type FROM arrived) AS kind
+    JOIN onceward.routes r
+        ON (r.source IS NULL OR r.source = kind.source)
+        AND CASE WHEN r.is_prefix THEN starts_with(kind.type, r.type) ELSE kind.type = r.type END
+    JOIN onceward.handlers h ON h.id = r.handler
+), recorded AS (
+    INSERT INTO onceward.events
+        (id, received_at, source, routed, event_id, type, reference, body_sha256)
+    SELECT
+        id, now(), source,
+        EXISTS (SELECT 1 FROM wanted w WHERE w.source = a.source AND w.type = a.type),
+        event_id, type, reference, sha256
+    FROM arrived a
+    ORDER BY source, event_id, id
+    ON CONFLICT ON CONSTRAINT events_once DO NOTHING
+    RETURNING id
+), kept AS (
+    INSERT INTO onceward.payloads (event, received_at, headers, body)
+    SELECT id, now(), headers, body FROM recorded JOIN arrived USING (id)
+), queued AS (
+    INSERT INTO onceward.jobs (event, received_at, available_at, created_at, handler, max_attempts)
+    SELECT id, now(), now(), now(), handler, max_attempts
+    FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
+    ORDER BY id, handler
+    RETURNING 1
+), woken AS MATERIALIZED (
+    SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
+)
+SELECT position, id AS event, (SELECT count(*) FROM woken) AS woken
+FROM recorded JOIN arrived USING (id)
+
+-- name: record_again
+-- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
+-- A second statement, because the first cannot see a row that it lost to; and the events are locked by
+-- a statement of its own, so that the next one sees which bodies others have kept.
+SELECT 1 FROM onceward.events
+WHERE (source, event_id) IN (SELECT * FROM unnest(:sources::int[], :event_ids::text[]))
+ORDER BY id
+FOR NO KEY UPDATE;
+WITH arrived AS (
+    SELECT * FROM unnest(
+        :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
+    ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
+), known AS MATERIALIZED (
+    SELECT id, source, event_id, body_sha256, deliveries, conflicts
+    FROM onceward.events
+    WHERE (source, event_id) IN (SELECT source, event_id FROM arrived)
+), judged AS MATERIALIZED (
+    SELECT
+        a.position, k.id AS event, a.sha256, a.body, k.deliveries, k.conflicts,
+        a.sha256 <> k.body_sha256 AS is_conflict,
+        EXISTS (
+            SELECT 1 FROM onceward.deliveries d WHERE d.event = k.id AND d.body_sha256 = a.sha256
+        ) AS body_is_kept
+    FROM arrived a JOIN known k USING (source, event_id)
+), counted AS (
+    UPDATE onceward.events e
+    SET deliveries = e.deliveries + j.deliveries, conflicts = e.conflicts + j.conflicts
+    FROM (
+        SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
+        FROM judged GROUP BY event
+    ) AS j
+    WHERE e.id = j.event
+), ranked AS (
+    SELECT
+        *,
+        CASE WHEN is_conflict THEN conflicts ELSE deliveries - 1 - conflicts END
+            + row_number() OVER (PARTITION BY event, is_conflict ORDER BY position) AS ordinal,
+        row_number() OVER (PARTITION BY event, sha256 ORDER BY position) AS body_ordinal
+    FROM judged
+), kept AS (
+    INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256, body)
+    SELECT
+        nextval('onceward.ledger_ids'), event, clock_timestamp(),
+        CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END, sha256,
+        CASE WHEN is_conflict AND NOT body_is_kept AND body_ordinal = 1 THEN body END
+    FROM ranked
+    WHERE ordinal <= :row_limit
+    ORDER BY position
+)
+SELECT position, event, CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END AS outcome
+FROM judged

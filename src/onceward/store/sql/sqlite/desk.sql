@@ -1,0 +1,158 @@
+-- name: events_page
+-- Events, the newest first. Each filter drives from an index; the state is computed for few.
+WITH held AS (
+    SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
+)
+SELECT
+    CAST(e.id AS text) AS id, s.name AS source, e.event_id, e.type AS event_type,
+    e.reference AS related_reference, e.received_at,
+    (
+        SELECT CASE WHEN sum(j.status = 'queued') = 0 THEN max(j.finished_at) END
+        FROM onceward_jobs j WHERE j.event = e.id
+    ) AS processed_at,
+    (
+        SELECT CASE
+            WHEN sum(j.status = 'queued' AND j.id IN (SELECT id FROM held)) THEN 'processing'
+            WHEN sum(j.status = 'queued') THEN 'pending'
+            WHEN sum(j.status = 'failed') THEN 'failed'
+            WHEN sum(j.status = 'done') THEN 'succeeded'
+            ELSE 'ignored'
+        END
+        FROM onceward_jobs j WHERE j.event = e.id
+    ) AS processing_state,
+    e.deliveries, e.conflicts
+FROM onceward_events e
+JOIN onceward_sources s ON s.id = e.source
+WHERE TRUE
+AND e.id < :after  -- if after
+AND e.event_id = :event_id  -- if event_id
+AND e.reference = :reference  -- if reference
+AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
+AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')  -- if pending
+AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')  -- if failed
+AND e.id IN (  -- if ignored
+    SELECT id FROM onceward_events WHERE NOT routed UNION ALL  -- if ignored
+    SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')  -- if ignored
+)  -- if ignored
+AND processing_state = :status  -- if status
+ORDER BY e.id DESC
+LIMIT :limit
+
+-- name: jobs_page
+-- Jobs, the newest first. A queued job under a lease is in progress.
+WITH held AS (
+    SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
+)
+SELECT
+    CAST(j.id AS text) AS id,
+    CASE WHEN j.status = 'queued' AND j.id IN (SELECT id FROM held) THEN 'in_progress'
+         ELSE j.status END AS status,
+    CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
+    e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
+    j.last_error, j.available_at, j.created_at, j.finished_at
+FROM onceward_jobs j
+JOIN onceward_events e ON e.id = j.event
+JOIN onceward_sources s ON s.id = e.source
+JOIN onceward_handlers h ON h.id = j.handler
+WHERE TRUE
+AND j.id < :after  -- if after
+AND e.event_id = :event_id  -- if event_id
+AND j.status = :status  -- if ended
+AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)  -- if queued
+AND j.status = 'queued' AND j.id IN (SELECT id FROM held)  -- if in_progress
+ORDER BY j.id DESC
+LIMIT :limit
+
+-- name: effects_page
+-- Effects, the newest first.
+SELECT
+    CAST(f.id AS text) AS id, idempotency_key, CAST(job AS text) AS job_id, reference, status,
+    error_message, created_at, updated_at
+FROM onceward_effects f
+WHERE TRUE
+AND f.id < :after  -- if after
+AND status = :status  -- if status
+AND reference = :reference  -- if reference
+AND job IN (  -- if event_id
+    SELECT j.id FROM onceward_jobs j  -- if event_id
+    JOIN onceward_events e ON e.id = j.event  -- if event_id
+    JOIN onceward_sources s ON s.id = e.source  -- if event_id
+    WHERE e.event_id = :event_id  -- if event_id
+)  -- if event_id
+ORDER BY f.id DESC
+LIMIT :limit
+
+-- name: deliveries_page
+-- Deliveries, the newest first: the first of each event, and those that came again.
+SELECT
+    CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
+    e.event_id, l.outcome, l.received_at
+FROM (
+    SELECT * FROM (
+        SELECT id, id AS event, received_at, 'recorded' AS outcome FROM onceward_events
+        WHERE TRUE
+        AND id < :after  -- if after
+        AND 'recorded' = :status  -- if status
+        AND event_id = :event_id AND source IN (SELECT id FROM onceward_sources)  -- if event_id
+        ORDER BY id DESC LIMIT :limit
+    ) AS first_ones
+    UNION ALL
+    SELECT * FROM (
+        SELECT id, event, received_at, outcome FROM onceward_deliveries
+        WHERE TRUE
+        AND id < :after  -- if after
+        AND outcome = :status  -- if status
+        AND event IN (  -- if event_id
+            SELECT id FROM onceward_events WHERE event_id = :event_id  -- if event_id
+            AND source IN (SELECT id FROM onceward_sources)  -- if event_id
+        )  -- if event_id
+        ORDER BY id DESC LIMIT :limit
+    ) AS later_ones
+) AS l
+JOIN onceward_events e ON e.id = l.event
+JOIN onceward_sources s ON s.id = e.source
+ORDER BY l.id DESC
+LIMIT :limit
+
+-- name: audit_page
+-- Audit entries, the newest first.
+SELECT
+    CAST(a.id AS text) AS id,
+    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id,
+    action, actor, authenticated_as, reason, at AS created_at
+FROM onceward_audit a
+WHERE TRUE
+AND a.id < :after  -- if after
+AND subject IN (  -- if event_id
+    SELECT 'job:' || j.id FROM onceward_jobs j  -- if event_id
+    JOIN onceward_events e ON e.id = j.event  -- if event_id
+    JOIN onceward_sources s ON s.id = e.source  -- if event_id
+    WHERE e.event_id = :event_id  -- if event_id
+)  -- if event_id
+ORDER BY a.id DESC
+LIMIT :limit
+
+-- name: requeue
+-- Queue a failed or cancelled job again, with as many attempts more, and note who did it and why.
+UPDATE onceward_jobs
+SET status = 'queued', failure_type = NULL, available_at = :now, finished_at = NULL,
+    max_attempts = attempts + (
+        SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler
+    )
+WHERE id = :job AND status IN ('failed', 'cancelled');
+INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject)
+SELECT :now, :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || :job
+WHERE changes() = 1
+RETURNING :now AS available_at, CAST(id AS text) AS audit, at AS created_at
+
+-- name: job_status
+-- Where one job stands.
+SELECT
+    CASE WHEN status = 'queued' AND EXISTS (
+        SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS held WHERE held.value = :job
+    ) THEN 'in_progress' ELSE status END AS status
+FROM onceward_jobs WHERE id = :job
+
+-- name: ping
+-- Whether the ledger can be read.
+SELECT 1 AS ready FROM onceward_sources LIMIT 1

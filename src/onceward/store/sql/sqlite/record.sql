@@ -1,0 +1,45 @@
+-- name: record_new
+-- Record one arrival that has not been seen before: event, payload and jobs. Answers with its id.
+-- changes() carries the first insert's verdict from statement to statement.
+INSERT INTO onceward_events
+    (id, received_at, source, routed, event_id, type, reference, body_sha256)
+SELECT
+    :id, :now, :source,
+    EXISTS (
+        SELECT 1 FROM onceward_routes r
+        WHERE (r.source IS NULL OR r.source = :source)
+        AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type
+                 ELSE :type = r.type END
+    ),
+    :event_id, :type, :reference, :sha256
+WHERE TRUE
+ON CONFLICT (source, event_id) DO NOTHING;
+INSERT INTO onceward_payloads (event, received_at, headers, body)
+SELECT :id, :now, :headers, :body WHERE changes() = 1;
+INSERT INTO onceward_jobs (event, received_at, available_at, created_at, handler, max_attempts)
+SELECT DISTINCT :id, :now, :now, :now, h.id, h.max_attempts
+FROM onceward_routes r JOIN onceward_handlers h ON h.id = r.handler
+WHERE changes() = 1
+AND (r.source IS NULL OR r.source = :source)
+AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END;
+SELECT id AS event, routed AS woken FROM onceward_events WHERE id = :id
+
+-- name: record_again
+-- Record one arrival that has been seen before: a duplicate or a conflict, counted, and a row for
+-- the first ones.
+INSERT INTO onceward_deliveries (id, event, received_at, outcome, body_sha256, body)
+SELECT
+    :id, e.id, :now, CASE WHEN e.body_sha256 <> :sha256 THEN 'conflict' ELSE 'duplicate' END,
+    :sha256,
+    CASE WHEN e.body_sha256 <> :sha256 AND NOT EXISTS (
+        SELECT 1 FROM onceward_deliveries d WHERE d.event = e.id AND d.body_sha256 = :sha256
+    ) THEN :body END
+FROM onceward_events e
+WHERE e.source = :source AND e.event_id = :event_id
+AND CASE WHEN e.body_sha256 <> :sha256 THEN e.conflicts ELSE e.deliveries - 1 - e.conflicts END
+    < :row_limit;
+UPDATE onceward_events
+SET deliveries = deliveries + 1, conflicts = conflicts + (body_sha256 <> :sha256)
+WHERE source = :source AND event_id = :event_id;
+SELECT id AS event, CASE WHEN body_sha256 <> :sha256 THEN 'conflict' ELSE 'duplicate' END AS outcome
+FROM onceward_events WHERE source = :source AND event_id = :event_id

@@ -1,0 +1,38 @@
+-- name: add_source
+-- Make a source known. Answers with its key.
+INSERT INTO onceward_sources AS s (name) VALUES (:name)
+ON CONFLICT (name) DO UPDATE SET name = s.name
+RETURNING id
+
+-- name: add_handler
+-- Make a handler known. Answers with its key.
+INSERT INTO onceward_handlers AS h (name, max_attempts) VALUES (:name, :max_attempts)
+ON CONFLICT (name) DO UPDATE SET max_attempts = EXCLUDED.max_attempts
+RETURNING id
+
+-- name: drop_routes
+-- Forget which events a handler wants.
+DELETE FROM onceward_routes
+WHERE handler = (SELECT id FROM onceward_handlers WHERE name = :name)
+
+-- name: add_route
+-- Say which events a handler wants.
+INSERT INTO onceward_routes (handler, source, type, is_prefix)
+VALUES (:handler, (SELECT id FROM onceward_sources WHERE name = :source), :type, :is_prefix)
+
+-- name: routed_handlers
+-- The handlers for which jobs are made.
+SELECT name FROM onceward_handlers h
+WHERE EXISTS (SELECT 1 FROM onceward_routes r WHERE r.handler = h.id)
+ORDER BY name
+
+-- name: tokens
+-- The admin tokens that were made here, as hashes.
+SELECT name, sha256 FROM onceward_tokens ORDER BY name
+
+-- name: add_first_token
+-- Keep the hash of the first admin token, unless there is one already.
+INSERT INTO onceward_tokens (name, sha256, created_at)
+SELECT :name, :sha256, :now WHERE NOT EXISTS (SELECT 1 FROM onceward_tokens)
+ON CONFLICT (name) DO NOTHING
+RETURNING 1 AS added

@@ -1,0 +1,31 @@
+"""What has to be done from time to time, whether anybody works or not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final, Protocol
+
+from onceward.errors import StoreError
+from onceward.redact import redact
+
+_log = logging.getLogger("onceward.upkeep")
+
+EVERY_SECONDS: Final = 3600.0
+
+
+class Kept(Protocol):
+    """What wants upkeep."""
+
+    async def upkeep(self) -> None:
+        """Do what has to be done from time to time."""
+
+
+async def keep(store: Kept) -> None:
+    """Do the store's upkeep every hour. Every process does: doing it twice is harmless."""
+    while True:
+        try:
+            await store.upkeep()
+        except StoreError as error:
+            _log.warning("upkeep will be tried again in an hour: %s", redact(str(error)))
+        await asyncio.sleep(EVERY_SECONDS)

@@ -1,0 +1,242 @@
+"""Due jobs are leased, the oldest first, each to one worker at a time."""
+
+import asyncio
+from collections import Counter
+
+import pytest
+
+from onceward.claim import Leases
+from onceward.model import FailureType, HandlerEntry, JobStatus, Retry
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import (
+    ACT,
+    BROKEN,
+    NOTIFY,
+    SOURCES,
+    arrival,
+    arrivals,
+    claim,
+    failed_job,
+    job_item,
+    lease,
+    leased_job,
+    opened,
+    record,
+)
+
+
+async def test_the_oldest_jobs_come_first_and_no_more_than_asked_for(store: Store) -> None:
+    await store.record(arrivals(3))
+    await store.record(arrivals(4, prefix="later"))
+    taken = [await lease(store, limit=limit) for limit in (2, 3, 9)]
+    assert [[job.event_id for job in held.jobs] for held in taken] == [
+        ["evt_0", "evt_1"],
+        ["evt_2", "later_0", "later_1"],
+        ["later_2", "later_3"],
+    ]
+    assert (await claim(store)).lease is None
+
+
+async def test_a_job_that_waited_longer_goes_before_one_with_a_lower_id(store: Store) -> None:
+    token, job = await leased_job(store, "retried")
+    await record(store, arrival("fresh"))
+    await store.settle_error(token, job.id, Retry(0.0, "try again"), 0.1)
+    assert [job.event_id for job in (await lease(store)).jobs] == ["fresh", "retried"]
+
+
+async def test_jobs_of_several_handlers_come_in_one_order(store: Store) -> None:
+    for number in range(6):
+        kind = "order.new" if number % 2 else "invoice.paid"
+        await record(store, arrival(f"evt_{number}", type=kind))
+    held = await lease(store, handlers=["credit", "notify"], limit=5)
+    assert [job.event_id for job in held.jobs] == [f"evt_{number}" for number in range(5)]
+
+
+async def test_a_worker_claims_only_jobs_of_handlers_it_has(store: Store) -> None:
+    await store.record(arrivals(100, type="order.new", prefix="strange"))
+    await store.record(arrivals(3))
+    held = await lease(store, handlers=["credit"])
+    assert {job.handler for job in held.jobs} == {"credit"}
+    assert len(held.jobs) == 3
+    empty = await claim(store, handlers=["credit"])
+    assert (empty.lease, empty.solo_waiting, empty.next_due_seconds) == (None, False, None)
+
+
+async def test_a_job_that_is_not_due_waits(store: Store, direct: Direct) -> None:
+    token, job = await leased_job(store)
+    await store.settle_error(token, job.id, Retry(30.0, "later"), 0.1)
+    waiting = await claim(store)
+    assert waiting.lease is None
+    assert waiting.next_due_seconds == pytest.approx(30.0, abs=2.0)
+    direct.make_due()
+    assert [job.id for job in (await lease(store)).jobs] == [job.id]
+
+
+async def test_the_next_due_is_the_soonest_of_what_is_not_leased(store: Store) -> None:
+    await store.record(arrivals(3))
+    held = await lease(store)
+    for job, delay_seconds in zip(held.jobs, (50.0, 20.0, 80.0), strict=True):
+        await store.settle_error(held.token, job.id, Retry(delay_seconds, "later"), 0.1)
+    assert (await claim(store)).next_due_seconds == pytest.approx(20.0, abs=2.0)
+    assert (await claim(store, handlers=["notify"])).next_due_seconds is None
+
+
+async def test_a_leased_job_is_in_progress_and_not_claimed_again(store: Store) -> None:
+    _, job = await leased_job(store)
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+    again = await claim(store)
+    assert (again.lease, again.next_due_seconds) == (None, None)
+
+
+async def test_a_claim_touches_no_job(store: Store, direct: Direct) -> None:
+    await record(store, arrival())
+    before = direct.rows("SELECT * FROM onceward.jobs")
+    await lease(store)
+    assert direct.rows("SELECT * FROM onceward.jobs") == before
+
+
+async def test_many_claimers_take_each_job_exactly_once(store: Store) -> None:
+    await store.record(arrivals(120))
+    claims = await asyncio.gather(*(claim(store, limit=7) for _ in range(30)))
+    taken = Counter(job.id for it in claims if it.lease for job in it.lease.jobs)
+    assert len(taken) == 120
+    assert set(taken.values()) == {1}
+
+
+async def test_workers_on_several_machines_take_each_job_exactly_once(postgres_url: str) -> None:
+    taken: Counter[int] = Counter()
+
+    async def work(store: Store) -> None:
+        while held := (await claim(store, limit=5)).lease:
+            taken.update(job.id for job in held.jobs)
+            await asyncio.gather(*(store.settle_done(held.token, job.id) for job in held.jobs[::2]))
+            await store.end_leases([])
+
+    async with (
+        opened(postgres_url) as one,
+        opened(postgres_url) as two,
+        opened(postgres_url) as three,
+    ):
+        await one.record(arrivals(150))
+        await asyncio.gather(*(work(store) for store in (one, two, three) for _ in range(3)))
+    assert len(taken) == 150
+    assert set(taken.values()) == {1}
+
+
+async def test_renewing_keeps_a_lease(store: Store, direct: Direct) -> None:
+    token, _ = await leased_job(store)
+    direct.expire_leases()
+    assert await store.renew([token], 60.0) == {token}
+    assert (await claim(store)).lease is None
+    assert direct.count("onceward.leases") == 1
+
+
+async def test_renewing_tells_which_leases_are_lost(store: Store, direct: Direct) -> None:
+    lost, _ = await leased_job(store, "lost")
+    direct.expire_leases()
+    await claim(store)
+    held, _ = await leased_job(store, "held")
+    assert await store.renew([lost, held, "never was"], 60.0) == {held}
+    assert await store.renew([], 60.0) == set()
+
+
+async def test_jobs_given_back_can_be_claimed_at_once_and_nothing_is_counted(store: Store) -> None:
+    await store.record(arrivals(3))
+    held = await lease(store)
+    first, second, third = (job.id for job in held.jobs)
+    await store.give_back(held.token, [first, third])
+    again = await lease(store, worker="worker-2")
+    assert [job.id for job in again.jobs] == [first, third]
+    assert {job.attempts for job in again.jobs} == {0}
+    assert not await store.settle_done(held.token, first)
+    assert await store.settle_done(held.token, second)
+    assert await store.settle_done(again.token, first)
+
+
+async def test_giving_back_under_a_lost_lease_takes_nothing_from_its_new_holder(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    direct.expire_leases()
+    new = await lease(store, solo=True)
+    await store.give_back(token, [job.id])
+    assert (await claim(store, solo=True)).lease is None
+    assert await store.settle_done(new.token, job.id)
+
+
+async def test_an_ended_lease_is_forgotten(store: Store, direct: Direct) -> None:
+    token, job = await leased_job(store)
+    await store.settle_done(token, job.id)
+    await store.end_leases([token])
+    assert direct.count("onceward.leases") == 0
+
+
+async def test_a_claim_ends_leases_on_its_way(store: Store, direct: Direct) -> None:
+    token, job = await leased_job(store)
+    await store.settle_done(token, job.id)
+    await claim(store, ended=[token])
+    assert direct.count("onceward.leases") == 0
+    await record(store, arrival("next"))
+    assert len((await lease(store)).jobs) == 1
+
+
+async def test_a_job_that_failed_and_was_requeued_is_free_although_its_lease_lives(
+    store: Store,
+) -> None:
+    await store.record(arrivals(2))
+    held = await lease(store)
+    first, second = held.jobs
+    await store.settle_error(held.token, first.id, BROKEN, 0.1)
+    assert await store.requeue(first.id, ACT) is not None
+    again = await lease(store)
+    assert [job.id for job in again.jobs] == [first.id]
+    assert not await store.settle_done(held.token, first.id)
+    assert await store.settle_done(again.token, first.id)
+    assert await store.settle_done(held.token, second.id)
+
+
+async def test_a_handler_with_more_attempts_counts_for_jobs_made_later(store: Store) -> None:
+    await record(store, arrival("a", type="order.new"))
+    await store.register(SOURCES, [HandlerEntry("notify", 9, NOTIFY.routes)], [])
+    await record(store, arrival("b", type="order.new"))
+    held = await lease(store, handlers=["notify"])
+    assert [job.max_attempts for job in held.jobs] == [5, 9]
+
+
+async def test_the_leases_of_a_worker_end_when_all_of_their_jobs_are_settled(
+    store: Store, direct: Direct
+) -> None:
+    await store.record(arrivals(2))
+    leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
+    held = (await leases.claim(10, solo=False)).lease
+    assert held is not None
+    for job in held.jobs:
+        assert await leases.renew() == set()
+        await store.settle_done(held.token, job.id)
+        leases.settled(held, job.id)
+    await leases.end()
+    assert direct.count("onceward.leases") == 0
+
+
+async def test_a_worker_learns_which_of_its_leases_are_lost(store: Store, direct: Direct) -> None:
+    await record(store, arrival())
+    leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
+    held = (await leases.claim(10, solo=False)).lease
+    assert held is not None
+    direct.expire_leases()
+    await claim(store, worker="worker-2")
+    assert await leases.renew() == {held.token}
+    assert await leases.renew() == set()
+
+
+async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
+    store: Store, direct: Direct
+) -> None:
+    job = await failed_job(store)
+    direct.make_due()
+    direct.expire_leases()
+    assert (await claim(store)).lease is None
+    assert (await claim(store, solo=True)).lease is None
+    item = await job_item(store, job.id)
+    assert (item.status, item.failure_type) == (JobStatus.FAILED, FailureType.PERMANENT)

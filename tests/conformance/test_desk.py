@@ -1,0 +1,253 @@
+"""What operators see: every list, the newest first, in parts that miss nothing."""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from onceward.effect import Effects
+from onceward.model import (
+    DeliveryItem,
+    EventItem,
+    Fail,
+    FailureType,
+    HandlerEntry,
+    JobItem,
+    JobStatus,
+    Lease,
+    Outcome,
+    PageQuery,
+    ProcessingState,
+    Retry,
+    Route,
+)
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import ACT, EVERYTHING, SOURCES, arrival, lease, record, working
+
+LISTS = ("events", "jobs", "effects", "deliveries", "audit")
+EVENTS = 40
+
+
+async def listed(store: Store, kind: str, **filters: Any) -> list[Any]:
+    items: list[Any] = await getattr(store, kind)(PageQuery(**{"limit": 1000, **filters}))
+    return items
+
+
+async def walk(store: Store, kind: str, limit: int, **filters: Any) -> list[Any]:
+    """All items, part by part."""
+    items: list[Any] = []
+    while True:
+        after = int(items[-1].id) if items else None
+        part = await listed(store, kind, limit=limit, after=after, **filters)
+        assert len(part) <= limit
+        if not part:
+            return items
+        items += part
+
+
+@pytest.fixture
+async def mixed(store: Store, direct: Direct) -> Store:
+    """A store with events and jobs in every state, chosen by chance."""
+    chance = random.Random(11)  # noqa: S311 - any mix, the same each time
+    everything = HandlerEntry("everything", 2, (Route("order.*"), Route("invoice.*")))
+    await store.register(SOURCES, [everything], [])
+    await record(store, *(_some_arrival(chance, number) for number in range(EVENTS)))
+    await record(store, *(_some_arrival(chance, chance.randrange(EVENTS)) for _ in range(30)))
+    for solo in (False, True):
+        held = await lease(store, handlers=["credit", "notify", "everything"], limit=100)
+        for job in held.jobs:
+            await _settle_somehow(store, chance, held, job.id)
+        await store.end_leases([held.token] if not solo else [])
+        direct.make_due()
+    await _cancel_some(direct)
+    return store
+
+
+def _some_arrival(chance: random.Random, number: int) -> Any:
+    return arrival(
+        f"evt_{number}",
+        source=SOURCES[number % 2],
+        type=("invoice.paid", "order.new", "invoice.late", "unwanted")[number % 4],
+        reference=f"cus_{number % 5}" if number % 3 else None,
+        body=chance.choice([b"{}", b"[]"]),
+    )
+
+
+async def _settle_somehow(store: Store, chance: random.Random, held: Lease, job: int) -> None:
+    how = chance.choice(["done", "effect", "retry", "fail", "fail and requeue", "leave"])
+    if how == "done":
+        await store.settle_done(held.token, job)
+    elif how == "effect":
+        async with working(store) as work:
+            await Effects(work.unit, job).once(f"key:{job}", reference=f"cus_{job % 5}")
+            await work.unit.settle(held.token, job)
+    elif how == "retry":
+        await store.settle_error(held.token, job, Retry(0.0, "again"), 0.1)
+    elif how != "leave":
+        failure = chance.choice(list(FailureType))
+        await store.settle_error(held.token, job, Fail(failure, "no"), 0.1)
+        if how == "fail and requeue":
+            await store.requeue(job, ACT)
+
+
+async def _cancel_some(direct: Direct) -> None:
+    direct.rows(
+        "UPDATE onceward.jobs SET status = 'cancelled', finished_at = available_at "
+        "WHERE status = 'queued' AND id % 3 = 0"
+    )
+    direct.rows(
+        "UPDATE onceward.jobs SET status = 'ignored', finished_at = available_at "
+        "WHERE status = 'queued' AND id % 3 = 1 AND id % 2 = 0"
+    )
+
+
+async def test_the_mix_has_every_state(mixed: Store) -> None:
+    """Without this, the tests below could agree on nothing."""
+    assert {item.status for item in await mixed.jobs(EVERYTHING)} == set(JobStatus)
+    states = {item.processing_state for item in await mixed.events(EVERYTHING)}
+    assert states == set(ProcessingState)
+    assert {item.outcome for item in await mixed.deliveries(EVERYTHING)} == set(Outcome)
+    assert len(await mixed.effects(EVERYTHING)) > 3
+    assert len(await mixed.audit(EVERYTHING)) > 3
+
+
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+async def test_every_list_is_newest_first_and_its_parts_miss_nothing(
+    mixed: Store, direct: Direct, limit: int
+) -> None:
+    for kind in LISTS:
+        items = await walk(mixed, kind, limit)
+        ids = [int(item.id) for item in items]
+        assert ids == sorted(set(ids), reverse=True), kind
+        assert items == await listed(mixed, kind), kind
+    tables = {kind: direct.count(f"onceward.{kind}") for kind in LISTS}
+    tables["deliveries"] += EVENTS  # the first of each event is the event itself
+    assert {kind: len(await listed(mixed, kind)) for kind in LISTS} == tables
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "statuses"),
+    [
+        ("events", "processing_state", list(ProcessingState)),
+        ("jobs", "status", list(JobStatus)),
+        ("deliveries", "outcome", list(Outcome)),
+        ("effects", "status", ["pending", "succeeded", "failed", "unknown"]),
+    ],
+)
+async def test_a_status_filter_finds_exactly_those(
+    mixed: Store, kind: str, name: str, statuses: Sequence[str]
+) -> None:
+    items = await listed(mixed, kind)
+    for status in statuses:
+        expected = [item for item in items if getattr(item, name) == status]
+        assert await listed(mixed, kind, status=status) == expected, status
+        assert await walk(mixed, kind, 3, status=status) == expected, status
+
+
+async def test_an_event_id_filter_finds_what_belongs_to_it(mixed: Store) -> None:
+    everything = {kind: await listed(mixed, kind) for kind in LISTS}
+    event_of = {item.id: item.external_event_id for item in everything["jobs"]}
+    for kind, items in everything.items():
+        for event_id in (f"evt_{number}" for number in range(EVENTS)):
+            expected = [item for item in items if subject(item, event_of) == event_id]
+            assert await listed(mixed, kind, event_id=event_id) == expected, (kind, event_id)
+
+
+def subject(item: Any, event_of: dict[str, str]) -> str:
+    """The event that an item of any list is about."""
+    match item:
+        case EventItem() | DeliveryItem():
+            return item.event_id
+        case JobItem():
+            return item.external_event_id
+        case _:
+            return event_of[item.job_id]
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("events", "related_reference"), ("effects", "reference")]
+)
+async def test_a_reference_filter_finds_exactly_those(mixed: Store, kind: str, name: str) -> None:
+    for number in range(6):
+        reference = f"cus_{number}"
+        expected = [it for it in await listed(mixed, kind) if getattr(it, name) == reference]
+        assert await listed(mixed, kind, reference=reference) == expected
+
+
+async def test_filters_combine(mixed: Store) -> None:
+    for state in ProcessingState:
+        expected = [
+            item
+            for item in await listed(mixed, "events")
+            if item.processing_state == state and item.related_reference == "cus_1"
+        ]
+        found = await listed(mixed, "events", status=state, reference="cus_1")
+        assert found == expected
+
+
+async def test_an_events_state_follows_from_its_jobs(mixed: Store) -> None:
+    jobs = await listed(mixed, "jobs")
+    for event in await listed(mixed, "events"):
+        own = [job for job in jobs if job.event_ledger_id == event.id]
+        state = state_of([job.status for job in own])
+        assert event.processing_state == state
+        is_open = state in (ProcessingState.PENDING, ProcessingState.PROCESSING)
+        ends = [job.finished_at for job in own if job.finished_at]
+        assert event.processed_at == (max(ends) if ends and not is_open else None)
+
+
+def state_of(jobs: Sequence[JobStatus]) -> ProcessingState:
+    """The rule of the design, in its own words."""
+    rule = {
+        JobStatus.IN_PROGRESS: ProcessingState.PROCESSING,
+        JobStatus.QUEUED: ProcessingState.PENDING,
+        JobStatus.FAILED: ProcessingState.FAILED,
+        JobStatus.DONE: ProcessingState.SUCCEEDED,
+    }
+    return next(
+        (state for status, state in rule.items() if status in jobs), ProcessingState.IGNORED
+    )
+
+
+async def test_deliveries_are_shown_with_their_event(store: Store) -> None:
+    (receipt,) = await record(store, arrival())
+    await record(store, arrival(), arrival(body=b"other"))
+    items = await store.deliveries(EVERYTHING)
+    assert [item.outcome for item in items] == ["conflict", "duplicate", "recorded"]
+    assert {item.event_ledger_id for item in items} == {str(receipt.event)}
+    assert items[-1].id == str(receipt.event)
+
+
+@pytest.mark.parametrize("text", ["'; DROP TABLE x --", "%", "_", "evt_1' OR '1'='1", "\\", "é"])
+async def test_a_filter_is_only_ever_a_value(store: Store, text: str) -> None:
+    await record(store, arrival("evt_1", reference="cus_1"))
+    for kind in LISTS:
+        assert await listed(store, kind, event_id=text) == []
+    for kind in ("events", "effects"):
+        assert await listed(store, kind, reference=text) == []
+
+
+async def test_lists_of_an_empty_store_are_empty(store: Store) -> None:
+    await store.ready()
+    for kind in LISTS:
+        assert await listed(store, kind) == []
+    assert await store.job_status(1) is None
+
+
+async def test_times_are_in_utc_and_about_now(store: Store) -> None:
+    await record(store, arrival())
+    (event,), (job,) = await listed(store, "events"), await listed(store, "jobs")
+    for time in (event.received_at, job.available_at, job.created_at):
+        assert time.utcoffset() == timedelta(0)
+        assert abs(datetime.now(UTC) - time) < timedelta(seconds=10)
+
+
+async def test_the_first_token_is_kept_and_no_other(store: Store) -> None:
+    assert await store.tokens() == {}
+    assert await store.add_first_token("ops", b"\0" * 32)
+    assert not await store.add_first_token("other", b"\1" * 32)
+    assert not await store.add_first_token("ops", b"\2" * 32)
+    assert await store.tokens() == {"ops": b"\0" * 32}

@@ -1,0 +1,142 @@
+"""An effect happens once under its key, over all jobs, with the transaction that made it."""
+
+import asyncio
+
+import pytest
+
+from onceward.effect import Effects
+from onceward.errors import PermanentError
+from onceward.model import EffectStatus
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import (
+    EVERYTHING,
+    Work,
+    arrivals,
+    lease,
+    leased_job,
+    working,
+)
+
+
+async def once(work: Work, key: str = "credit:1", *, job: int = 1) -> bool:
+    return await Effects(work.unit, job).once(key)
+
+
+async def test_the_first_in_a_transaction_is_told_so_and_the_next_is_not(store: Store) -> None:
+    async with working(store) as work:
+        assert [await once(work) for _ in range(3)] == [True, False, False]
+        assert await once(work, "credit:2")
+
+
+async def test_it_is_once_over_all_jobs(store: Store) -> None:
+    await store.record(arrivals(3))
+    held = await lease(store)
+    firsts = []
+    for job in held.jobs:
+        async with working(store) as work:
+            firsts.append(await once(work, job=job.id))
+            await work.unit.settle(held.token, job.id)
+    assert firsts == [True, False, False]
+
+
+async def test_an_effect_that_was_rolled_back_did_not_happen(store: Store) -> None:
+    for expected in (True, True):
+        async with working(store) as work:
+            assert await once(work) is expected
+    assert await store.effects(EVERYTHING) == []
+
+
+async def test_an_effect_of_a_worker_that_lost_its_lease_did_not_happen(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    direct.expire_leases()
+    new = await lease(store, solo=True)
+    async with working(store) as zombie:
+        assert await once(zombie, job=job.id)
+        with pytest.raises(Exception, match="lease"):
+            await zombie.unit.settle(token, job.id)
+    async with working(store) as work:
+        assert await once(work, job=job.id)
+        assert await work.unit.settle(new.token, job.id)
+
+
+async def test_an_effect_is_shown_with_its_job_and_reference(store: Store) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await Effects(work.unit, job.id).once("mail:é", reference="cus_1")
+        await work.unit.settle(token, job.id)
+    (effect,) = await store.effects(EVERYTHING)
+    assert (effect.idempotency_key, effect.job_id) == ("mail:é", str(job.id))
+    assert (effect.reference, effect.status) == ("cus_1", EffectStatus.SUCCEEDED)
+
+
+async def test_keys_that_only_look_alike_are_different_effects(store: Store) -> None:
+    keys = ["a", "A", "a ", "á", "a\u0301", "a%", "a_"]
+    async with working(store) as work:
+        assert all([await once(work, key) for key in keys])
+
+
+@pytest.mark.parametrize(
+    ("key", "fault"),
+    [
+        ("", "empty"),
+        ("a\0b", "NUL"),
+        ("\ud800", "Unicode"),
+        ("x" * 256, "256 bytes"),
+        ("é" * 128, "256 bytes"),
+        (None, "not a text"),
+        (7, "not a text"),
+    ],
+)
+async def test_a_bad_key_is_refused_with_the_reason(store: Store, key: str, fault: str) -> None:
+    async with working(store) as work:
+        with pytest.raises(PermanentError, match=fault):
+            await once(work, key)
+    assert await store.effects(EVERYTHING) == []
+
+
+async def test_a_bad_reference_is_refused_with_the_reason(store: Store) -> None:
+    async with working(store) as work:
+        with pytest.raises(PermanentError, match=r"reference .* 300 bytes"):
+            await Effects(work.unit, 1).once("key", reference="x" * 300)
+
+
+async def test_the_longest_key_will_do(store: Store) -> None:
+    async with working(store) as work:
+        assert await once(work, "x" * 255)
+
+
+@pytest.mark.parametrize("first_commits", [True, False])
+async def test_of_two_that_race_for_a_key_one_is_first(
+    store: Store, *, first_commits: bool
+) -> None:
+    async def second() -> bool:
+        async with working(store) as work:
+            is_first = await once(work, job=2)
+            await work.unit.commit()
+            return is_first
+
+    async with working(store) as work:
+        assert await once(work, job=1)
+        racing = asyncio.create_task(second())
+        await asyncio.sleep(0.1)
+        assert not racing.done()
+        if first_commits:
+            await work.unit.commit()
+    assert await asyncio.wait_for(racing, 2.0) is not first_commits
+    assert [effect.job_id for effect in await store.effects(EVERYTHING)] == (
+        ["1"] if first_commits else ["2"]
+    )
+
+
+async def test_of_many_that_race_for_few_keys_each_has_one_first(store: Store) -> None:
+    async def work_on(job: int) -> bool:
+        async with working(store) as work:
+            is_first = await once(work, f"key:{job % 3}", job=job)
+            await work.unit.commit()
+            return is_first
+
+    firsts = await asyncio.gather(*(work_on(job) for job in range(30)))
+    assert sum(firsts) == len(await store.effects(EVERYTHING)) == 3

@@ -1,0 +1,223 @@
+"""What only PostgreSQL can do to a handler's transaction."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Any
+
+import psycopg
+import pytest
+
+from onceward.errors import StoreError, TransactionMisuse
+from onceward.model import JobStatus
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import arrivals, lease, leased_job, opened, working
+
+
+@pytest.fixture
+def direct(postgres_url: str) -> Direct:
+    it = Direct(postgres_url)
+    it.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
+    return it
+
+
+@pytest.fixture
+async def store(postgres_url: str, direct: Direct) -> AsyncIterator[Store]:
+    """A store whose handlers share one connection, so that whatever leaks is seen."""
+    async with opened(postgres_url, workers=0) as it:
+        pool: Any = it._pool  # type: ignore[attr-defined]
+        pool._max_size = 1
+        yield it
+
+
+INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT :a::text || 'x'::text", "Ax"),
+        ("SELECT (ARRAY[1, 2, 3])[2:3]", [2, 3]),
+        ("SELECT E'it\\'s :a'", "it's :a"),
+        ("SELECT $$:a; %s$$", ":a; %s"),
+        ("/* :nobody; /* %(x)s */ COMMIT; */ SELECT 1", 1),
+        ("SELECT $tag$ $$ :a $tag$", " $$ :a "),
+        ("""SELECT '{"a": 1}'::jsonb ? 'a'""", True),
+    ],
+)
+async def test_its_own_spellings_are_left_alone(store: Store, sql: str, expected: object) -> None:
+    async with working(store) as work:
+        assert await work.tx.fetch_value(sql, {"a": "A"} if ":a::" in sql else {}) == expected
+
+
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize(
+    ("sql", "question", "untouched"),
+    [
+        ("SET lock_timeout = '7s'", "SELECT current_setting('lock_timeout')", "0"),
+        ("SET ROLE pg_monitor", "SELECT current_user::text", "postgres"),
+        (
+            "SELECT set_config('work_mem', '7MB', false)",
+            "SELECT current_setting('work_mem')",
+            "4MB",
+        ),
+        ("SELECT pg_advisory_lock(7)", "SELECT count(*) FROM pg_locks WHERE objid = 7", 0),
+        ("CREATE TEMP TABLE t (i int)", "SELECT to_regclass('pg_temp.t')::text", None),
+        ("SELECT 1 AS i INTO TEMP t", "SELECT to_regclass('pg_temp.t')::text", None),
+        ("LISTEN something", "SELECT count(*) FROM pg_listening_channels()", 0),
+    ],
+)
+async def test_nothing_leaks_into_the_next_transaction(
+    store: Store, sql: str, question: str, untouched: object, *, commits: bool
+) -> None:
+    async with working(store) as work:
+        backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
+        await work.tx.execute(sql)
+        if commits:
+            await work.unit.commit()
+    async with working(store) as work:
+        assert await work.tx.fetch_value("SELECT pg_backend_pid()") == backend
+        assert await work.tx.fetch_value(question) == untouched
+
+
+async def test_statements_prepared_before_a_reset_work_after_it(
+    store: Store, direct: Direct
+) -> None:
+    for number in range(12):
+        async with working(store) as work:
+            await work.tx.execute(INSERT, {"id": number, "note": "x"})
+            if number % 4 == 3:
+                await work.tx.execute("SET LOCAL work_mem = '7MB'")
+            await work.unit.commit()
+    assert direct.count("notes") == 12
+
+
+async def test_the_settings_that_the_statements_rely_on_survive_a_reset(store: Store) -> None:
+    async with working(store) as work:
+        await work.tx.execute("SET timezone = 'Asia/Tokyo'")
+        await work.unit.commit()
+    async with working(store) as work:
+        row = await work.tx.fetch_one(
+            "SELECT current_setting('timezone') AS zone, current_setting('jit') AS jit, "
+            "current_setting('default_transaction_isolation') AS isolation"
+        )
+    assert row == {"zone": "UTC", "jit": "off", "isolation": "read committed"}
+
+
+async def test_a_constraint_that_fails_at_commit_leaves_nothing(
+    store: Store, direct: Direct
+) -> None:
+    direct.rows("CREATE TABLE parents (id integer PRIMARY KEY)")
+    direct.rows(
+        "ALTER TABLE notes ADD CONSTRAINT parent FOREIGN KEY (id) REFERENCES parents "
+        "DEFERRABLE INITIALLY DEFERRED"
+    )
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "orphan"})
+        with pytest.raises(StoreError, match="foreign key"):
+            await work.unit.settle(token, job.id)
+    assert direct.count("notes") == 0
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DO $$ BEGIN COMMIT; END $$",
+        "DO $$ BEGIN ROLLBACK; END $$",
+        "CALL ends_it()",
+        "SELECT 1 --\r; COMMIT",
+        "COPY notes FROM STDIN",
+        "COPY notes TO STDOUT",
+        "VACUUM notes",
+        "DISCARD ALL",
+        "SELECT pg_terminate_backend(pg_backend_pid())",
+        "SET TRANSACTION READ ONLY",
+        "SET ROLE pg_monitor",
+    ],
+)
+async def test_no_trick_commits_a_part(store: Store, direct: Direct, sql: str) -> None:
+    direct.rows("CREATE PROCEDURE ends_it() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        with suppress(TransactionMisuse, psycopg.Error):
+            await asyncio.wait_for(work.tx.execute(sql), 2.0)
+        with pytest.raises((TransactionMisuse, psycopg.Error, StoreError)):
+            await work.unit.settle(token, job.id)
+    assert direct.count("notes") == 0
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        assert await work.unit.settle(token, job.id)
+    assert direct.count("notes") == 1
+
+
+async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        session: Any = work.unit._session
+        await session._connection.execute("COMMIT")
+        await session._connection.execute("BEGIN")
+        with pytest.raises(TransactionMisuse, match="ended its transaction by itself"):
+            await work.unit.settle(token, job.id)
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_a_transaction_that_idles_past_its_lease_is_ended_by_the_database(
+    postgres_url: str, direct: Direct
+) -> None:
+    async with opened(postgres_url, lease_seconds=0.3) as store:
+        token, job = await leased_job(store)
+        async with working(store) as work:
+            await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+            await asyncio.sleep(0.6)
+            with pytest.raises((psycopg.Error, StoreError)):
+                await work.unit.settle(token, job.id)
+        assert direct.count("notes") == 0
+        assert await store.settle_done(token, job.id)
+
+
+async def test_a_connection_lost_in_a_transaction_leaves_nothing_and_the_next_one_works(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
+        direct.rows(f"SELECT pg_terminate_backend({backend})")
+        with pytest.raises((psycopg.Error, StoreError)):
+            await work.unit.settle(token, job.id)
+    assert direct.count("notes") == 0
+    assert await store.settle_done(token, job.id)
+
+
+async def test_handlers_that_lock_in_opposite_orders_both_end(
+    postgres_url: str, direct: Direct
+) -> None:
+    direct.rows("INSERT INTO notes VALUES (1, ''), (2, '')")
+    update = "UPDATE notes SET note = note || 'x' WHERE id = :id"
+
+    async def work_on(store: Store, token: str, job: int, *notes: int) -> bool:
+        async with working(store) as work:
+            for note in notes:
+                await work.tx.execute(update, {"id": note})
+                await asyncio.sleep(0.05)
+            return await work.unit.settle(token, job)
+
+    async with opened(postgres_url) as store:
+        await store.record(arrivals(2))
+        held = await lease(store)
+        results = await asyncio.gather(
+            work_on(store, held.token, held.jobs[0].id, 1, 2),
+            work_on(store, held.token, held.jobs[1].id, 2, 1),
+            return_exceptions=True,
+        )
+        assert sum(result is True for result in results) == 1
+        assert any(isinstance(result, psycopg.errors.DeadlockDetected) for result in results)
+    assert direct.rows("SELECT note FROM notes") == [("x",), ("x",)]

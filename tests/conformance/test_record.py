@@ -1,0 +1,224 @@
+"""Each event is recorded once, whatever comes how often, and every delivery leaves a trace."""
+
+import asyncio
+import hashlib
+import random
+from collections import Counter
+
+import pytest
+
+from onceward.errors import Unwritable
+from onceward.model import Outcome
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import EVERYTHING, arrival, arrivals, hold_on, lease, opened, record
+
+RECORDED, DUPLICATE, CONFLICT = Outcome.RECORDED, Outcome.DUPLICATE, Outcome.CONFLICT
+
+
+async def test_one_batch_holds_new_duplicate_and_conflicting_deliveries(store: Store) -> None:
+    receipts = await record(
+        store, arrival("a"), arrival("b"), arrival("a"), arrival("a", body=b"[]"), arrival("c")
+    )
+    assert [receipt.outcome for receipt in receipts] == [
+        RECORDED, RECORDED, DUPLICATE, CONFLICT, RECORDED,
+    ]  # fmt: skip
+    first = receipts[0].event
+    assert [receipt.event for receipt in receipts[2:4]] == [first, first]
+
+
+async def test_a_later_batch_knows_what_an_earlier_one_recorded(store: Store) -> None:
+    (first,) = await record(store, arrival("a"))
+    again = await record(store, arrival("a", body=b"[]"), arrival("b"), arrival("a"))
+    assert [receipt.outcome for receipt in again] == [CONFLICT, RECORDED, DUPLICATE]
+    assert {again[0].event, again[2].event} == {first.event}
+
+
+async def test_another_process_knows_it_too(database_url: str) -> None:
+    async with opened(database_url) as one:
+        await record(one, arrival("a"))
+    async with opened(database_url) as other:
+        receipts = await record(other, arrival("a"), arrival("a", body=b"[]"))
+    assert [receipt.outcome for receipt in receipts] == [DUPLICATE, CONFLICT]
+
+
+async def test_the_same_id_at_two_sources_is_two_events(store: Store) -> None:
+    receipts = await record(store, arrival(source="stripe"), arrival(source="ingest"))
+    assert [receipt.outcome for receipt in receipts] == [RECORDED, RECORDED]
+    assert receipts[0].event != receipts[1].event
+
+
+async def test_ids_that_only_look_alike_are_different_events(store: Store) -> None:
+    ids = ["evt", "EVT", "evt ", " evt", "évt", "e\u0301vt", "evt%", "evt_", "evt\n"]
+    receipts = await record(store, *map(arrival, ids))
+    assert Counter(receipt.outcome for receipt in receipts) == {RECORDED: len(ids)}
+
+
+async def test_the_longest_id_is_recognised_whole(store: Store) -> None:
+    longest = "é" * 127
+    receipts = await record(store, arrival(longest + "a"), arrival(longest + "b"))
+    assert [receipt.outcome for receipt in receipts] == [RECORDED, RECORDED]
+    (again,) = await record(store, arrival(longest + "a"))
+    assert again.outcome is DUPLICATE
+
+
+async def test_the_order_of_ids_is_the_order_of_arrival(store: Store) -> None:
+    ids = [f"evt_{number}" for number in range(50)]
+    random.Random(7).shuffle(ids)  # noqa: S311 - any order but the sorted one
+    receipts = [
+        *await record(store, *map(arrival, ids[:30])),
+        *await record(store, *map(arrival, ids[30:])),
+    ]
+    ledger_ids = [receipt.event for receipt in receipts]
+    assert ledger_ids == sorted(ledger_ids)
+    assert [item.event_id for item in await store.events(EVERYTHING)] == ids[::-1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"\0",
+        b'{"name": "\\u0000"}\0',
+        b"\xff\xfe\x80 not UTF-8",
+        b'{"a": 1, "a": 1.0}\r\n',
+        b"\\x41 '':%s %(body)s :body $$",
+        random.Random(1).randbytes(1024 * 1024),  # noqa: S311 - any bytes
+    ],
+    ids=["empty", "NUL", "NULs in JSON", "not UTF-8", "odd JSON", "escapes", "1 MB"],
+)
+async def test_a_payload_is_kept_byte_for_byte(store: Store, body: bytes) -> None:
+    await record(store, arrival(body=body))
+    (job,) = (await lease(store)).jobs
+    assert (body if job.body is None else job.body) == body
+    assert await store.load_body(job) == body
+    assert job.headers == b'{"via":"test"}'
+
+
+async def test_a_large_body_is_loaded_apart(store: Store) -> None:
+    await record(store, arrival("small", body=b"s"), arrival("large", body=b"l" * 65_537))
+    small, large = (await lease(store)).jobs
+    assert (small.body, large.body) == (b"s", None)
+    assert await store.load_body(large) == b"l" * 65_537
+
+
+async def test_an_event_carries_what_was_identified(store: Store) -> None:
+    await record(store, arrival("evt_ü", reference="cus_\N{SNOWMAN}", body=b"[]"))
+    (item,) = await store.events(EVERYTHING)
+    (job,) = (await lease(store)).jobs
+    assert (job.source, job.event_id, job.type) == ("stripe", "evt_ü", "invoice.paid")
+    assert job.reference == item.related_reference == "cus_\N{SNOWMAN}"
+    assert job.received_at == item.received_at
+    assert str(job.event) == item.id
+
+
+async def test_the_first_body_stays_when_a_conflict_comes(store: Store) -> None:
+    await record(store, arrival(body=b"first"))
+    await record(store, arrival(body=b"second", type="order.shipped"))
+    (job,) = (await lease(store, handlers=["credit", "notify"])).jobs
+    assert (job.body, job.type) == (b"first", "invoice.paid")
+
+
+async def test_redeliveries_are_all_counted_and_only_the_first_get_a_row(
+    database_url: str, direct: Direct
+) -> None:
+    async with opened(database_url, delivery_rows=3) as store:
+        await record(store, arrival())
+        await record(store, *[arrival()] * 2)
+        await record(store, *[arrival()] * 4)
+        await record(store, *[arrival(body=b"other")] * 5, arrival())
+        (event,) = await store.events(EVERYTHING)
+    assert (event.deliveries, event.conflicts) == (13, 5)
+    kept = Counter(outcome for (outcome,) in direct.rows("SELECT outcome FROM onceward.deliveries"))
+    assert kept == {"duplicate": 3, "conflict": 3}
+
+
+async def test_without_delivery_rows_everything_is_still_counted(
+    database_url: str, direct: Direct
+) -> None:
+    async with opened(database_url, delivery_rows=0) as store:
+        receipts = await record(store, arrival(), arrival(), arrival(body=b"other"))
+        (event,) = await store.events(EVERYTHING)
+    assert [receipt.outcome for receipt in receipts] == [RECORDED, DUPLICATE, CONFLICT]
+    assert (event.deliveries, event.conflicts) == (3, 1)
+    assert direct.count("onceward.deliveries") == 0
+
+
+async def test_a_conflicting_body_is_kept_once_for_each_that_is_different(
+    store: Store, direct: Direct
+) -> None:
+    await record(store, arrival(body=b"first"), arrival(body=b"x"), arrival(body=b"x"))
+    await record(store, arrival(body=b"y"), arrival(body=b"x"), arrival(body=b"first"))
+    kept = [
+        (outcome, bytes(sha256), None if body is None else bytes(body))
+        for outcome, sha256, body in direct.rows(
+            "SELECT outcome, body_sha256, body FROM onceward.deliveries ORDER BY id"
+        )
+    ]
+    x, y, first = (hashlib.sha256(body).digest() for body in (b"x", b"y", b"first"))
+    assert kept == [
+        ("conflict", x, b"x"),
+        ("conflict", x, None),
+        ("conflict", y, b"y"),
+        ("conflict", x, None),
+        ("duplicate", first, None),
+    ]
+
+
+async def test_two_hundred_at_once_with_one_id_make_one_event(store: Store, direct: Direct) -> None:
+    batches = await asyncio.gather(*(record(store, arrival()) for _ in range(200)))
+    outcomes = Counter(receipt.outcome for batch in batches for receipt in batch)
+    assert outcomes == {RECORDED: 1, DUPLICATE: 199}
+    assert len({receipt.event for batch in batches for receipt in batch}) == 1
+    (event,) = await store.events(EVERYTHING)
+    assert (event.deliveries, event.conflicts) == (200, 0)
+    assert (direct.count("onceward.events"), direct.count("onceward.jobs")) == (1, 1)
+
+
+async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: str) -> None:
+    async with (
+        opened(postgres_url) as one,
+        opened(postgres_url) as two,
+        opened(postgres_url) as three,
+    ):
+        given = [arrival(f"evt_{number % 20}", body=b"%d" % (number % 3)) for number in range(200)]
+        shuffler = random.Random(3)  # noqa: S311 - any order
+        batches = [
+            record(store, *shuffler.sample(given, k=200)[:50])
+            for store in (one, two, three)
+            for _ in range(4)
+        ]
+        receipts = [receipt for batch in await asyncio.gather(*batches) for receipt in batch]
+        events = await one.events(EVERYTHING)
+    recorded = [receipt.event for receipt in receipts if receipt.outcome is RECORDED]
+    assert sorted(recorded) == sorted({receipt.event for receipt in receipts})
+    assert {int(item.id) for item in events} == set(recorded)
+    assert sum(item.deliveries for item in events) == len(receipts) == 600
+    conflicts = sum(receipt.outcome is CONFLICT for receipt in receipts)
+    assert sum(item.conflicts for item in events) == conflicts
+
+
+async def test_receivers_side_by_side_keep_a_conflicting_body_once(postgres_url: str) -> None:
+    direct = Direct(postgres_url)
+    async with opened(postgres_url) as one, opened(postgres_url) as two:
+        await record(one, arrival())
+        with direct.connection() as connection:
+            connection.execute("SELECT 1 FROM onceward.events FOR UPDATE")
+            recording = [
+                await hold_on(record(store, arrival(body=b"other"))) for store in (one, two)
+            ]
+        await asyncio.gather(*recording)
+        (event,) = await one.events(EVERYTHING)
+    assert event.conflicts == direct.count("onceward.deliveries") == 2
+    assert direct.value("SELECT count(body) FROM onceward.deliveries") == 1
+
+
+async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(
+    store: Store, direct: Direct
+) -> None:
+    direct.refuse_events_called("evt_3")
+    with pytest.raises(Unwritable):
+        await store.record(arrivals(6))
+    assert await store.events(EVERYTHING) == []
+    assert direct.count("onceward.payloads") == direct.count("onceward.jobs") == 0
+    assert len(await store.record(arrivals(3))) == 3

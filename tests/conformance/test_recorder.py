@@ -1,0 +1,200 @@
+"""Deliveries that wait together are written together, and what waits is bounded."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from onceward.errors import RequestRefused, StoreUnavailable
+from onceward.model import Arrival, Outcome, Receipt
+from onceward.ports import Store
+from onceward.record import Recorder
+from onceward.settings import Settings
+from tests.direct import Direct
+from tests.factories import EVERYTHING, arrival, arrivals
+
+
+class Spy:
+    """A real ledger that notes what it is asked to write, and waits or fails when told to."""
+
+    def __init__(self, store: Store, *, lanes: int = 1) -> None:
+        self.lanes = lanes
+        self.batches: list[list[Arrival]] = []
+        self.open = asyncio.Event()
+        self.open.set()
+        self.failing: Exception | None = None
+        self._store = store
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for batch in self.batches]
+
+    async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        self.batches.append(list(arrivals))
+        await self.open.wait()
+        if self.failing is not None:
+            raise self.failing
+        return await self._store.record(arrivals)
+
+
+@pytest.fixture
+def spy(store: Store) -> Spy:
+    return Spy(store)
+
+
+async def refusals(futures: Sequence[asyncio.Future[Receipt]]) -> list[RequestRefused]:
+    results = await asyncio.gather(*futures, return_exceptions=True)
+    return [result for result in results if isinstance(result, RequestRefused)]
+
+
+async def ids(store: Store) -> set[str]:
+    return {item.event_id for item in await store.events(EVERYTHING)}
+
+
+async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings())
+    receipt = await asyncio.wait_for(recorder.submit(arrival()), 1.0)
+    assert receipt.outcome is Outcome.RECORDED
+    assert spy.sizes == [1]
+    await recorder.close()
+
+
+async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store: Store) -> None:
+    recorder = Recorder(spy, Settings(batch_events=40))
+    spy.open.clear()
+    futures = [recorder.submit(arrival("first"))]
+    await asyncio.sleep(0)  # the first one's write begins
+    futures += [recorder.submit(it) for it in arrivals(100)]
+    spy.open.set()
+    receipts = await asyncio.gather(*futures)
+    assert spy.sizes == [1, 40, 40, 20]
+    assert [receipt.event for receipt in receipts] == sorted(receipt.event for receipt in receipts)
+    assert len(await ids(store)) == 101
+
+
+async def test_two_hundred_requests_at_once_take_few_transactions(spy: Spy, store: Store) -> None:
+    recorder = Recorder(spy, Settings())
+    receipts = await asyncio.gather(*(recorder.submit(arrival()) for _ in range(200)))
+    assert sum(receipt.outcome is Outcome.RECORDED for receipt in receipts) == 1
+    assert spy.sizes == [200]
+
+
+async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
+    spy = Spy(store, lanes=2)
+    recorder = Recorder(spy, Settings(batch_events=5))
+    await asyncio.gather(*(recorder.submit(it) for it in arrivals(20)))
+    assert spy.sizes == [5, 5, 5, 5]
+    assert len(await ids(store)) == 20
+
+
+async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(waiting_events=3))
+    spy.open.clear()
+    futures = [recorder.submit(it) for it in arrivals(3)]
+    with pytest.raises(RequestRefused) as refused:
+        recorder.submit(arrival("one too many"))
+    assert (refused.value.status, refused.value.code) == (503, "overloaded")
+    assert refused.value.headers == (("retry-after", "2"),)
+    spy.open.set()
+    await asyncio.gather(*futures)
+    assert (await recorder.submit(arrival("later"))).outcome is Outcome.RECORDED
+
+
+async def test_too_many_bytes_that_wait_are_refused_with_503(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(waiting_bytes=1024))
+    spy.open.clear()
+    waiting = recorder.submit(arrival("a", body=b"x" * 1000))
+    with pytest.raises(RequestRefused) as refused:
+        recorder.submit(arrival("b", body=b"x" * 25))
+    assert (refused.value.status, refused.value.code) == (503, "overloaded")
+    fits = recorder.submit(arrival("c", body=b"x" * 24))
+    spy.open.set()
+    await asyncio.gather(waiting, fits)
+    await recorder.submit(arrival("d", body=b"x" * 1024))
+
+
+async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
+    spy: Spy, store: Store
+) -> None:
+    recorder = Recorder(spy, Settings(answer_within_seconds=0.1))
+    spy.open.clear()
+    futures = [recorder.submit(arrival("in the write"))]
+    await asyncio.sleep(0)
+    futures += [recorder.submit(it) for it in arrivals(5)]
+    refused = await asyncio.wait_for(refusals(futures), 1.0)
+    assert [(it.status, it.code) for it in refused] == [(503, "slow")] * 6
+    spy.open.set()
+    later = await recorder.submit(arrival("later"))
+    assert later.outcome is Outcome.RECORDED
+    # What was being written is there; what only waited was told to come again, and is not.
+    assert await ids(store) == {"in the write", "later"}
+    assert (await recorder.submit(arrival("in the write"))).outcome is Outcome.DUPLICATE
+
+
+async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(answer_within_seconds=0.05, waiting_events=4))
+    spy.open.clear()
+    futures = [recorder.submit(it) for it in arrivals(4)]
+    await refusals(futures)
+    with pytest.raises(RequestRefused, match="Too many"):
+        recorder.submit(arrival("still too many"))
+    spy.open.set()
+    await recorder.close()
+    await recorder.submit(arrival("later"))
+
+
+async def test_a_ledger_that_fails_is_answered_for_with_503(spy: Spy, store: Store) -> None:
+    recorder = Recorder(spy, Settings())
+    spy.failing = StoreUnavailable("no route to host")
+    (refused,) = await refusals([recorder.submit(arrival())])
+    assert (refused.status, refused.code) == (503, "unavailable")
+    assert "route" not in refused.message
+    spy.failing = None
+    assert (await recorder.submit(arrival())).outcome is Outcome.RECORDED
+
+
+async def test_an_error_nobody_foresaw_is_answered_for_too(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings())
+    spy.failing = ZeroDivisionError("a defect")
+    (refused,) = await refusals([recorder.submit(arrival())])
+    assert refused.status == 503
+    spy.failing = None
+    await recorder.submit(arrival())
+
+
+async def test_one_that_the_database_refuses_takes_no_other_down(
+    spy: Spy, store: Store, direct: Direct
+) -> None:
+    direct.refuse_events_called("evt_13")
+    recorder = Recorder(spy, Settings())
+    futures = [recorder.submit(it) for it in arrivals(50)]
+    (refused,) = await refusals(futures)
+    assert (refused.status, refused.code) == (503, "not_recorded")
+    assert futures[13].exception() is refused
+    others = {future.result().outcome for future in futures if future is not futures[13]}
+    assert others == {Outcome.RECORDED}
+    assert await ids(store) == {f"evt_{number}" for number in range(50)} - {"evt_13"}
+
+
+async def test_closing_writes_what_waits(spy: Spy, store: Store) -> None:
+    recorder = Recorder(spy, Settings(batch_events=10))
+    spy.open.clear()
+    futures = [recorder.submit(it) for it in arrivals(35)]
+    asyncio.get_running_loop().call_later(0.05, spy.open.set)
+    await recorder.close()
+    assert all(future.done() for future in futures)
+    assert len(await ids(store)) == 35
+
+
+async def test_a_request_that_gave_up_before_its_turn_is_not_written(
+    spy: Spy, store: Store
+) -> None:
+    recorder = Recorder(spy, Settings())
+    spy.open.clear()
+    recorder.submit(arrival("a"))
+    await asyncio.sleep(0)
+    recorder.submit(arrival("b")).cancel()
+    recorder.submit(arrival("c"))
+    spy.open.set()
+    await recorder.close()
+    assert await ids(store) == {"a", "c"}

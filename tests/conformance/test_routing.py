@@ -1,0 +1,130 @@
+"""A job is made for each handler that wants the event, whoever received it."""
+
+from collections import Counter
+
+import pytest
+
+from onceward.model import HandlerEntry, PageQuery, ProcessingState, Route
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
+
+
+async def handlers_of(store: Store, type: str, *routes: Route, source: str = "stripe") -> list[str]:
+    """The handlers that get a job, where `wanting` has these routes and no other has any."""
+    await store.register(SOURCES, [HandlerEntry("wanting", 3, routes)], ["credit", "notify"])
+    await record(store, arrival(type=type, source=source))
+    return sorted(item.handler for item in await store.jobs(EVERYTHING))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "type", "is_wanted"),
+    [
+        ("invoice.paid", "invoice.paid", True),
+        ("invoice.paid", "invoice.paid.late", False),
+        ("invoice.paid", "Invoice.paid", False),
+        ("invoice.*", "invoice.paid", True),
+        ("invoice.*", "invoice.paid.late", True),
+        ("invoice.*", "invoice.", True),
+        ("invoice.*", "invoice", False),
+        ("invoice.*", "invoices.x", False),
+        ("invoice.*", "INVOICE.paid", False),
+        ("*", "invoice.paid", True),
+        ("*", "%", True),
+        ("a_b.*", "axb.c", False),
+        ("a%.*", "abc.d", False),
+        ("commande.é*", "commande.été", True),
+        ("commande.été", "commande.éte", False),
+    ],
+)
+async def test_a_pattern_wants_what_it_says(
+    store: Store, pattern: str, type: str, *, is_wanted: bool
+) -> None:
+    assert await handlers_of(store, type, Route(pattern)) == ["wanting"] * is_wanted
+
+
+@pytest.mark.parametrize(("source", "is_wanted"), [("stripe", True), ("ingest", False)])
+async def test_a_handler_of_one_source_gets_nothing_of_another(
+    store: Store, source: str, *, is_wanted: bool
+) -> None:
+    routes = Route("invoice.*", "stripe"), Route("order.*", "ingest")
+    assert await handlers_of(store, "invoice.paid", *routes, source=source) == (
+        ["wanting"] * is_wanted
+    )
+
+
+async def test_patterns_that_overlap_make_one_job(store: Store) -> None:
+    routes = Route("invoice.paid"), Route("invoice.*"), Route("*"), Route("*", "stripe")
+    assert await handlers_of(store, "invoice.paid", *routes) == ["wanting"]
+
+
+async def test_each_handler_that_wants_an_event_gets_a_job(store: Store) -> None:
+    everything = HandlerEntry("everything", 9, (Route("*"),))
+    await store.register(SOURCES, [everything], [])
+    await record(store, arrival("a"), arrival("b", type="order.new"), arrival("c", type="x"))
+    jobs = [(item.external_event_id, item.handler) for item in await store.jobs(EVERYTHING)]
+    assert sorted(jobs) == [
+        ("a", "credit"), ("a", "everything"), ("b", "everything"), ("b", "notify"),
+        ("c", "everything"),
+    ]  # fmt: skip
+    attempts = {item.handler: item.max_attempts for item in await store.jobs(EVERYTHING)}
+    assert attempts == {"credit": 3, "notify": 5, "everything": 9}
+
+
+async def test_an_event_that_nobody_wants_is_ignored(store: Store) -> None:
+    await record(store, arrival("a", type="customer.deleted"), arrival("b"))
+    (ignored,) = await store.events(PageQuery(limit=10, status=ProcessingState.IGNORED))
+    assert (ignored.event_id, ignored.processed_at) == ("a", None)
+    assert [item.external_event_id for item in await store.jobs(EVERYTHING)] == ["b"]
+
+
+async def test_a_redelivery_makes_no_second_job(store: Store) -> None:
+    await record(store, arrival())
+    await record(store, arrival(), arrival(body=b"other"))
+    assert len(await store.jobs(EVERYTHING)) == 1
+
+
+async def test_an_older_receiver_makes_jobs_for_a_handler_deployed_later(
+    database_url: str,
+) -> None:
+    later = HandlerEntry("later", 3, (Route("customer.*"),))
+    async with opened(database_url) as older:
+        await record(older, arrival("before", type="customer.new"))
+        async with opened(database_url, serving=False, handlers=[later]) as newer:
+            await record(older, arrival("after", type="customer.new"))
+            (job,) = (await lease(newer, handlers=["later"])).jobs
+            assert job.event_id == "after"
+
+
+async def test_a_retired_handler_gets_no_more_jobs_and_keeps_those_it_has(store: Store) -> None:
+    await record(store, arrival("before"))
+    assert await store.register(SOURCES, [], ["credit"]) == ["notify"]
+    await record(store, arrival("after"))
+    (item,) = await store.jobs(EVERYTHING)
+    assert (item.external_event_id, item.handler) == ("before", "credit")
+    assert len((await lease(store)).jobs) == 1
+
+
+async def test_registering_again_replaces_what_a_handler_wants(store: Store) -> None:
+    changed = HandlerEntry("credit", 7, (Route("invoice.voided"),))
+    assert await store.register(SOURCES, [changed], []) == ["credit", "notify"]
+    await record(store, arrival("a"), arrival("b", type="invoice.voided"))
+    (item,) = await store.jobs(EVERYTHING)
+    assert (item.external_event_id, item.max_attempts) == ("b", 7)
+
+
+async def test_registering_the_same_twice_changes_nothing(
+    database_url: str, direct: Direct
+) -> None:
+    async with opened(database_url):
+        pass
+    async with opened(database_url):
+        pass
+    tables = ("onceward.sources", "onceward.handlers", "onceward.routes")
+    assert [direct.count(table) for table in tables] == [2, 2, 2]
+
+
+async def test_a_mixed_batch_gives_each_event_the_jobs_of_its_type(store: Store) -> None:
+    await store.record([*arrivals(30), *arrivals(20, type="order.new", prefix="o")])
+    counts = Counter(item.handler for item in await store.jobs(EVERYTHING))
+    assert counts == {"credit": 30, "notify": 20}

@@ -1,0 +1,264 @@
+"""A settlement lands once, under the lease, and with what the handler wrote or not at all."""
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from onceward.errors import LeaseLost
+from onceward.failpoints import FailpointReached
+from onceward.model import (
+    Done,
+    Fail,
+    FailureType,
+    JobStatus,
+    ProcessingState,
+    Retry,
+)
+from onceward.ports import Store
+from tests.direct import Direct
+from tests.factories import (
+    ACT,
+    EVERYTHING,
+    arrival,
+    arrivals,
+    claim,
+    job_item,
+    lease,
+    leased_job,
+    opened,
+    record,
+    working,
+)
+
+
+@pytest.fixture
+def accounts(store: Store, direct: Direct) -> Direct:
+    """The database, with a table of the user's."""
+    direct.rows("CREATE TABLE accounts (customer text, balance integer)")
+    return direct
+
+
+INSERT = "INSERT INTO accounts (customer, balance) VALUES (:customer, :balance)"
+ANN = {"customer": "Ann", "balance": 5}
+
+
+async def test_done_commits_with_what_the_handler_wrote(store: Store, accounts: Direct) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, ANN)
+        assert await work.unit.settle(token, job.id)
+    assert accounts.rows("SELECT customer, balance FROM accounts") == [("Ann", 5)]
+    item = await job_item(store, job.id)
+    assert (item.status, item.attempts, item.last_error) == (JobStatus.DONE, 1, None)
+    assert item.finished_at is not None
+    (event,) = await store.events(EVERYTHING)
+    assert event.processing_state is ProcessingState.SUCCEEDED
+    assert event.processed_at == item.finished_at
+
+
+async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: Direct) -> None:
+    _, job = await leased_job(store)
+
+    async def handle() -> None:
+        async with working(store) as work:
+            await work.tx.execute(INSERT, ANN)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await handle()
+    assert accounts.count("accounts") == 0
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_neither_is_there_when_the_process_ends_between_done_and_commit(
+    database_url: str, direct: Direct
+) -> None:
+    async with opened(database_url, failpoints="settle.written:raise:1") as store:
+        direct.rows("CREATE TABLE accounts (customer text, balance integer)")
+        token, job = await leased_job(store)
+        async with working(store) as work:
+            await work.tx.execute(INSERT, ANN)
+            with pytest.raises(FailpointReached):
+                await work.unit.settle(token, job.id)
+        assert direct.count("accounts") == 0
+        assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_a_handler_that_wrote_nothing_begins_no_transaction(store: Store) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        assert not await work.unit.settle(token, job.id)
+    assert await store.settle_done(token, job.id)
+    assert await store.job_status(job.id) is JobStatus.DONE
+
+
+async def test_a_worker_whose_lease_went_to_another_commits_nothing(
+    store: Store, accounts: Direct
+) -> None:
+    token, job = await leased_job(store)
+    accounts.expire_leases()
+    new = await lease(store, solo=True)
+    async with working(store) as zombie:
+        await zombie.tx.execute(INSERT, ANN)
+        with pytest.raises(LeaseLost):
+            await zombie.unit.settle(token, job.id)
+    assert accounts.count("accounts") == 0
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"customer": "Bob", "balance": 7})
+        assert await work.unit.settle(new.token, job.id)
+    assert accounts.rows("SELECT customer FROM accounts") == [("Bob",)]
+
+
+async def test_a_worker_whose_job_another_has_done_commits_nothing(
+    store: Store, accounts: Direct
+) -> None:
+    token, job = await leased_job(store)
+    accounts.expire_leases()
+    new = await lease(store, solo=True)
+    assert await store.settle_done(new.token, job.id)
+    async with working(store) as zombie:
+        await zombie.tx.execute(INSERT, ANN)
+        with pytest.raises(LeaseLost):
+            await zombie.unit.settle(token, job.id)
+    assert accounts.count("accounts") == 0
+    assert (await job_item(store, job.id)).attempts == 1
+
+
+async def test_a_token_settles_only_the_jobs_of_its_own_lease(
+    store: Store, accounts: Direct
+) -> None:
+    await store.record(arrivals(2))
+    first, second = await lease(store, limit=1), await lease(store, limit=1)
+    job = second.jobs[0].id
+    async with working(store) as work:
+        await work.tx.execute(INSERT, ANN)
+        with pytest.raises(LeaseLost):
+            await work.unit.settle(first.token, job)
+    assert not await store.settle_done(first.token, job)
+    assert not await store.settle_error(first.token, job, Retry(0.0, "no"), 0.1)
+    assert accounts.count("accounts") == accounts.count("onceward.attempts") == 0
+    assert await store.settle_done(second.token, job)
+
+
+@pytest.mark.parametrize("first", [Done(), Retry(0.0, "again"), Fail(FailureType.PERMANENT, "no")])
+@pytest.mark.parametrize("second", [Done(), Retry(0.0, "again"), Fail(FailureType.PERMANENT, "no")])
+async def test_a_settlement_lands_once(
+    store: Store, first: Done | Retry | Fail, second: Done | Retry | Fail
+) -> None:
+    token, job = await leased_job(store)
+
+    async def settle(how: Done | Retry | Fail) -> bool:
+        if isinstance(how, Done):
+            return await store.settle_done(token, job.id)
+        return await store.settle_error(token, job.id, how, 0.1)
+
+    assert await settle(first)
+    before = await job_item(store, job.id)
+    assert not await settle(second)
+    assert await job_item(store, job.id) == before
+
+
+async def test_of_many_settlements_at_once_one_lands(store: Store) -> None:
+    token, job = await leased_job(store)
+    landed = await asyncio.gather(*(store.settle_done(token, job.id) for _ in range(8)))
+    assert sorted(landed) == [False] * 7 + [True]
+    assert (await job_item(store, job.id)).attempts == 1
+
+
+async def test_a_retry_comes_back_later_with_its_error(store: Store, direct: Direct) -> None:
+    token, job = await leased_job(store)
+    before = await job_item(store, job.id)
+    assert await store.settle_error(token, job.id, Retry(90.0, "no answer"), 2.0)
+    item = await job_item(store, job.id)
+    assert (item.status, item.attempts, item.max_attempts) == (JobStatus.QUEUED, 1, 3)
+    assert (item.last_error, item.failure_type) == ("no answer", None)
+    assert item.finished_at is None
+    later = item.available_at - before.available_at
+    assert timedelta(seconds=89) < later < timedelta(seconds=100)
+    (attempt,) = direct.rows(
+        "SELECT job, number, worker, error, ended_at > started_at FROM onceward.attempts"
+    )
+    assert attempt == (job.id, 1, "worker-1", "no answer", True)
+
+
+async def test_every_failed_attempt_leaves_a_row(store: Store, direct: Direct) -> None:
+    await record(store, arrival())
+    for number in (1, 2):
+        held = await lease(store)
+        await store.settle_error(held.token, held.jobs[0].id, Retry(0.0, f"error {number}"), 0.1)
+    held = await lease(store)
+    await store.settle_error(
+        held.token, held.jobs[0].id, Fail(FailureType.EXHAUSTED, "error 3"), 0.1
+    )
+    assert direct.rows("SELECT number, error FROM onceward.attempts ORDER BY number") == [
+        (1, "error 1"),
+        (2, "error 2"),
+        (3, "error 3"),
+    ]
+
+
+async def test_a_success_after_errors_forgets_the_error_and_keeps_the_attempts(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    await store.settle_error(token, job.id, Retry(0.0, "no answer"), 0.1)
+    again = await lease(store)
+    assert await store.settle_done(again.token, job.id)
+    item = await job_item(store, job.id)
+    assert (item.attempts, item.last_error) == (2, None)
+    assert direct.count("onceward.attempts") == 1
+
+
+@pytest.mark.parametrize("failure", list(FailureType))
+async def test_a_failure_ends_the_job_and_says_why(store: Store, failure: FailureType) -> None:
+    token, job = await leased_job(store)
+    assert await store.settle_error(token, job.id, Fail(failure, "no such account"), 0.1)
+    item = await job_item(store, job.id)
+    assert (item.status, item.failure_type) == (JobStatus.FAILED, failure)
+    assert (item.last_error, item.attempts) == ("no such account", 1)
+    assert item.finished_at is not None
+    (event,) = await store.events(EVERYTHING)
+    assert event.processing_state is ProcessingState.FAILED
+    assert event.processed_at == item.finished_at
+
+
+async def test_an_error_text_is_kept_as_it_is(store: Store) -> None:
+    token, job = await leased_job(store)
+    text = "100% of 'it' :name %(x)s \\ \N{SNOWMAN}\nline two"
+    await store.settle_error(token, job.id, Retry(0.0, text), 0.1)
+    assert (await job_item(store, job.id)).last_error == text
+
+
+async def test_a_settlement_of_one_job_leaves_its_neighbours_leased(store: Store) -> None:
+    await store.record(arrivals(3))
+    held = await lease(store)
+    first, second, third = (job.id for job in held.jobs)
+    await store.settle_error(held.token, second, Retry(0.0, "again"), 0.1)
+    assert [job.id for job in (await lease(store)).jobs] == [second]
+    assert await store.settle_done(held.token, first)
+    assert await store.settle_error(held.token, third, Retry(0.0, "again"), 0.1)
+
+
+async def test_a_job_done_is_never_claimed_again(store: Store, direct: Direct) -> None:
+    token, job = await leased_job(store)
+    await store.settle_done(token, job.id)
+    direct.expire_leases()
+    direct.make_due()
+    for solo in (False, True):
+        assert (await claim(store, solo=solo)).lease is None
+    assert await store.requeue(job.id, ACT) is None
+    assert await store.job_status(job.id) is JobStatus.DONE
+
+
+async def test_an_event_with_several_jobs_is_over_when_the_last_one_is(store: Store) -> None:
+    await store.register([], [], [])
+    await record(store, arrival(type="order.new"), arrival("other"))
+    (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
+    assert (event.processing_state, event.processed_at) == (ProcessingState.PENDING, None)
+    held = await lease(store, handlers=["notify"])
+    (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
+    assert event.processing_state is ProcessingState.PROCESSING
+    await store.settle_done(held.token, held.jobs[0].id)
+    (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
+    assert event.processing_state is ProcessingState.SUCCEEDED

@@ -1,0 +1,222 @@
+"""A handler's transaction: it begins late, takes plain SQL, and only its return ends it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from onceward.errors import OncewardError, TransactionMisuse
+from onceward.model import JobStatus, Outcome
+from onceward.ports import Store
+from onceward.sqltext import parse
+from onceward.transaction import Transaction
+from tests.direct import Direct
+from tests.factories import arrival, leased_job, record, working
+
+INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
+
+
+@pytest.fixture
+def notes(store: Store, direct: Direct) -> Direct:
+    """The database, with a table of the user's."""
+    direct.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
+    return direct
+
+
+@pytest.fixture
+async def tx(store: Store, notes: Direct) -> AsyncIterator[Transaction]:
+    """An open transaction that will be rolled back."""
+    async with working(store) as work:
+        yield work.tx
+
+
+async def test_it_begins_at_its_first_statement(store: Store, notes: Direct) -> None:
+    async with working(store) as work:
+        receipts = await asyncio.wait_for(record(store, arrival()), 1.0)
+        assert receipts[0].outcome is Outcome.RECORDED
+        notes.rows("INSERT INTO notes VALUES (1, 'written by another')")
+        assert await work.tx.fetch_value("SELECT count(*) FROM notes") == 1
+
+
+async def test_nothing_of_it_is_seen_before_its_commit(store: Store, notes: Direct) -> None:
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        assert notes.count("notes") == 0
+        assert await work.tx.fetch_value("SELECT count(*) FROM notes") == 1
+        await work.unit.commit()
+    assert notes.count("notes") == 1
+
+
+async def test_execute_answers_with_the_number_of_rows(tx: Transaction) -> None:
+    for number in range(3):
+        assert await tx.execute(INSERT, {"id": number, "note": "x"}) == 1
+    assert await tx.execute("UPDATE notes SET note = 'y' WHERE id > :id", {"id": 0}) == 2
+    assert await tx.execute("DELETE FROM notes WHERE id = 99") == 0
+    assert (
+        await tx.execute("WITH n AS (SELECT 7 AS id) INSERT INTO notes (id) SELECT id FROM n") == 1
+    )
+    assert await tx.execute("SELECT id FROM notes") == 4
+    assert await tx.execute("CREATE TABLE more (id integer)") == 0
+
+
+async def test_rows_are_dicts_by_column_name(tx: Transaction) -> None:
+    await tx.execute("INSERT INTO notes (id, note) VALUES (1, 'one'), (2, NULL)")
+    assert await tx.fetch("SELECT id, note AS text FROM notes ORDER BY id") == [
+        {"id": 1, "text": "one"},
+        {"id": 2, "text": None},
+    ]
+    assert await tx.fetch_one("SELECT id FROM notes ORDER BY id DESC") == {"id": 2}
+    assert await tx.fetch_one("SELECT id FROM notes WHERE id = 3") is None
+    assert await tx.fetch_value("SELECT max(id) FROM notes") == 2
+    assert await tx.fetch_value("SELECT id FROM notes WHERE id = 3") is None
+    assert await tx.fetch("DELETE FROM notes WHERE id = 1 RETURNING note") == [{"note": "one"}]
+    assert await tx.fetch("DELETE FROM notes") == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SELECT :a", "A"),
+        ("SELECT CAST(:a AS text) || CAST(:a AS text) || :b", "AAB"),
+        ("SELECT ':a'", ":a"),
+        ("SELECT 'it''s :a'", "it's :a"),
+        ('SELECT x.":a" FROM (SELECT 1 AS ":a") AS x', 1),
+        ("SELECT 1 -- :nobody %s", 1),
+        ("/* :nobody; %(x)s */ SELECT 1", 1),
+        ("SELECT 7 % 4", 3),
+        ("SELECT 1 WHERE 'abc' LIKE 'a%'", 1),
+        ("SELECT CAST(:a AS text) || '%(a)s %s %%'", "A%(a)s %s %%"),
+        ("SELECT 1;", 1),
+        ("  ;; SELECT 1 ; -- the end", 1),
+        ("SELECT ';' || :a", ";A"),
+    ],
+)
+async def test_named_parameters_leave_the_rest_alone(
+    tx: Transaction, sql: str, expected: object
+) -> None:
+    assert await tx.fetch_value(sql, {"a": "A", "b": "B", "unused": None}) == expected
+
+
+@pytest.mark.parametrize("value", [None, 0, -(2**40), 1.5, "", "é\n%:'\"", b"\0\xff", 10**15])
+async def test_values_come_back_as_they_were(
+    tx: Transaction, direct: Direct, value: object
+) -> None:
+    binary = "blob" if direct.is_sqlite else "bytea"
+    kind = {bytes: binary, int: "bigint", float: "double precision"}.get(type(value), "text")
+    await tx.execute(f"CREATE TABLE kept (value {kind})")
+    await tx.execute("INSERT INTO kept VALUES (:value)", {"value": value})
+    assert await tx.fetch_value("SELECT value FROM kept") == value
+
+
+@pytest.mark.parametrize(
+    ("sql", "word"),
+    [
+        ("COMMIT", "COMMIT"),
+        ("commit work", "COMMIT"),
+        ("-- a comment\n /* and */ Rollback;", "ROLLBACK"),
+        ("BEGIN", "BEGIN"),
+        ("BEGIN IMMEDIATE", "BEGIN"),
+        ("START TRANSACTION", "START"),
+        ("END", "END"),
+        ("ABORT", "ABORT"),
+        ("SAVEPOINT s", "SAVEPOINT"),
+        ("RELEASE s", "RELEASE"),
+        ("ROLLBACK TO s", "ROLLBACK"),
+        ("PREPARE TRANSACTION 'x'", "PREPARE"),
+        ("PRAGMA synchronous = OFF", "PRAGMA"),
+        ("ATTACH 'other.db' AS other", "ATTACH"),
+    ],
+)
+async def test_a_statement_that_is_not_for_handlers_is_refused_by_its_name(
+    store: Store, notes: Direct, sql: str, word: str
+) -> None:
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        with pytest.raises(TransactionMisuse, match=word):
+            await work.tx.execute(sql)
+    assert notes.count("notes") == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SELECT 1; COMMIT", "SELECT 1; SELECT 2", "DELETE FROM notes;;COMMIT;", "", " -- x", ";"],
+)
+async def test_it_takes_one_statement_at_a_time(tx: Transaction, sql: str) -> None:
+    with pytest.raises(TransactionMisuse, match="one statement at a time"):
+        await tx.execute(sql)
+
+
+async def test_a_parameter_that_was_not_given_is_named(tx: Transaction) -> None:
+    with pytest.raises(TransactionMisuse, match=":id, :note"):
+        await tx.execute(INSERT, {"other": 1})
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["INSERT INTO notes VALUES (1, 'again')", "SELECT * FROM nowhere", "nonsense", "COMMIT"],
+)
+async def test_an_error_that_the_handler_swallows_cannot_be_committed(
+    store: Store, notes: Direct, sql: str
+) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        with pytest.raises(Exception) as swallowed:  # noqa: PT011 - each driver has its own
+            await work.tx.execute(sql)
+        with pytest.raises(TransactionMisuse, match="a statement failed before"):
+            await work.tx.execute(INSERT, {"id": 2, "note": "y"})
+        with pytest.raises(type(swallowed.value)):
+            await work.unit.settle(token, job.id)
+    assert notes.count("notes") == 0
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_a_statement_that_was_broken_off_can_not_be_committed_and_holds_nobody_up(
+    store: Store, notes: Direct
+) -> None:
+    token, job = await leased_job(store)
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT sum(i) FROM n"
+    async with asyncio.timeout(1.5):
+        async with working(store) as work:
+            await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(work.tx.fetch(endless), 0.1)
+            with pytest.raises(OncewardError, match="broken off"):
+                await work.unit.settle(token, job.id)
+        await record(store, arrival("next"))
+    assert notes.count("notes") == 0
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_statements_at_once_come_one_after_the_other(tx: Transaction) -> None:
+    await asyncio.gather(*(tx.execute(INSERT, {"id": n, "note": "x"}) for n in range(20)))
+    assert await tx.fetch_value("SELECT count(*) FROM notes") == 20
+
+
+async def test_what_comes_after_its_end_is_refused(store: Store, notes: Direct) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
+        await work.unit.settle(token, job.id)
+        with pytest.raises(TransactionMisuse, match="over"):
+            await work.tx.execute(INSERT, {"id": 2, "note": "y"})
+    with pytest.raises(TransactionMisuse, match="over"):
+        await work.tx.execute(INSERT, {"id": 3, "note": "z"})
+    assert notes.count("notes") == 1
+
+
+async def test_the_next_transaction_begins_afresh(store: Store, notes: Direct) -> None:
+    for number in range(5):
+        async with working(store) as work:
+            await work.tx.execute(INSERT, {"id": number, "note": "x"})
+            if number % 2:
+                await work.unit.commit()
+    assert notes.rows("SELECT id FROM notes ORDER BY id") == [(1,), (3,)]
+
+
+async def test_preparing_makes_the_users_own_tables(store: Store, direct: Direct) -> None:
+    (statement,) = parse("CREATE TABLE mine (id integer)")
+    async with store.prepare() as session:
+        await session.run(statement, {})
+        await session.commit()
+    assert direct.count("mine") == 0

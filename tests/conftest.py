@@ -1,0 +1,93 @@
+"""What all tests share: a fresh database for each, on either store, and a store open on it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from onceward.ports import Store
+from tests.copies import Copies
+from tests.direct import Direct
+from tests.factories import make_store, opened
+from tests.postgres import Cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_cluster() -> Iterator[Cluster]:
+    """One PostgreSQL server for the whole run, started when a test first asks for it."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_cluster: Cluster) -> str:
+    """The address of the database that each test gets a copy of: with the schema, without rows."""
+    url = postgres_cluster.create_database()
+    with ThreadPoolExecutor(1) as beside_the_tests_own_loop:
+        beside_the_tests_own_loop.submit(asyncio.run, _migrate(url)).result()
+    return url
+
+
+async def _migrate(url: str) -> None:
+    store = make_store(url)
+    await store.migrate()
+    await store.close()
+
+
+@pytest.fixture(scope="session")
+def postgres_copies(postgres_cluster: Cluster, postgres_template: str) -> Copies:
+    """Where tests get their databases from."""
+    return Copies(postgres_cluster, postgres_template)
+
+
+@pytest.fixture
+def postgres_url(postgres_copies: Copies) -> Iterator[str]:
+    """The address of a PostgreSQL database that no other test sees."""
+    url = postgres_copies.take()
+    yield url
+    postgres_copies.give_back(url)
+
+
+@pytest.fixture
+def bare_postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
+    """The address of a PostgreSQL database without anything in it."""
+    postgres_cluster.start()
+    url = postgres_cluster.create_database()
+    yield url
+    postgres_cluster.drop(url)
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The address of an SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'onceward.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The address of a fresh database, once on each store."""
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def bare_database_url(request: pytest.FixtureRequest) -> str:
+    """The address of a database without the schema, once on each store."""
+    name = {"sqlite": "sqlite_url", "postgres": "bare_postgres_url"}[request.param]
+    url: str = request.getfixturevalue(name)
+    return url
+
+
+@pytest.fixture
+async def store(database_url: str) -> AsyncIterator[Store]:
+    """A store, open and serving, once on each database."""
+    async with opened(database_url) as it:
+        yield it
+
+
+@pytest.fixture
+def direct(database_url: str) -> Direct:
+    """The tables of the same database, past the store."""
+    return Direct(database_url)

@@ -1,0 +1,170 @@
+"""What tests are made of: arrivals, handlers, open stores, and short ways to say common things."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from onceward.clock import Clock, SystemClock
+from onceward.failpoints import Failpoints
+from onceward.model import (
+    Act,
+    Arrival,
+    Claim,
+    Fail,
+    FailureType,
+    HandlerEntry,
+    Job,
+    JobItem,
+    Lease,
+    PageQuery,
+    Receipt,
+    Route,
+)
+from onceward.ports import Store
+from onceward.settings import Settings
+from onceward.store.postgres import PostgresStore
+from onceward.store.sqlite import SqliteStore
+from onceward.transaction import Transaction, UnitOfWork
+
+T = TypeVar("T")
+
+SOURCES = ("ingest", "stripe")
+CREDIT = HandlerEntry("credit", 3, (Route("invoice.paid"),))
+NOTIFY = HandlerEntry("notify", 5, (Route("order.*"),))
+HANDLERS = (CREDIT, NOTIFY)
+ACT = Act(actor="Ann", authenticated_as="token:ops", reason="the bank was down")
+BROKEN = Fail(FailureType.PERMANENT, "no such account")
+EVERYTHING = PageQuery(limit=1000)
+
+
+def arrival(
+    event_id: str = "evt_1",
+    *,
+    source: str = "stripe",
+    type: str = "invoice.paid",
+    reference: str | None = None,
+    body: bytes = b"{}",
+) -> Arrival:
+    """A verified delivery."""
+    sha256 = hashlib.sha256(body).digest()
+    return Arrival(source, event_id, type, reference, sha256, b'{"via":"test"}', body)
+
+
+def arrivals(count: int, *, type: str = "invoice.paid", prefix: str = "evt") -> list[Arrival]:
+    """Deliveries of as many different events."""
+    return [arrival(f"{prefix}_{number}", type=type) for number in range(count)]
+
+
+def make_store(
+    url: str, *, clock: Clock | None = None, failpoints: str = "", **settings: Any
+) -> SqliteStore | PostgresStore:
+    """A store that is not open yet."""
+    resolved = Settings(database_url=url, **settings)
+    if url.startswith("sqlite:"):
+        return SqliteStore(resolved, Failpoints(failpoints), clock or SystemClock())
+    return PostgresStore(resolved, Failpoints(failpoints))
+
+
+@asynccontextmanager
+async def opened(
+    url: str,
+    *,
+    serving: bool = True,
+    sources: Sequence[str] = SOURCES,
+    handlers: Sequence[HandlerEntry] = HANDLERS,
+    **given: Any,
+) -> AsyncIterator[Store]:
+    """An open store that knows some sources and handlers, as one process has it."""
+    store = make_store(url, **given)
+    await store.open(serving=serving)
+    try:
+        await store.register(sources, handlers, [])
+        yield store
+    finally:
+        await store.close()
+
+
+async def record(store: Store, *given: Arrival) -> list[Receipt]:
+    """Record some deliveries in one batch."""
+    return await store.record(given)
+
+
+async def claim(
+    store: Store,
+    *,
+    limit: int = 10,
+    solo: bool = False,
+    handlers: Sequence[str] = ("credit",),
+    worker: str = "worker-1",
+    ended: Sequence[str] = (),
+) -> Claim:
+    """Ask for work."""
+    return await store.claim(
+        worker=worker, handlers=handlers, limit=limit, solo=solo, lease_seconds=60.0, ended=ended
+    )
+
+
+async def lease(store: Store, **wanted: Any) -> Lease:
+    """Ask for work that is there."""
+    claimed = (await claim(store, **wanted)).lease
+    assert claimed is not None
+    return claimed
+
+
+async def leased_job(store: Store, event_id: str = "evt_1") -> tuple[str, Job]:
+    """Record an event and lease its job; answers with the token and the job."""
+    await record(store, arrival(event_id))
+    held = await lease(store)
+    (job,) = held.jobs
+    return held.token, job
+
+
+async def failed_job(store: Store, event_id: str = "evt_1") -> Job:
+    """A job that failed for good."""
+    token, job = await leased_job(store, event_id)
+    assert await store.settle_error(token, job.id, BROKEN, 0.1)
+    return job
+
+
+async def job_item(store: Store, job: int) -> JobItem:
+    """A job as operators see it."""
+    (item,) = [item for item in await store.jobs(EVERYTHING) if item.id == str(job)]
+    return item
+
+
+@dataclass(frozen=True)
+class Work:
+    """A handler's transaction, seen from both sides."""
+
+    unit: UnitOfWork
+    tx: Transaction
+
+
+@asynccontextmanager
+async def working(store: Store, place: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
+    """A transaction such as a handler has. What is not committed is rolled back."""
+    async with UnitOfWork(lambda: store.begin(lambda: place), Failpoints()) as unit:
+        yield Work(unit, Transaction(unit))
+
+
+async def hold_on(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start something and let it come as far as it can by itself."""
+    task = asyncio.create_task(call)
+    await asyncio.sleep(0.05)
+    return task
+
+
+class FakeClock:
+    """A clock that a test moves."""
+
+    def __init__(self, now: float = 1_800_000_000.0) -> None:
+        self.seconds = now
+
+    def now(self) -> float:
+        return self.seconds
+
+    def monotonic(self) -> float:
+        return self.seconds

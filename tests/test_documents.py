@@ -1,0 +1,107 @@
+"""The documents say what the code does: tables and helps are made from it, examples are run.
+
+`ONCEWARD_WRITE_DOCS=1` writes what is made from the code instead of comparing it.
+"""
+
+import os
+import re
+import runpy
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import click
+import pytest
+
+from onceward.cli import main
+from onceward.settings import ENV_PREFIX, Settings
+
+ROOT = Path(__file__).parent.parent
+PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+
+
+def documents() -> list[Path]:
+    return [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+
+
+def examples() -> Iterator[tuple[str, str]]:
+    for document in documents():
+        for number, block in enumerate(PYTHON_BLOCK.findall(document.read_text()), start=1):
+            yield f"{document.relative_to(ROOT)}:{number}", block
+
+
+def settings_page() -> str:
+    rows = [
+        f"| `{entry.name}` | {shown(entry.default)} | {entry.metadata['doc']} |"
+        for entry in fields(Settings)
+    ]
+    return "\n".join(
+        [
+            "# Settings",
+            "",
+            (
+                "In code, `Inbox(max_attempts=5)`; in the environment, "
+                "`ONCEWARD_MAX_ATTEMPTS=5`; some on the command line. The command line wins over "
+                "the code, the code over the environment. All faults are told at once."
+            ),
+            "",
+            "| name | default | what it is for |",
+            "| --- | --- | --- |",
+            *rows,
+            "",
+            (
+                "Besides these, the environment has `ONCEWARD_ADMIN_TOKENS` "
+                "(`name:token,name:token`) and, for tests, `ONCEWARD_FAILPOINTS` (`name:action:n`)."
+            ),
+            "",
+        ]
+    )
+
+
+def shown(default: object) -> str:
+    if default is MISSING:
+        return ""
+    if isinstance(default, tuple):
+        return ", ".join(default) or "none"
+    return f"`{str(default).lower() if isinstance(default, bool) else default}`"
+
+
+def cli_page() -> str:
+    parts = ["# Command line\n"]
+    for name, command in main.commands.items():
+        with click.Context(command, info_name=f"onceward {name}", terminal_width=96) as context:
+            parts += [f"## onceward {name}\n", f"```\n{command.get_help(context)}\n```\n"]
+    return "\n".join(parts)
+
+
+@pytest.mark.parametrize(("name", "page"), [("settings", settings_page), ("cli", cli_page)])
+def test_a_page_made_from_the_code_is_up_to_date(name: str, page: object) -> None:
+    assert callable(page)
+    path = ROOT / "docs" / f"{name}.md"
+    if os.environ.get(f"{ENV_PREFIX}WRITE_DOCS"):
+        path.write_text(page())
+    assert page() == path.read_text()
+
+
+@pytest.mark.parametrize(("place", "block"), list(examples()))
+def test_an_example_in_the_documents_runs(
+    place: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "example.py").write_text(block)
+    assert "inbox" in runpy.run_path("example.py"), place
+
+
+def test_there_are_examples_to_run() -> None:
+    assert len(list(examples())) >= 4
+
+
+def test_every_link_leads_somewhere() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)}: {target}"
+        for document in documents()
+        for target in LINK.findall(document.read_text())
+        if not (document.parent / target).exists()
+    ]
+    assert broken == []

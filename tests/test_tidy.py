@@ -1,0 +1,352 @@
+"""The shape of the project, held by reading its files.
+
+Each test collects the places that are out of shape and shows them all at once.
+"""
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "onceward"
+STATEMENTS = PACKAGE / "store" / "sql"
+DECISIONS = ROOT / "docs" / "decisions"
+DIALECTS = ("sqlite", "postgres")
+
+# A module imports from the bands above its own. The package itself, on top, hands out the rest.
+BANDS = (
+    ("version", "errors", "clock", "failpoints", "model"),
+    (
+        *("verify", "providers", "identify", "sources", "payload"),
+        *("retry", "settle", "redact", "settings", "sqltext"),
+    ),
+    ("ports",),
+    (
+        *("receive", "record", "transaction", "effect", "bridge", "handle"),
+        *("claim", "worker", "upkeep", "operate"),
+    ),
+    ("store", "guests", "archive"),
+    ("http",),
+    ("inbox",),
+    ("frameworks", "cli", "testing"),
+    ("__init__", "__main__"),
+)
+BAND_OF = {name: number for number, names in enumerate(BANDS) for name in names}
+WORDS = 0
+# Here neighbours may import each other, as long as it goes one way.
+SOCIABLE_BANDS = (0, 1, 3)
+
+FILE_LINES_MAX = 500
+FUNCTION_LINES_MAX = 70
+DECISION_LINES_MAX = 40
+
+EMPTY_NAMES = {"common", "helper", "helpers", "manager", "misc", "util", "utils"}
+GENERATED = {"__pycache__", "build", "dist", "node_modules", "vendor"}
+HIDDEN_BUT_OURS = {".ci", ".editorconfig", ".gitignore"}
+CODE_SUFFIXES = {"", ".css", ".html", ".js", ".py", ".sh", ".sql", ".toml"}
+
+# Spelt in pieces: this file is searched as well.
+HOME_PATH = re.compile(r"(?<![\w.\-/])/(?:ro{2}t|hom[e]|Use[r]s)/")
+INDEX_HOST = re.compile(r"pypi[.]org/simple|files[.]pythonhosted|pypi[.]python[.]org")
+UNREASONED = re.compile(r"\bTO[D]O\b(?!\([^)]*\w[^)]*\))")
+STATEMENT = re.compile(r"^-- name: *(.*)$")
+
+
+# What there is to read.
+
+
+@cache
+def repository_files() -> tuple[Path, ...]:
+    """The project's text files: neither hidden, nor generated, nor somebody else's."""
+
+    def walk(folder: Path) -> Iterator[Path]:
+        for path in sorted(folder.iterdir()):
+            if path.name in GENERATED or path.suffix == ".egg-info" or ".min." in path.name:
+                continue
+            if path.name.startswith(".") and path.name not in HIDDEN_BUT_OURS:
+                continue
+            if path.is_dir():
+                yield from walk(path)
+            elif is_text(path):
+                yield path
+
+    return tuple(walk(ROOT))
+
+
+def is_text(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b"\0" not in file.read(8192)
+
+
+def python_files() -> list[Path]:
+    return [path for path in repository_files() if path.suffix == ".py"]
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """Every module of the package, by its dotted name."""
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        is_package = parts[-1] == "__init__" and len(parts) > 2
+        found[".".join(parts[:-1] if is_package else parts)] = ast.parse(path.read_bytes(), path)
+    assert found, f"no modules in {PACKAGE}"
+    return found
+
+
+def imports(name: str) -> Iterator[tuple[int, str]]:
+    """The line and the dotted target of each import in a module, wherever in it it stands."""
+    for node in ast.walk(modules()[name]):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = absolute(node, name)
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def absolute(node: ast.ImportFrom, importer: str) -> str:
+    if not node.level:
+        return node.module or ""
+    package = importer.split(".")
+    if (PACKAGE.parent / Path(*package)).is_dir():
+        package.append("__init__")
+    base = package[: -node.level]
+    return ".".join([*base, node.module] if node.module else base)
+
+
+def own_imports(name: str) -> Iterator[tuple[int, str]]:
+    """The imports of the package's own modules: a name in a module counts as the module."""
+    for line, target in imports(name):
+        if target.split(".")[0] != "onceward":
+            continue
+        if target in modules():
+            yield line, target
+        elif (module := target.rpartition(".")[0]) in modules():
+            yield line, module
+        else:
+            yield line, "onceward.__init__"
+
+
+def member(name: str) -> str:
+    """What the bands speak of: the module or folder directly in the package."""
+    return name.split(".")[1]
+
+
+def place(path: Path, line: int) -> str:
+    return f"{path.relative_to(ROOT)}:{line}"
+
+
+def matches(pattern: re.Pattern[str], paths: Iterable[Path]) -> list[str]:
+    return [
+        f"{place(path, number)}: {line.strip()}"
+        for path in paths
+        for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
+        if pattern.search(line)
+    ]
+
+
+def assert_none(faults: Iterable[str], rule: str) -> None:
+    found = list(faults)
+    assert not found, "\n  ".join([f"{rule}:", *found])
+
+
+# The import graph.
+
+
+def test_every_module_has_a_band() -> None:
+    assert_none(
+        (name for name in modules() if member(name) not in BAND_OF),
+        "give each module a band, in BANDS",
+    )
+
+
+def test_imports_go_from_a_band_to_those_above_it() -> None:
+    assert_none(
+        (
+            f"{name}:{line} imports {target}"
+            for name in modules()
+            for line, target in own_imports(name)
+            if not may_import(member(name), member(target))
+        ),
+        "a module imports only from the bands above its own",
+    )
+
+
+def may_import(importer: str, target: str) -> bool:
+    if not {importer, target} <= BAND_OF.keys():
+        return True  # the test above names it
+    own, other = BAND_OF[importer], BAND_OF[target]
+    return other < own or importer == target or (own == other and own in SOCIABLE_BANDS)
+
+
+def test_imports_make_no_cycle() -> None:
+    graph = {name: {target for _, target in own_imports(name)} - {name} for name in modules()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1]
+        pytest.fail("these import each other: " + " <- ".join(cycle))
+
+
+def test_the_words_need_only_the_standard_library() -> None:
+    allowed = sys.stdlib_module_names | {"onceward"}
+    assert_none(
+        (
+            f"{name}:{line} imports {target}"
+            for name in modules()
+            if BAND_OF.get(member(name)) == WORDS
+            for line, target in imports(name)
+            if target.split(".")[0] not in allowed
+        ),
+        f"{', '.join(BANDS[WORDS])} use only the standard library",
+    )
+
+
+# Sizes and names.
+
+
+def test_files_are_short() -> None:
+    lengths = {
+        path: len(path.read_text().splitlines())
+        for path in repository_files()
+        if path.suffix in {".py", ".sql"}
+    }
+    assert_none(
+        (place(path, lines) for path, lines in lengths.items() if lines > FILE_LINES_MAX),
+        f"a file has at most {FILE_LINES_MAX} lines",
+    )
+
+
+def test_functions_are_short() -> None:
+    assert_none(
+        (
+            f"{place(path, node.lineno)} {node.name} has {lines}"
+            for path in python_files()
+            for node in ast.walk(ast.parse(path.read_bytes(), path))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            if (lines := (node.end_lineno or 0) - node.lineno + 1) > FUNCTION_LINES_MAX
+        ),
+        f"a function has at most {FUNCTION_LINES_MAX} lines",
+    )
+
+
+def test_names_say_what_is_inside() -> None:
+    assert_none(
+        (
+            str(path.relative_to(ROOT))
+            for path in python_files()
+            if EMPTY_NAMES & set(path.relative_to(ROOT).with_suffix("").parts)
+        ),
+        "a module is named for what is inside",
+    )
+
+
+def test_exports_are_sorted() -> None:
+    front = modules().get("onceward.__init__")
+    assert front, "onceward/__init__.py is missing"
+    exported = list(exports(front))
+    assert exported, "onceward/__init__.py has no __all__"
+    assert exported == sorted(exported)
+
+
+def exports(module: ast.Module) -> Iterator[str]:
+    for node in module.body:
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id="__all__")], value=value)
+                | ast.AnnAssign(target=ast.Name(id="__all__"), value=ast.expr() as value)
+            ):
+                yield from ast.literal_eval(value)
+
+
+# SQL.
+
+
+def statements(dialect: str) -> dict[str, list[str]]:
+    """The places of each named statement of a dialect."""
+    found: dict[str, list[str]] = {}
+    for path in sorted((STATEMENTS / dialect).glob("*.sql")):
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            if match := STATEMENT.match(line):
+                found.setdefault(match[1].strip(), []).append(place(path, number))
+    assert found, f"no statements in {STATEMENTS / dialect}"
+    return found
+
+
+def test_the_dialects_have_the_same_statements() -> None:
+    first, second = (statements(dialect) for dialect in DIALECTS)
+    alone = first.keys() ^ second.keys()
+    assert_none(
+        (f"{at[0]} {name}" for name, at in (first | second).items() if name in alone),
+        "a statement is in both dialects, under the same name",
+    )
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_statement_has_one_place(dialect: str) -> None:
+    assert_none(
+        (f"{name}: {', '.join(at)}" for name, at in statements(dialect).items() if len(at) > 1),
+        "a statement's name is its own",
+    )
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_statement_says_what_it_is_for(dialect: str) -> None:
+    faults = []
+    for path in sorted((STATEMENTS / dialect).glob("*.sql")):
+        lines = [*path.read_text().splitlines(), ""]
+        for number, (line, following) in enumerate(pairwise(lines), 1):
+            if STATEMENT.match(line) and not re.match(r"-- \w", following):
+                faults.append(place(path, number))
+    assert_none(faults, "the line after a statement's name is a comment that says what it is for")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_every_statement_is_used(dialect: str) -> None:
+    named = set(strings())
+    assert_none(
+        (f"{at[0]} {name}" for name, at in statements(dialect).items() if name not in named),
+        "a statement is used somewhere",
+    )
+
+
+def strings() -> Iterator[str]:
+    """Each string in the package's code."""
+    for module in modules().values():
+        for node in ast.walk(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+# What is written down.
+
+
+def test_decisions_are_short() -> None:
+    records = sorted(DECISIONS.glob("*.md"))
+    if not records:
+        pytest.skip("no decision is recorded yet")
+    lengths = {path: len(path.read_text().splitlines()) for path in records}
+    assert_none(
+        (place(path, lines) for path, lines in lengths.items() if lines > DECISION_LINES_MAX),
+        f"a decision record has at most {DECISION_LINES_MAX} lines",
+    )
+
+
+def test_no_file_names_somebodys_home() -> None:
+    assert_none(matches(HOME_PATH, repository_files()), "no path of one person's machine")
+
+
+def test_no_file_names_a_package_index() -> None:
+    assert_none(matches(INDEX_HOST, repository_files()), "packages are named, not their hosts")
+
+
+def test_what_is_left_to_do_has_a_reason() -> None:
+    code = [path for path in repository_files() if path.suffix in CODE_SUFFIXES]
+    assert_none(matches(UNREASONED, code), "say why it is not done yet, in parentheses")

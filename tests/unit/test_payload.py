@@ -1,0 +1,164 @@
+"""A payload is decoded exactly, or refused with a reason that names the field and no value."""
+
+import enum
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.errors import MalformedPayload
+from onceward.payload import decode
+
+SECRET = "hunter"
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Item(msgspec.Struct):
+    id: str
+    amount: int = 0
+    kind: Literal["a", "b"] = "a"
+
+
+class Order(msgspec.Struct):
+    item: Item
+    items: list[Item] = []
+
+
+class One(msgspec.Struct, tag="one"):
+    pass
+
+
+class Two(msgspec.Struct, tag="two"):
+    pass
+
+
+def fault(body: bytes, model: Any = None, *, enveloped: bool = False) -> str:
+    with pytest.raises(MalformedPayload) as refused:
+        decode(body, model=model, enveloped=enveloped)
+    text = str(refused.value)
+    assert text.startswith("Malformed payload: ")
+    return text.removeprefix("Malformed payload: ")
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b"{}", {}),
+        (b" [1, 2.5, null, true] ", [1, 2.5, None, True]),
+        (b"12345678901234567890123", 12345678901234567890123),
+        (b'"\\u00e9\\ud83d\\ude00"', "é\N{GRINNING FACE}"),
+        (b'{"a": 1, "a": 2}', {"a": 2}),
+        (b"null", None),
+    ],
+)
+def test_json_is_decoded(body: bytes, expected: object) -> None:
+    assert decode(body) == expected
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"{",
+        b"{]",
+        b"{} {}",
+        b"nul",
+        b"'a'",
+        b"\xff",
+        b'"\xff"',
+        b'{"a": "\xc3"}',
+        b"\xef\xbb\xbf{}",
+        b"\xff\xfe{\x00}\x00",
+        b"NaN",
+        b'{"a": NaN}',
+        b"[Infinity]",
+        b'"\\ud800"',
+        b'"a\x00b"',
+        b"1e400",
+        b"9" * 5000,
+        b"[" * 100_000,
+        b"[" * 1000 + b"]" * 1000,
+        b'{"a":' * 2000 + b"1" + b"}" * 2000,
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+def test_what_is_no_json_is_refused_with_one_kind_of_error(body: bytes) -> None:
+    assert fault(body)
+    assert fault(body, Item)
+    assert fault(b'{"payload": %s}' % body, enveloped=True)
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
+    for model in (None, Item):
+        try:
+            decode(body, model=model)
+        except MalformedPayload as error:
+            assert str(error)  # noqa: PT017 - it may also succeed
+
+
+@pytest.mark.parametrize(
+    ("body", "model", "told"),
+    [
+        (b"{}", Item, "missing id"),
+        (b'{"item": {}}', Order, "missing item.id"),
+        (b'{"item": {"id": "x"}, "items": [{}]}', Order, "missing items[0].id"),
+        (b'{"id": 7}', Item, "id: expected str, got int"),
+        (b'{"id": "x", "amount": "1"}', Item, "amount: expected int, got str"),
+        (b'{"item": {"id": null}}', Order, "item.id: expected str, got null"),
+        (b"[]", Item, "expected object, got array"),
+    ],
+)
+def test_the_field_is_named(body: bytes, model: Any, told: str) -> None:
+    assert fault(body, model) == told
+
+
+@pytest.mark.parametrize(
+    ("body", "model"),
+    [
+        (b'{"id": "x", "amount": "%s"}', Item),
+        (b'{"id": "x", "kind": "%s"}', Item),
+        (b'{"id": "x", "kind": "it\'s %s"}', Item),
+        (b'{"id": "x", "kind": "\\"\' %s \' \\" %s"}', Item),
+        (b'"%s"', Literal["a"]),
+        (b'"%s"', Colour),
+        (b'"\' %s"', Colour),
+        (b'{"type": "%s"}', One | Two),
+        (b'{"%s": "x"}', dict[str, int]),
+        (b'"%s"', Annotated[str, msgspec.Meta(pattern="^a")]),
+        (b'{"id": "%s', Item),
+        (b"%s", Item),
+    ],
+)
+def test_no_value_is_told(body: bytes, model: Any) -> None:
+    secret = SECRET.encode()
+    assert SECRET not in fault(body.replace(b"%s", secret), model)
+
+
+def test_no_number_is_told() -> None:
+    assert "4111" not in fault(b"4111111111111111", Literal[1, 2])
+    assert "4111" not in fault(b'{"id": "x", "kind": 4111111111111111}', Item)
+
+
+def test_a_model_makes_the_value() -> None:
+    order = decode(b'{"item": {"id": "x", "amount": 5, "other": 1}}', model=Order)
+    assert order == Order(Item("x", 5))
+
+
+def test_an_envelope_means_its_payload() -> None:
+    body = b'{"event_id": "1", "payload": {"id": "x", "amount": 12345678901234567890123}}'
+    assert decode(body, enveloped=True) == {"id": "x", "amount": 12345678901234567890123}
+    assert decode(b'{"payload": {"id": "x"}}', model=Item, enveloped=True) == Item("x")
+    assert decode(b'{"payload": null}', enveloped=True) is None
+
+
+def test_an_envelope_without_payload_says_so() -> None:
+    assert fault(b"{}", enveloped=True) == "missing payload"
+    assert fault(b"[]", enveloped=True) == "expected object, got array"
+    assert fault(b'{"payload": {}}', Item, enveloped=True) == "missing id"

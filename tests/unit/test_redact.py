@@ -1,0 +1,163 @@
+import time
+
+import pytest
+
+from onceward.redact import printable, redact
+
+MASK = "[redacted]"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cannot reach postgresql://«app:p4ss»@db.example:5432/shop",
+        "cannot reach postgresql://«app:p@ss/w0rd»@db.example/shop",
+        "cannot reach redis://«:hunter2»@cache",
+        "sent Authorization: Bearer «abc.def-123» to it",
+        "sent Authorization: Basic «YWxhZGRpbjpvcGVuc2VzYW1l»",
+        'got {"password": "«hunter2»"}',
+        "host=db password=«hunter2» user=app",
+        "POST /pay?api_key=«abc123»&x=1",
+        "key «sk_live_51HabcDEF» was refused",
+        "key «rk_test_51HabcDEF» was refused",
+        "key «whsec_MfKQ9r8GKYqr+/=» was refused",
+        "key «ghp_16C7e42F292c6912E7710c838347Ae178B4a» was refused",
+        "key «github_pat_11ABCDEFG0abcdef» was refused",
+        "key «xoxb-123-456-abcDEF» was refused",
+        "key «AKIAIOSFODNN7EXAMPLE» was refused",
+        "key «sk-proj-abcdefghijklmnop» was refused",
+        "token «eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.dBjftJeZ4CVP-mB92K27» expired",
+        "no mailbox «jane.doe+news@mail.example.co.uk» here",
+        "no mailbox «jörg@bücher.example» here",
+        "card «4242424242424242» declined",
+        "card «4242 4242 4242 4242» declined",
+        "card «4242-4242-4242-4242» declined",
+        "account «123456789012» closed",
+        "digest «9f86d081884c7d659a2feaa0c55ad015» differs",
+        "blob «dGhpcyBpcyBhIHZlcnkgbG9uZyBzZWNyZXQ+Lw==» differs",
+        "«-----BEGIN PRIVATE KEY-----\nMIIE\nvQIB\n»-----END PRIVATE KEY-----",
+    ],
+)
+def test_what_looks_like_a_secret_is_masked(text: str) -> None:
+    before, _, rest = text.partition("«")
+    secret, _, after = rest.partition("»")
+    assert redact(f"{before}{secret}{after}") == f"{before}{MASK}{after}"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "KeyError: 'customer'",
+        'violates unique constraint "subscription_payment_customer_reference_key"',
+        "delivery 72d3162e-cc78-11e3-81ab-4c9367dc0958 has no amount",
+        "took 2026-11-15 21:09:33.123456+00:00",
+        "cannot open /srv/inbox/src/onceward/providers/presets",
+        "amount is 12345678901, which is too much",
+        "unexpected token: comma",
+        "Größe 5 µm — ok",
+        "https://api.example/v1/orders/42 answered 500",
+    ],
+)
+def test_what_helps_an_operator_stays(text: str) -> None:
+    assert redact(text) == text
+
+
+def test_given_secrets_are_masked_wherever_they_stand() -> None:
+    text = redact("it is a-b-c-d, also xa-b-c-dx and é-é-é", ["a-b-c-d", "é-é-é".encode()])
+    assert text == f"it is {MASK}, also x{MASK}x and {MASK}"
+
+
+def test_of_two_secrets_the_longer_is_masked_whole() -> None:
+    assert redact("the-secret-and-more", ["the-secret", "the-secret-and-more"]) == MASK
+
+
+def test_an_empty_secret_masks_nothing() -> None:
+    assert redact("as it is", ["", b""]) == "as it is"
+
+
+@pytest.mark.parametrize(
+    ("hostile", "shown"),
+    [
+        ("a\nb\r\tc", "a\\nb\\r\\tc"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("\x00\x7f\x85\x9b", "\\x00\\x7f\\x85\\x9b"),
+        ("\u202eexe.txt\u2066\u200f", "\\u202eexe.txt\\u2066\\u200f"),
+        ("a\u2028b\ufeff", "a\\u2028b\\ufeff"),
+        ("\ud800", "\\ud800"),
+        ("é ☕ \U0001f600", "é ☕ \U0001f600"),
+    ],
+)
+def test_what_a_terminal_or_a_log_would_act_on_is_spelled_out(hostile: str, shown: str) -> None:
+    assert redact(hostile) == shown
+    assert printable(hostile) == shown
+
+
+def test_what_is_left_can_be_stored_as_utf8() -> None:
+    everything = "".join(map(chr, range(0x3000))) + "\ud800\udfff"
+    for start in range(0, len(everything), 100):
+        assert redact(everything[start : start + 100]).encode()
+
+
+@pytest.mark.parametrize("length", [499, 500])
+def test_a_text_within_the_limit_is_whole(length: int) -> None:
+    text = "a " * 250
+    assert redact(text[:length]) == text[:length]
+    assert printable(text[:length]) == text[:length]
+
+
+def test_a_text_beyond_the_limit_is_cut() -> None:
+    text = "a " * 300
+    assert redact(text) == text[:499] + "…"
+    assert printable(text) == text[:499] + "…"
+    assert printable(text.encode()) == text[:499] + "…"
+
+
+def test_a_secret_across_the_limit_is_masked_before_the_cut() -> None:
+    text = redact("a " * 245 + "jane.doe.the.second@mail.example")
+    assert text == "a " * 245 + MASK
+
+
+def test_after_a_secret_too_long_to_see_the_end_of_nothing_is_shown() -> None:
+    assert redact("it is " + "A1" * 10_000) == f"it is {MASK}…"
+
+
+def test_bytes_that_are_not_text_are_printable() -> None:
+    assert printable(b"caf\xc3\xa9 \xff\n") == "café \\xff\\n"
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a",
+        "A1",
+        "1 ",
+        "1-",
+        "://",
+        "://a@",
+        "a@",
+        "a@b.",
+        "a.",
+        "eyJ.",
+        "eyJ",
+        "\n",
+        " ",
+        "�",
+        "-----BEGIN ",
+        "bearer ",
+        "password=",
+        "a" * 31 + " ",
+        "1-" * 11 + "x",
+        "A" * 5000 + " ",
+        "sk_live_",
+        "ab-",
+        "+/",
+        "basic  ",
+        "secret='",
+    ],
+)
+def test_a_megabyte_of_anything_takes_no_long_time(unit: str) -> None:
+    text = unit * (1_000_000 // len(unit))
+    started = time.perf_counter()
+    assert len(redact(text, ["not in there"])) <= 500
+    assert len(printable(text)) <= 500
+    assert time.perf_counter() - started < 0.2

@@ -1,0 +1,132 @@
+from types import SimpleNamespace
+from typing import Any
+
+import psycopg
+import pytest
+
+from onceward.errors import HandlerTimeout, MalformedPayload, PermanentError, RetryLater
+from onceward.model import Done, Fail, FailureType, Retry, Settlement
+from onceward.retry import RetryPolicy
+from onceward.settle import LONGEST_DELAY_SECONDS, describe, settlement_of
+
+
+def settle(error: Exception | None, attempts: int = 0, max_attempts: int = 3) -> Settlement:
+    return settlement_of(
+        error,
+        attempts=attempts,
+        max_attempts=max_attempts,
+        policy=RetryPolicy(base_seconds=2, max_seconds=100),
+        random=lambda: 1.0,
+        secrets=["a-known-secret"],
+    )
+
+
+def delay(error: Exception) -> float:
+    settlement = settle(error)
+    assert isinstance(settlement, Retry)
+    return settlement.delay_seconds
+
+
+def test_no_error_is_done() -> None:
+    assert settle(None) == Done()
+    assert settle(None, attempts=2) == Done()
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
+def test_a_transient_error_is_retried_later_each_time(attempts: int, seconds: float) -> None:
+    assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), RetryLater(5, "ValueError: no")])
+def test_the_last_attempt_is_not_retried(error: Exception) -> None:
+    assert settle(error, attempts=2) == Fail(FailureType.EXHAUSTED, "ValueError: no")
+    assert settle(error, attempts=9) == Fail(FailureType.EXHAUSTED, "ValueError: no")
+
+
+def test_a_permanent_error_fails_at_once() -> None:
+    assert settle(MalformedPayload("amount is missing")) == Fail(
+        FailureType.PERMANENT, "amount is missing"
+    )
+
+
+def test_a_permanent_error_is_permanent_on_the_last_attempt_too() -> None:
+    assert settle(PermanentError("no"), attempts=2) == Fail(FailureType.PERMANENT, "no")
+
+
+def test_a_handler_says_when_to_run_again() -> None:
+    assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
+
+
+@pytest.mark.parametrize(
+    ("asked", "given"),
+    [
+        (0, 0.0),
+        (-5, 0.0),
+        (float("-inf"), 0.0),
+        (float("inf"), LONGEST_DELAY_SECONDS),
+        (10**400, LONGEST_DELAY_SECONDS),
+        (float("nan"), 2.0),
+        ("soon", 2.0),
+        (None, 2.0),
+    ],
+)
+def test_what_a_handler_asks_for_is_kept_within_bounds(asked: Any, given: float) -> None:
+    assert delay(RetryLater(asked)) == given
+
+
+def test_a_group_is_settled_by_its_first_error() -> None:
+    group = ExceptionGroup("in tasks", [RetryLater(7, "busy"), ValueError("no")])
+    assert settle(group) == Retry(7.0, "busy")
+
+
+def test_a_group_is_settled_by_the_permanent_error_in_it() -> None:
+    inner = ExceptionGroup("inner", [PermanentError("no such plan")])
+    group = ExceptionGroup("outer", [ValueError("no"), inner])
+    assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
+
+
+def test_errors_are_redacted() -> None:
+    error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
+    assert settle(error) == Retry(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (KeyError("customer"), "KeyError: 'customer'"),
+        (ValueError(), "ValueError"),
+        (PermanentError(), "PermanentError"),
+        (HandlerTimeout("took longer than 30 s"), "took longer than 30 s"),
+        (ValueError("it failed\nDETAIL: Key (name)=(Jane) exists"), "ValueError: it failed …"),
+        (ValueError("\n it failed \n"), "ValueError: it failed"),
+        (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
+    ],
+)
+def test_an_error_is_described_by_what_went_wrong(error: Exception, text: str) -> None:
+    assert describe(error) == text
+
+
+def test_of_a_database_error_only_the_primary_message_is_told() -> None:
+    class UniqueViolation(Exception):
+        diag = SimpleNamespace(message_primary='duplicate key in "accounts"')
+
+    error = UniqueViolation('duplicate key in "accounts", Key (name)=(Jane) exists')
+    assert describe(error) == 'UniqueViolation: duplicate key in "accounts"'
+
+
+@pytest.mark.parametrize("diag", [None, 5, SimpleNamespace(message_primary=None)])
+def test_a_diag_that_says_nothing_is_passed_over(diag: object) -> None:
+    class OddError(Exception):
+        pass
+
+    error = OddError("no")
+    error.diag = diag  # type: ignore[attr-defined]
+    assert describe(error) == "OddError: no"
+
+
+def test_an_error_that_cannot_be_read_is_still_described() -> None:
+    class BrokenError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError
+
+    assert describe(BrokenError()) == "BrokenError: its text cannot be read"

@@ -1,0 +1,115 @@
+"""Named parameters are found in plain SQL, and nothing else is touched."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from onceward.sqltext import parse
+
+
+def one(text: str) -> tuple[str, frozenset[str], str]:
+    (statement,) = parse(text)
+    return statement.pyformat, statement.names, statement.keyword
+
+
+@pytest.mark.parametrize(
+    ("text", "pyformat", "names"),
+    [
+        ("SELECT :a", "SELECT %(a)s", {"a"}),
+        ("SELECT :a, :b2, :_c, :a", "SELECT %(a)s, %(b2)s, %(_c)s, %(a)s", {"a", "b2", "_c"}),
+        ("SELECT(:a)", "SELECT(%(a)s)", {"a"}),
+        ("SELECT :a::text", "SELECT %(a)s::text", {"a"}),
+        ("SELECT x::text, y :: int", "SELECT x::text, y :: int", set()),
+        ("SELECT ':a'", "SELECT ':a'", set()),
+        ("SELECT 'it''s :a' || :b", "SELECT 'it''s :a' || %(b)s", {"b"}),
+        ("SELECT 'back\\' || :b", "SELECT 'back\\' || %(b)s", {"b"}),
+        ("SELECT E'it\\'s :a' || :b", "SELECT E'it\\'s :a' || %(b)s", {"b"}),
+        ('SELECT ":a"', 'SELECT ":a"', set()),
+        ('SELECT "say "":a""" || :b', 'SELECT "say "":a""" || %(b)s', {"b"}),
+        ("SELECT $$:a$$ || :b", "SELECT $$:a$$ || %(b)s", {"b"}),
+        ("SELECT $x$ $$ :a $y$ $x$", "SELECT $x$ $$ :a $y$ $x$", set()),
+        ("SELECT price$x || :b", "SELECT price$x || %(b)s", {"b"}),
+        ("SELECT 1 -- :a\n, :b", "SELECT 1 -- :a\n, %(b)s", {"b"}),
+        ("SELECT 1 -- :a\r, :b", "SELECT 1 -- :a\r, %(b)s", {"b"}),
+        ("SELECT 1 /* :a */ , :b", "SELECT 1 /* :a */ , %(b)s", {"b"}),
+        ("SELECT 1 /* /* :a */ :a */ , :b", "SELECT 1 /* /* :a */ :a */ , %(b)s", {"b"}),
+        ("SELECT 7 % 4", "SELECT 7 %% 4", set()),
+        ("SELECT '%s %(a)s %%'", "SELECT '%%s %%(a)s %%%%'", set()),
+        ("SELECT 1 -- 100%", "SELECT 1 -- 100%%", set()),
+        ("SELECT a[1:2]", "SELECT a[1:2]", set()),
+        ("SELECT a[x : y]", "SELECT a[x : y]", set()),
+        ("SELECT '12:30'::time", "SELECT '12:30'::time", set()),
+        ("SELECT data ? 'k'", "SELECT data ? 'k'", set()),
+        ("SELECT :é", "SELECT :é", set()),
+    ],
+)
+def test_parameters_are_found_and_the_rest_is_left_alone(
+    text: str, pyformat: str, names: set[str]
+) -> None:
+    assert one(text)[:2] == (pyformat, frozenset(names))
+
+
+def test_the_text_for_sqlite_keeps_its_spelling() -> None:
+    text = "SELECT :a, '%', ':b' /* :c */ -- :d"
+    assert parse(text)[0].text == text
+
+
+@pytest.mark.parametrize(
+    ("text", "keyword"),
+    [
+        ("select 1", "SELECT"),
+        ("  \n\tCommit", "COMMIT"),
+        ("-- SELECT\nCOMMIT", "COMMIT"),
+        ("/* SELECT /* 1 */ */ROLLBACK", "ROLLBACK"),
+        ("(SELECT 1)", "SELECT"),
+        (";;COMMIT;;", "COMMIT"),
+        ("/**/-- x\nBEGIN", "BEGIN"),
+        ("WITH a AS (SELECT 1) DELETE FROM b", "WITH"),
+    ],
+)
+def test_the_keyword_is_the_first_word_outside_comments(text: str, keyword: str) -> None:
+    assert one(text)[2] == keyword
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("", []),
+        (" ;; -- nothing", []),
+        ("/* SELECT 1 */", []),
+        ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
+        ("SELECT ';'; SELECT 2;", ["SELECT ';'", "SELECT 2"]),
+        ("SELECT 1 -- ;\n; SELECT 2", ["SELECT 1 -- ;", "SELECT 2"]),
+        ("SELECT $$;$$; COMMIT", ["SELECT $$;$$", "COMMIT"]),
+        ('SELECT ";"', ['SELECT ";"']),
+        ("SELECT 1 /* ; /* ; */ ; */", ["SELECT 1 /* ; /* ; */ ; */"]),
+        ("SELECT 1 --\r; COMMIT", ["SELECT 1 --", "COMMIT"]),
+        ("SELECT e';\\'; COMMIT; --'", ["SELECT e';\\'; COMMIT; --'"]),
+        ("SELECT type';'; COMMIT", ["SELECT type';'", "COMMIT"]),
+    ],
+)
+def test_statements_are_told_apart(text: str, parts: list[str]) -> None:
+    assert [statement.text for statement in parse(text)] == parts
+
+
+def test_each_statement_has_its_own_names() -> None:
+    first, second = parse("SELECT :a; SELECT :b")
+    assert [set(first.names), set(second.names)] == [{"a"}, {"b"}]
+
+
+@given(st.text(alphabet="ab:;'\"$%-/*\\ \n\rE1", max_size=40))
+def test_any_text_can_be_read_and_nothing_in_it_is_lost(text: str) -> None:
+    statements = parse(text)
+    kept = "".join(statement.text for statement in statements)
+    for statement in statements:
+        back = statement.pyformat.replace("%%", "\0")
+        for name in statement.names:
+            back = back.replace(f"%({name})s", f":{name}")
+        assert back.replace("\0", "%") == statement.text
+    if len(statements) == 1 and ";" not in text:
+        assert kept == text.strip()
+
+
+@pytest.mark.parametrize("text", ["/*" * 50_000, "'" * 99_999, "$a$" * 33_333, "-" * 100_000])
+def test_a_long_text_takes_no_long_time(text: str) -> None:
+    parse(text)

@@ -1,0 +1,302 @@
+import hmac
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import stripe
+
+from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
+from onceward.providers import PRESETS
+from onceward.verify import Headers, HmacScheme, Pairs, Part, Plain, header_key, verify
+
+VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
+
+STRIPE = PRESETS["stripe"].scheme
+GITHUB = PRESETS["github"].scheme
+SECRET = b"whsec_test_secret"
+BODY = b'{"id":"evt_1","type":"invoice.paid"}'
+NOW = 1_760_000_000
+
+
+def stripe_signature(timestamp: str = str(NOW), body: bytes = BODY, key: bytes = SECRET) -> str:
+    return hmac.digest(key, timestamp.encode() + b"." + body, "sha256").hex()
+
+
+def stripe_headers(value: str | bytes) -> Headers:
+    raw = value if isinstance(value, bytes) else value.encode()
+    return Headers([(b"stripe-signature", raw)])
+
+
+def signed_at(timestamp: str) -> Headers:
+    return stripe_headers(f"t={timestamp},v1={stripe_signature(timestamp)}")
+
+
+def github_headers(value: bytes) -> Headers:
+    return Headers([(b"x-hub-signature-256", value)])
+
+
+def github_signature(digest: str = "sha256", key: bytes = SECRET) -> bytes:
+    return hmac.digest(key, BODY, digest).hex().encode()
+
+
+def check_of(
+    headers: Headers,
+    scheme: Any = STRIPE,
+    secrets: tuple[bytes, ...] = (SECRET,),
+    now: float = NOW,
+    body: bytes = BODY,
+) -> str:
+    with pytest.raises(SignatureRejected) as caught:
+        verify(scheme, secrets, headers, body, now)
+    return caught.value.check
+
+
+@pytest.mark.parametrize(
+    "vector", VECTORS, ids=lambda v: f"{v['provider']}-{v['scheme']}-{v['case']}"
+)
+def test_the_providers_own_examples_are_judged_as_they_judge_them(vector: dict[str, Any]) -> None:
+    pairs = [(name.lower().encode(), value.encode()) for name, value in vector["headers"].items()]
+    scheme = PRESETS[vector["provider"]].scheme
+    try:
+        secrets = [vector["secret"].encode()]
+        verify(scheme, secrets, Headers(pairs), vector["body"].encode(), vector["now"])
+        verdict = "valid"
+    except SignatureRejected:
+        verdict = "invalid"
+    assert vector["expected"] == verdict
+
+
+@pytest.mark.parametrize("body", ['{"id":"evt_1"}', "", "Café ☕", "{not json", "a" * 100_000])
+def test_what_the_stripe_sdk_signs_is_accepted(body: str) -> None:
+    now = int(time.time())
+    header = stripe.WebhookSignature.generate_signature_header(body, SECRET.decode(), now)
+    verify(STRIPE, [SECRET], stripe_headers(header), body.encode(), now)
+
+
+def test_what_is_accepted_here_the_stripe_sdk_accepts() -> None:
+    now = str(int(time.time()))
+    header = f"v0=00,t={now},v1={'0' * 64},v1={stripe_signature(now)}"
+    verify(STRIPE, [SECRET], stripe_headers(header), BODY, float(now))
+    assert stripe.WebhookSignature.verify_header(BODY, header, SECRET.decode(), tolerance=300)
+
+
+def test_a_request_without_the_signature_header_is_refused() -> None:
+    assert check_of(Headers([])) == "no Stripe-Signature header"
+
+
+def test_the_sender_learns_nothing_but_401() -> None:
+    with pytest.raises(SignatureRejected) as caught:
+        verify(STRIPE, [SECRET], Headers([]), BODY, NOW)
+    assert (caught.value.status, caught.value.message) == (401, "The signature was not accepted.")
+
+
+@pytest.mark.parametrize("off", [0, 1, 299.9, 300, -300])
+def test_a_timestamp_within_the_tolerance_is_accepted(off: float) -> None:
+    verify(STRIPE, [SECRET], signed_at(str(NOW)), BODY, NOW + off)
+
+
+@pytest.mark.parametrize(
+    ("off", "shown"), [(301, "301"), (-301, "301"), (300.5, "300.5"), (10**9, "1000000000")]
+)
+def test_a_timestamp_beyond_the_tolerance_is_refused_on_either_side(off: float, shown: str) -> None:
+    check = check_of(signed_at(str(NOW)), now=NOW + off)
+    assert check == f"timestamp {shown} s off, tolerance 300 s"
+
+
+@pytest.mark.parametrize("now", [float("nan"), float("inf"), float("-inf")])
+def test_a_clock_that_is_out_of_order_accepts_nothing(now: float) -> None:
+    assert "s off, tolerance 300 s" in check_of(signed_at(str(NOW)), now=now)
+
+
+@pytest.mark.parametrize(
+    "timestamp",
+    [
+        "",
+        "1_760_000_000",
+        "+1760000000",
+        "-1760000000",
+        " 1760000000",
+        "1760000000 ",
+        "1.76e9",
+        "nan",
+        "1760000000.0",
+        "0x68e77800",
+        "١٧٦٠٠٠٠٠٠٠",
+        "0" * 13 + str(NOW),
+        "9" * 5000,
+    ],
+)
+def test_a_timestamp_that_is_not_plain_digits_is_refused(timestamp: str) -> None:
+    check = check_of(signed_at(timestamp))
+    assert check == "the timestamp is not a plain number of seconds"
+
+
+def test_a_missing_timestamp_is_refused() -> None:
+    assert check_of(stripe_headers(f"v1={'0' * 64}")) == "no timestamps, one is needed"
+
+
+def test_two_timestamps_are_refused() -> None:
+    header = f"t={NOW},t={NOW},v1={stripe_signature()}"
+    assert check_of(stripe_headers(header)) == "2 timestamps, one is needed"
+
+
+def test_the_signature_covers_the_timestamp() -> None:
+    header = f"t={NOW + 1},v1={stripe_signature()}"
+    assert check_of(stripe_headers(header)) == "no signature matched any of 1 secrets"
+
+
+def test_the_signature_covers_the_body() -> None:
+    check = check_of(signed_at(str(NOW)), body=BODY.replace(b":", b": "))
+    assert check == "no signature matched any of 1 secrets"
+
+
+def test_any_of_several_secrets_may_match() -> None:
+    verify(STRIPE, [b"the newest one", SECRET], signed_at(str(NOW)), BODY, NOW)
+
+
+def test_a_secret_that_is_no_longer_configured_matches_nothing() -> None:
+    check = check_of(signed_at(str(NOW)), secrets=(b"the newest one", b"another one"))
+    assert check == "no signature matched any of 2 secrets"
+
+
+def test_no_secrets_accept_nothing() -> None:
+    check = check_of(signed_at(str(NOW)), secrets=())
+    assert check == "no signature matched any of 0 secrets"
+
+
+def test_an_empty_secret_accepts_nothing() -> None:
+    header = f"t={NOW},v1={stripe_signature(key=b'')}"
+    check = check_of(stripe_headers(header), secrets=(b"",))
+    assert check == "no signature matched any of 1 secrets"
+
+
+def test_several_signatures_may_be_sent_while_a_secret_is_replaced() -> None:
+    others = ",".join(f"v1={n:064x}" for n in range(9))
+    header = f"t={NOW},{others},v1={stripe_signature()}"
+    verify(STRIPE, [SECRET], stripe_headers(header), BODY, NOW)
+
+
+def test_no_more_than_ten_signatures_are_tried() -> None:
+    others = ",".join(f"v1={n:064x}" for n in range(10))
+    header = f"t={NOW},{others},v1={stripe_signature()}"
+    assert check_of(stripe_headers(header)) == "no signature matched any of 1 secrets"
+
+
+def test_badly_encoded_signatures_count_among_the_ten() -> None:
+    header = f"t={NOW},{'v1=zz,' * 10}v1={stripe_signature()}"
+    check = check_of(stripe_headers(header))
+    assert check == "the signature in the Stripe-Signature header is badly encoded"
+
+
+def test_ten_thousand_signatures_are_refused_at_once() -> None:
+    header = f"t={NOW}," + f"v1={'0' * 64}," * 10_000 + f"v1={stripe_signature()}"
+    started = time.perf_counter()
+    check_of(stripe_headers(header))
+    assert time.perf_counter() - started < 0.05
+
+
+def test_what_comes_after_a_long_list_of_other_pairs_is_not_read() -> None:
+    header = "x=1," * 65 + f"t={NOW},v1={stripe_signature()}"
+    assert check_of(stripe_headers(header)) == "no timestamps, one is needed"
+
+
+@pytest.mark.parametrize("key", ["v0", "v2", "V1", "v1 ", " v1", "", "v11"])
+def test_a_signature_under_another_key_is_passed_over(key: str) -> None:
+    header = f"t={NOW},{key}={stripe_signature()}"
+    check = check_of(stripe_headers(header))
+    assert check == "no v1=<signature> in the Stripe-Signature header"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda signature: "",
+        lambda signature: signature[:-1],
+        lambda signature: signature[:-2],
+        lambda signature: signature + "00",
+        lambda signature: " " + signature,
+        lambda signature: signature[:32] + " " + signature[32:],
+        lambda signature: "0x" + signature,
+        lambda signature: signature[:-1] + "g",
+        lambda signature: signature[:-1] + "é",
+        lambda signature: signature[:-1] + "٣",
+        lambda signature: signature + "\0",
+    ],
+)
+def test_a_signature_that_is_not_exactly_hexadecimal_is_refused(spoil: Any) -> None:
+    check_of(stripe_headers(f"t={NOW},v1={spoil(stripe_signature())}"))
+
+
+def test_hexadecimal_may_be_in_capitals() -> None:
+    header = f"t={NOW},v1={stripe_signature().upper()}"
+    verify(STRIPE, [SECRET], stripe_headers(header), BODY, NOW)
+
+
+@pytest.mark.parametrize("header", [b"", b"\xff\xfe\0", b",,,,", b"====", b"t", b"t=,v1=", b"="])
+def test_junk_in_the_header_is_refused_and_nothing_worse(header: bytes) -> None:
+    check_of(stripe_headers(header))
+    check_of(github_headers(header), scheme=GITHUB)
+
+
+def test_a_prefixed_signature_is_accepted() -> None:
+    verify(GITHUB, [SECRET], github_headers(b"sha256=" + github_signature()), BODY, NOW)
+
+
+@pytest.mark.parametrize("prefix", [b"", b"sha1=", b"SHA256=", b"sha512=", b"none", b" sha256="])
+def test_a_signature_under_another_algorithms_prefix_is_refused(prefix: bytes) -> None:
+    check = check_of(github_headers(prefix + github_signature()), scheme=GITHUB)
+    assert check == "no sha256=<signature> in the X-Hub-Signature-256 header"
+
+
+@pytest.mark.parametrize("digest", ["sha1", "sha512", "md5"])
+def test_a_signature_by_another_algorithm_is_refused(digest: str) -> None:
+    check_of(github_headers(b"sha256=" + github_signature(digest)), scheme=GITHUB)
+    check_of(github_headers(digest.encode() + b"=" + github_signature(digest)), scheme=GITHUB)
+
+
+@pytest.mark.parametrize("digest", ["sha1", "sha256", "sha512"])
+def test_a_scheme_may_use_another_digest(digest: Any) -> None:
+    scheme = HmacScheme("X-Hub-Signature-256", digest=digest)
+    verify(scheme, [SECRET], github_headers(github_signature(digest)), BODY, NOW)
+
+
+def test_a_refusal_names_neither_signature_nor_secret() -> None:
+    wrong = stripe_signature(key=b"another secret")
+    for header in (f"t={NOW},v1={wrong}", f"t={NOW},v1={wrong}zz", f"t={wrong},v1={wrong}"):
+        check = check_of(stripe_headers(header))
+        assert wrong not in check
+        assert SECRET.decode() not in check
+
+
+def test_a_repeated_signature_header_is_a_bad_request() -> None:
+    headers = Headers([(b"stripe-signature", b"t=1"), (b"stripe-signature", b"t=2")])
+    with pytest.raises(RequestRefused) as caught:
+        verify(STRIPE, [SECRET], headers, BODY, NOW)
+    assert (caught.value.status, caught.value.code, caught.value.message) == (
+        400,
+        "repeated_header",
+        "The header stripe-signature occurs more than once.",
+    )
+
+
+def test_a_repeated_header_nobody_asks_for_does_no_harm() -> None:
+    headers = Headers([(b"x-a", b"1"), (b"x-a", b"2"), (b"x-b", b"3")])
+    assert headers.get(b"x-b") == b"3"
+    assert headers.get(b"x-c") is None
+    assert headers.joined(b"x-a") == b"1, 2"
+    assert headers.joined(b"x-c") is None
+
+
+def test_a_tolerance_needs_a_signed_timestamp() -> None:
+    with pytest.raises(ConfigurationError, match="go together"):
+        HmacScheme("X-Signature", layout=Plain(), tolerance_seconds=300)
+    with pytest.raises(ConfigurationError, match="go together"):
+        HmacScheme("X-Signature", Pairs(b"v1", b"t"), (Part.TIMESTAMP, Part.BODY))
+
+
+@pytest.mark.parametrize("name", ["", "X Y", "X:Y", "X-Ü", "X\r\nY", "X" * 101])
+def test_what_cannot_name_a_header_is_a_fault_of_the_configuration(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="not the name of a header"):
+        header_key(name)

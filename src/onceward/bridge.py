@@ -99,6 +99,8 @@ def _run(
     problem: BaseException | None = None
     try:
         call()
+    except StopIteration as error:
+        problem = RuntimeError(f"the handler raised {error!r}")  # a future cannot hold it
     except BaseException as error:  # noqa: BLE001 - handed to whoever waits
         problem = error
 

@@ -21,6 +21,7 @@ from onceward.errors import (
     ConfigurationError,
     HandlerTimeout,
     LeaseLost,
+    OncewardError,
     PermanentError,
     StoreError,
 )
@@ -245,6 +246,12 @@ async def _within(handler: Handler, running: Running) -> None:
             message = f"{handler.name} took longer than {handler.timeout_seconds:g} s"
             raise HandlerTimeout(message) from error
         raise
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # the worker breaks it off
+            raise
+        message = f"{handler.name} was cancelled from inside"
+        raise OncewardError(message) from error
     except SystemExit as error:
         message = f"{handler.name} tried to exit the process"
         raise PermanentError(message) from error

@@ -14,22 +14,10 @@ from onceward.sqltext import Sql, parse
 
 Parameters = Mapping[str, Any]
 
-_CONTROL: Final = frozenset(
-    {
-        *(
-            "BEGIN",
-            "START",
-            "COMMIT",
-            "END",
-            "ROLLBACK",
-            "ABORT",
-            "SAVEPOINT",
-            "RELEASE",
-            "PREPARE",
-        ),
-        *("PRAGMA", "ATTACH", "DETACH", "VACUUM"),
-    }
-)
+_EDGES: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"})
+_INSIDE: Final = frozenset({"SAVEPOINT", "RELEASE"})
+_BESIDE: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
+_CONTROL: Final = _EDGES | _INSIDE | _BESIDE
 
 _BROKEN_OFF: Final = "a statement was broken off, done or not: nothing can be committed"
 

@@ -126,10 +126,14 @@ class Worker:
 
     async def _run(self, lease: Lease, job: Job) -> None:
         started = self._clock.monotonic()
-        if await self._handling.run(lease.token, job):
-            self._leases.settled(lease, job.id)
-        else:
-            self._leases.abandon(lease)
+        is_settled = False
+        try:
+            is_settled = await self._handling.run(lease.token, job)
+        finally:
+            if is_settled:
+                self._leases.settled(lease, job.id)
+            elif not self._stopping:  # a drain gives back what it breaks off
+                self._leases.abandon(lease)
         seconds = self._clock.monotonic() - started
         self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
 

@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from onceward.claim import Leases
+from onceward.errors import PermanentError
 from onceward.model import FailureType, HandlerEntry, JobStatus, Retry
 from onceward.ports import Store
 from tests.direct import Direct
@@ -240,3 +241,14 @@ async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
     assert (await claim(store, solo=True)).lease is None
     item = await job_item(store, job.id)
     assert (item.status, item.failure_type) == (JobStatus.FAILED, FailureType.PERMANENT)
+
+
+async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
+    store: Store, direct: Direct
+) -> None:
+    await record(store, arrival("evt_1"))
+    direct.rows("DELETE FROM onceward.payloads")
+    (job,) = (await lease(store)).jobs
+    assert job.body is None
+    with pytest.raises(PermanentError, match="no longer kept"):
+        await store.load_body(job)

@@ -11,7 +11,7 @@ from onceward.errors import Unwritable
 from onceward.model import Outcome
 from onceward.ports import Store
 from tests.direct import Direct
-from tests.factories import EVERYTHING, arrival, arrivals, hold_on, lease, opened, record
+from tests.factories import EVERYTHING, arrival, arrivals, lease, opened, record
 
 RECORDED, DUPLICATE, CONFLICT = Outcome.RECORDED, Outcome.DUPLICATE, Outcome.CONFLICT
 
@@ -196,21 +196,6 @@ async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: st
     assert sum(item.deliveries for item in events) == len(receipts) == 600
     conflicts = sum(receipt.outcome is CONFLICT for receipt in receipts)
     assert sum(item.conflicts for item in events) == conflicts
-
-
-async def test_receivers_side_by_side_keep_a_conflicting_body_once(postgres_url: str) -> None:
-    direct = Direct(postgres_url)
-    async with opened(postgres_url) as one, opened(postgres_url) as two:
-        await record(one, arrival())
-        with direct.connection() as connection:
-            connection.execute("SELECT 1 FROM onceward.events FOR UPDATE")
-            recording = [
-                await hold_on(record(store, arrival(body=b"other"))) for store in (one, two)
-            ]
-        await asyncio.gather(*recording)
-        (event,) = await one.events(EVERYTHING)
-    assert event.conflicts == direct.count("onceward.deliveries") == 2
-    assert direct.value("SELECT count(body) FROM onceward.deliveries") == 1
 
 
 async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(

@@ -100,10 +100,8 @@ async def test_many_short_waits_count_together(store: Store) -> None:
 async def test_recording_goes_on_while_a_handler_waits(store: Store) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT)
-        started = time.monotonic()
-        (receipt,) = await record(store, arrival())
+        (receipt,) = await asyncio.wait_for(record(store, arrival()), 1.5)
         assert receipt.outcome is Outcome.RECORDED
-        assert time.monotonic() - started < 1.5
 
 
 async def test_a_statement_that_runs_for_too_long_is_broken_off(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection, Mapping
 from typing import Final
-from urllib.parse import urlsplit
 
 from onceward.errors import ConfigurationError, RequestRefused
 from onceward.verify import Headers
@@ -15,6 +15,10 @@ from onceward.verify import Headers
 SHORTEST_TOKEN: Final = 16
 DEV_NAME: Final = "dev"
 """Who is authenticated where everything is open."""
+
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
+)
 
 # A page that the user opened by hand, one of our own, or no browser at all.
 _OWN_SITES: Final = (None, b"none", b"same-origin")
@@ -108,16 +112,9 @@ def _check_own(headers: Headers, hosts: Collection[str]) -> None:
 
 def _host_name(host: str) -> str:
     """The name in a Host header, without the port; "" where there is none."""
-    try:
-        parts = urlsplit(f"//{host}")
-    except ValueError:
-        return ""
-    is_plain = parts.netloc == host and "@" not in host
-    return (parts.hostname or "") if is_plain else ""
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"]) if found else ""
 
 
 def _is_same(origin: bytes, host: str) -> bool:
-    try:
-        return urlsplit(origin.decode("latin-1").lower()).netloc == host
-    except ValueError:
-        return False
+    return origin.decode("latin-1").lower() in (f"http://{host}", f"https://{host}")

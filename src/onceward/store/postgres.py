@@ -19,7 +19,17 @@ from onceward.ports import Row
 from onceward.settings import Settings
 from onceward.sqltext import parse
 from onceward.store.migrate import Migration, pending
-from onceward.store.postgres_link import LOST, RETRYABLE, Connection, Line, conninfo, run, trouble
+from onceward.store.postgres_link import (
+    LOST,
+    RETRYABLE,
+    Connection,
+    Line,
+    conninfo,
+    is_hung_up,
+    run,
+    run_at_once,
+    trouble,
+)
 from onceward.store.postgres_session import PostgresSession
 from onceward.store.queries import Queries
 from onceward.store.shared import (
@@ -78,11 +88,10 @@ class PostgresStore(SharedStore):
         # A claim that is lost in a crash is only a lease lost.
         self._claiming = Line(conninfo(url, synchronous_commit="off"))
         self._renewing = Line(conninfo(url, synchronous_commit="off"))
-        self._acting = Line(conninfo(url))
+        self._acting = Line(conninfo(url, **_idle(settings.lease_seconds)))
         self._listening = conninfo(url)
-        idle_ms = str(int(settings.lease_seconds * 1000))
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            conninfo(url, idle_in_transaction_session_timeout=idle_ms),
+            conninfo(url, **_idle(settings.lease_seconds)),
             connection_class=psycopg.AsyncConnection[Row],
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=0,
@@ -132,22 +141,12 @@ class PostgresStore(SharedStore):
         self._failpoints.reach("record.written")
         rest = [index for index, receipt in enumerate(receipts) if receipt is None]
         if rest:
+            again = self._queries.one("record_again")
             columns = self._columns([arrivals[index] for index in rest])
-            for row in await self._run_all(connection, "record_again", columns):
+            for row in await run(connection, again, columns):
                 receipts[rest[row["position"] - 1]] = Receipt(row["event"], Outcome(row["outcome"]))
         self._failpoints.reach("record.committed")
         return _whole(receipts)
-
-    async def _run_all(
-        self, connection: Connection, name: str, parameters: Mapping[str, Any]
-    ) -> list[Row]:
-        """Run the statements of one name in a transaction; the last one answers."""
-        async with connection.pipeline(), connection.transaction():
-            cursors = [
-                await connection.execute(statement.pyformat.encode(), parameters)
-                for statement in self._queries(name)
-            ]
-        return await cursors[-1].fetchall()
 
     def _columns(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
         return {
@@ -184,21 +183,19 @@ class PostgresStore(SharedStore):
             "error": WORKER_DIED,
             "delay_seconds": RESCUE_DELAY_SECONDS,
         }
+        statements = [
+            statement
+            for name in ("rescue", "end_leases", "claim", "outlook")
+            for statement in self._queries(name)
+        ]
         async with self._claiming.use() as connection:
-            async with connection.pipeline(), connection.transaction():
-                cursors = [
-                    await connection.execute(statement.pyformat.encode(), parameters)
-                    for name in ("rescue", "end_leases", "claim", "outlook")
-                    for statement in self._queries(name)
-                ]
-            leased = await cursors[-2].fetchone()
-            outlook = await cursors[-1].fetchone()
+            *_, leased, (outlook,) = await run_at_once(connection, statements, parameters)
             self._failpoints.reach("claim.leased")
-            jobs = await self._load(connection, leased["jobs"]) if leased else ()
+            jobs = await self._load(connection, leased[0]["jobs"]) if leased else ()
         return Claim(
             lease=Lease(token, jobs, solo) if jobs else None,
-            solo_waiting=bool(outlook and outlook["solo_waiting"]),
-            next_due_seconds=outlook["next_due_seconds"] if outlook else None,
+            solo_waiting=outlook["solo_waiting"],
+            next_due_seconds=outlook["next_due_seconds"],
         )
 
     async def _load(self, connection: Connection, ids: list[int]) -> tuple[Job, ...]:
@@ -210,12 +207,6 @@ class PostgresStore(SharedStore):
         """Forget leases of which every job is settled."""
         async with self._renewing.use() as connection:
             await run(connection, self._queries.one("end_leases"), {"tokens": list(tokens)})
-
-    async def load_body(self, job: Job) -> bytes:
-        """The body of a job's event, where the claim left it out."""
-        parameters = {"event": job.event, "received_at": job.received_at}
-        (row,) = await self._read("load_body", (), parameters)
-        return bytes(row["body"])
 
     async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
         """Prolong leases; answers with those still held."""
@@ -356,15 +347,29 @@ class PostgresStore(SharedStore):
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncIterator[Connection]:
-        try:
-            connection = await self._pool.getconn()
-        except (PoolTimeout, *LOST) as error:
-            message = "no connection to PostgreSQL could be had in time"
-            raise StoreUnavailable(message) from error
+        connection = await self._take()
+        for _ in range(self._pool.max_size):
+            if not is_hung_up(connection):
+                break
+            await connection.close()
+            await self._pool.putconn(connection)
+            connection = await self._take()
         try:
             yield connection
         finally:
             await self._pool.putconn(connection)
+
+    async def _take(self) -> Connection:
+        try:
+            return await self._pool.getconn()
+        except (PoolTimeout, *LOST) as error:
+            message = "no connection to PostgreSQL could be had in time"
+            raise StoreUnavailable(message) from error
+
+
+def _idle(seconds: float) -> dict[str, str]:
+    """Have the server end a transaction, and its locks, when its process stands still."""
+    return {"idle_in_transaction_session_timeout": str(int(seconds * 1000))}
 
 
 async def _applied(connection: Connection) -> list[int]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import select
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -87,6 +88,32 @@ async def run(connection: Connection, statement: Sql, parameters: Mapping[str, A
     return await cursor.fetchall() if cursor.description else []
 
 
+def is_hung_up(connection: Connection) -> bool:
+    """Whether the server has ended a connection that nobody uses: it sends nothing else on one."""
+    poll = select.poll()
+    poll.register(connection.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
+
+
+async def run_at_once(
+    connection: Connection, statements: Sequence[Sql], parameters: Mapping[str, Any]
+) -> list[list[Row]]:
+    """Run statements in one transaction, sent as one message; answers with the rows of each.
+
+    Once the server has it, it comes to its end by itself: a process that stands still meanwhile
+    leaves no lock behind. A pipeline would, for as long as its last part is not sent.
+    """
+    text = ";\n".join(statement.pyformat for statement in statements)
+    cursor = psycopg.AsyncClientCursor(connection)
+    await cursor.execute(text.encode(), parameters)
+    rows = []
+    more: bool | None = True
+    while more:
+        rows.append(await cursor.fetchall() if cursor.description else [])
+        more = cursor.nextset()
+    return rows
+
+
 class Line:
     """One connection for one purpose: made when needed, and anew when lost."""
 
@@ -99,7 +126,11 @@ class Line:
     async def use(self) -> AsyncIterator[Connection]:
         """Have the connection for oneself. Errors of the driver come out as StoreErrors."""
         async with self._lock:
-            if self._connection is None or self._connection.closed:
+            if self._connection is not None and (
+                self._connection.closed or is_hung_up(self._connection)
+            ):
+                await self._drop()
+            if self._connection is None:
                 self._connection = await connect(self._info)
             try:
                 yield self._connection

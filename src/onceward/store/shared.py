@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, PermanentError
 from onceward.model import (
     Act,
     AuditItem,
@@ -18,6 +18,7 @@ from onceward.model import (
     Fail,
     FailureType,
     HandlerEntry,
+    Job,
     JobItem,
     JobStatus,
     Outcome,
@@ -77,6 +78,15 @@ class SharedStore(ABC):
                 self._handler_ids[handler.name] = row["id"]
                 await _replace_routes(run, handler, row["id"])
             return [row["name"] for row in await run("routed_handlers")]
+
+    async def load_body(self, job: Job) -> bytes:
+        """The body of a job's event, where the claim left it out. Raises PermanentError."""
+        place = {"event": job.event, "received_at": job.received_at}
+        rows = await self._read("load_body", (), place)
+        if not rows:
+            message = "The payload of this event is no longer kept"
+            raise PermanentError(message)
+        return bytes(rows[0]["body"])
 
     async def tokens(self) -> dict[str, bytes]:
         """The SHA-256 of each admin token that was made here, by name."""

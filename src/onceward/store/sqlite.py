@@ -205,11 +205,6 @@ class SqliteStore(SharedStore):
         """Forget leases of which every job is settled."""
         await self._write("end_leases", tokens=json.dumps(list(tokens)))
 
-    async def load_body(self, job: Job) -> bytes:
-        """The body of a job's event, where the claim left it out."""
-        (row,) = await self._read("load_body", (), {"event": job.event})
-        return bytes(row["body"])
-
     async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
         """Prolong leases; answers with those still held."""
         rows = await self._write(
@@ -340,6 +335,7 @@ class SqliteStore(SharedStore):
         connection.execute("PRAGMA journal_mode = WAL").fetchall()
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection
 

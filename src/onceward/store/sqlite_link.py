@@ -80,11 +80,13 @@ class Thread:
         self._connection: sqlite3.Connection | None = None
         self._name = name
         self._thread: threading.Thread | None = None
+        self._is_over = False
 
     async def start(self) -> None:
         """Open the connection, unless it is open; raises what sqlite3 raises."""
         if self._connection is not None:
             return
+        self._is_over = False
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
@@ -97,6 +99,9 @@ class Thread:
         """Have the thread do something; the future has what came of it."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
+        if self._is_over:
+            future.set_exception(StoreUnavailable("the store is closed"))
+            return future
 
         def task(connection: sqlite3.Connection) -> None:
             result: T | None = None
@@ -118,6 +123,7 @@ class Thread:
 
     async def stop(self) -> None:
         """Finish what was asked for, then close the connection."""
+        self._is_over = True
         if self._connection is None or self._thread is None:
             return
         self._tasks.put(None)

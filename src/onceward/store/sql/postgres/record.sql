@@ -42,12 +42,8 @@ FROM recorded JOIN arrived USING (id)
 
 -- name: record_again
 -- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
--- A second statement, because the first cannot see a row that it lost to; and the events are locked by
--- a statement of its own, so that the next one sees which bodies others have kept.
-SELECT 1 FROM onceward.events
-WHERE (source, event_id) IN (SELECT * FROM unnest(:sources::int[], :event_ids::text[]))
-ORDER BY id
-FOR NO KEY UPDATE;
+-- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
+-- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
 WITH arrived AS (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
@@ -56,6 +52,8 @@ WITH arrived AS (
     SELECT id, source, event_id, body_sha256, deliveries, conflicts
     FROM onceward.events
     WHERE (source, event_id) IN (SELECT source, event_id FROM arrived)
+    ORDER BY id
+    FOR NO KEY UPDATE
 ), judged AS MATERIALIZED (
     SELECT
         a.position, k.id AS event, a.sha256, a.body, k.deliveries, k.conflicts,

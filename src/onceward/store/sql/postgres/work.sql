@@ -92,13 +92,14 @@ FROM next
 -- What the handlers of some jobs need. A large body is left out here and loaded when its job starts.
 SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
-    e.type, e.reference, e.received_at, p.headers,
+    e.type, e.reference, e.received_at,
+    COALESCE(p.headers, '{}'::bytea) AS headers,
     CASE WHEN octet_length(p.body) <= :inline_bytes THEN p.body END AS body
 FROM onceward.jobs j
 JOIN onceward.handlers h ON h.id = j.handler
 JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
-JOIN onceward.payloads p ON p.event = j.event AND p.received_at = j.received_at
+LEFT JOIN onceward.payloads p ON p.event = j.event AND p.received_at = j.received_at
 WHERE j.id = ANY(:jobs::bigint[])
 ORDER BY j.available_at, j.id
 

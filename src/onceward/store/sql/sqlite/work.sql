@@ -60,13 +60,14 @@ FROM (
 -- What the handlers of some jobs need. A large body is left out here and loaded when its job starts.
 SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
-    e.type, e.reference, e.received_at, p.headers,
+    e.type, e.reference, e.received_at,
+    COALESCE(p.headers, '{}') AS headers,
     CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body
 FROM onceward_jobs j
 JOIN onceward_handlers h ON h.id = j.handler
 JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
-JOIN onceward_payloads p ON p.event = j.event
+LEFT JOIN onceward_payloads p ON p.event = j.event
 WHERE j.id IN (SELECT value FROM json_each(:jobs))
 ORDER BY j.available_at, j.id
 

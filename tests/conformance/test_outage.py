@@ -1,0 +1,124 @@
+"""When the database goes and comes back, nothing acknowledged is lost and the store works again."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import psycopg
+import pytest
+
+from onceward.errors import StoreError
+from onceward.model import JobStatus, Outcome, Retry
+from tests.direct import Direct
+from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened, record, working
+from tests.postgres import Cluster
+
+TRIES = 3
+
+
+async def in_a_few_tries(call: Callable[[], Awaitable[object]]) -> None:
+    """Do it again while the store notices, one by one, that its connections are gone."""
+    for _ in range(TRIES - 1):
+        try:
+            await call()
+        except (StoreError, psycopg.OperationalError):
+            continue
+        return
+    await call()
+
+
+async def test_every_part_of_the_store_works_again_after_a_restart(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    async with opened(postgres_url) as store:
+        await store.record(arrivals(4))
+        held = await lease(store, limit=4)
+        done, retried, _, _ = (job.id for job in held.jobs)
+
+        async def write() -> None:
+            async with working(store) as work:
+                await work.tx.execute("SELECT 1")
+                await work.unit.commit()
+
+        await write()
+        postgres_cluster.restart()
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: record(store, arrival("after")),
+            lambda: store.renew([held.token], 60.0),
+            write,
+            lambda: store.settle_done(held.token, done),
+            lambda: store.settle_error(held.token, retried, Retry(0.0, "again"), 0.1),
+            lambda: claim(store, limit=1),
+            store.ready,
+        ]
+        for call in calls:
+            await asyncio.wait_for(in_a_few_tries(call), 5.0)
+        assert await store.job_status(done) is JobStatus.DONE
+        assert len(await store.events(EVERYTHING)) == 5
+
+
+async def test_a_claim_lost_in_a_crash_is_only_a_lease_lost(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """It does not wait for the disk: after a crash its lease is there, or its jobs are free."""
+    direct = Direct(postgres_url)
+    async with opened(postgres_url) as store:
+        await record(store, arrival())
+        held = await lease(store)
+        postgres_cluster.crash()
+        postgres_cluster.start()
+        is_kept = direct.count("onceward.leases") == 1
+        await in_a_few_tries(store.ready)
+        assert await store.settle_done(held.token, held.jobs[0].id) is is_kept
+        if not is_kept:
+            await in_a_few_tries(lambda: claim(store))
+            assert await store.job_status(held.jobs[0].id) is JobStatus.IN_PROGRESS
+
+
+async def test_while_the_database_is_away_the_store_says_so_at_once(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    async with opened(postgres_url, answer_within_seconds=0.3) as store:
+        await record(store, arrival("before"))
+        postgres_cluster.stop()
+        try:
+            for _ in range(2):
+                for call in (record(store, arrival("during")), claim(store), store.ready()):
+                    with pytest.raises(StoreError):
+                        await asyncio.wait_for(call, 2.0)
+        finally:
+            postgres_cluster.start()
+        assert await outcome(lambda: record(store, arrival("before"))) is Outcome.DUPLICATE
+        assert await outcome(lambda: record(store, arrival("during"))) is Outcome.RECORDED
+
+
+async def outcome(call: Callable[[], Awaitable[object]]) -> object:
+    receipts: object = None
+
+    async def keep() -> None:
+        nonlocal receipts
+        receipts = await call()
+
+    await in_a_few_tries(keep)
+    assert isinstance(receipts, list)
+    return receipts[0].outcome
+
+
+async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str) -> None:
+    direct = Direct(postgres_url)
+    async with opened(postgres_url) as store:
+        await record(store, arrival("warm"))
+        with direct.connection() as connection:
+            connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
+            recording = asyncio.create_task(store.record(arrivals(5)))
+            await asyncio.sleep(0.1)
+            connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE wait_event_type = 'Lock' AND datname = current_database()"
+            )
+            with pytest.raises(StoreError):
+                await recording
+        assert direct.count("onceward.events") == 1
+        receipts = await store.record(arrivals(5))
+    assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
+    tables = ("onceward.events", "onceward.payloads", "onceward.jobs")
+    assert [direct.count(table) for table in tables] == [6, 6, 6]

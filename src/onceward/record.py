@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, cast
 
 from onceward.errors import RequestRefused, StoreError, Unwritable
 from onceward.model import Arrival, Receipt
@@ -65,9 +65,7 @@ class Recorder:
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire)
         if len(self._lanes) < self._ledger.lanes:
-            lane = loop.create_task(self._drain())
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
+            self._lanes.add(loop.create_task(self._drain()))
         return waiting.answer
 
     async def close(self) -> None:
@@ -78,11 +76,15 @@ class Recorder:
             self._timer.cancel()
 
     async def _drain(self) -> None:
-        while batch := self._take():
-            try:
-                await self._write(batch)
-            finally:
-                self._release(batch)
+        try:
+            while batch := self._take():
+                try:
+                    await self._write(batch)
+                finally:
+                    self._release(batch)
+        finally:
+            # At once, not in a callback: what is submitted from now on needs another lane.
+            self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _take(self) -> list[_Waiting]:
         batch: list[_Waiting] = []

@@ -96,7 +96,12 @@ def resolve(
         faults += _check(known[name], value)
     if faults:
         raise ConfigurationError(faults)
-    return Settings(**values)
+    settings = Settings(**values)
+    if settings.waiting_bytes < settings.max_body_bytes:
+        raise ConfigurationError(
+            "waiting_bytes is below max_body_bytes: no such body could be kept"
+        )
+    return settings
 
 
 def _parse(entry: Field[Any], text: str, variable: str, faults: list[str]) -> Any:

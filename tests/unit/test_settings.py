@@ -117,3 +117,8 @@ def test_every_setting_says_what_it_is_for_and_its_default_is_allowed(entry: obj
     name, default = entry.name, entry.default  # type: ignore[attr-defined]
     assert entry.metadata["doc"]  # type: ignore[attr-defined]
     assert resolve(code={name: default}) == Settings()
+
+
+def test_a_body_that_could_never_wait_is_a_contradiction() -> None:
+    with pytest.raises(ConfigurationError, match="waiting_bytes is below max_body_bytes"):
+        resolve(code={"waiting_bytes": 2048, "max_body_bytes": 4096})

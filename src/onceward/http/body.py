@@ -51,7 +51,7 @@ class BodyReader:
             message = "Send the body as it was signed, without a Content-Encoding."
             raise RequestRefused(415, "encoded_body", message, headers=_CLOSE)
         declared = headers.get(b"content-length")
-        if declared is not None and (len(declared) > _LENGTH_DIGITS or int(declared) > self._limit):
+        if declared is not None and not self._is_within(declared):
             raise self._too_large()
         try:
             async with asyncio.timeout(self._settings.body_timeout_seconds):

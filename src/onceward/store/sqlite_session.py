@@ -51,10 +51,10 @@ class SqliteSession:
         self._held: TransactionHeld | None = None
 
     async def begin(self) -> None:
-        """Wait for the gate, then start."""
+        """Wait for the gate, then start. Raises StoreUnavailable when the file is locked."""
         await self._gate.enter()
         self._open = True
-        await self._do(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+        await self._do_our_own(lambda connection: connection.execute("BEGIN IMMEDIATE"))
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
@@ -100,12 +100,23 @@ class SqliteSession:
             await asyncio.shield(future)
 
     async def named(self, name: str, /, **parameters: object) -> list[dict[str, Any]]:
-        """Run one of our own statements in the transaction."""
+        """Run one of our own statements in the transaction. Raises StoreError."""
         statements = self._queries(name)
         values = {**parameters, "now": self._now()}
-        return await self._do(lambda connection: link.run(connection, statements, values))
+        return await self._do_our_own(lambda connection: link.run(connection, statements, values))
 
-    async def _do(self, act: Callable[[sqlite3.Connection], T]) -> T:
+    async def _do_our_own(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        """Do what no handler wrote: it is not to blame when it takes long or fails."""
+        try:
+            return await self._do(act, limit_seconds=None)
+        except sqlite3.Error as error:
+            raise link.trouble(error) from error
+
+    async def _do(
+        self,
+        act: Callable[[sqlite3.Connection], T],
+        limit_seconds: float | None = STATEMENT_SECONDS,
+    ) -> T:
         """Have the writer do something, and watch the time before and after."""
         if self._held is not None:
             raise self._held
@@ -113,7 +124,9 @@ class SqliteSession:
             message = "the transaction is over; what comes after it cannot be part of it"
             raise TransactionMisuse(message)
         self._stop_timer()
-        interrupt = self._loop.call_later(STATEMENT_SECONDS, self._thread.interrupt)
+        interrupt = (
+            self._loop.call_later(limit_seconds, self._thread.interrupt) if limit_seconds else None
+        )
         try:
             return await asyncio.shield(self._thread.call(act))
         except sqlite3.OperationalError as error:
@@ -125,7 +138,8 @@ class SqliteSession:
             self._thread.interrupt()  # nobody waits for it any more
             raise
         finally:
-            interrupt.cancel()
+            if interrupt is not None:
+                interrupt.cancel()
             if self._open:
                 self._idle_since = self._loop.time()
                 self._timer = self._loop.call_later(self._idle_left, self._expire)

@@ -1,0 +1,47 @@
+"""Services for the tests that speak HTTP: `serve` starts one, `service` is one on each store."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.running import Running, make_inbox
+
+Serve = Callable[..., Running]
+
+
+@pytest.fixture(autouse=True)
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep the settings of whoever runs the tests out of them."""
+    for name in ("ONCEWARD_ADMIN_TOKENS", "ONCEWARD_DATABASE_URL", "ONCEWARD_FAILPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Start services; they end with the test."""
+    running: list[Running] = []
+
+    def start(url: str, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any) -> Running:
+        running.append(Running(make_inbox(url, **settings), dev=dev, host=host))
+        return running[-1]
+
+    yield start
+    for service in running:
+        service.close()
+
+
+@pytest.fixture
+def service(database_url: str, serve: Serve) -> Running:
+    """A service that is open to this machine, once on each store."""
+    return serve(database_url)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """One service on SQLite for a whole file, where each test brings ids of its own."""
+    path: Path = tmp_path_factory.mktemp("shared") / "onceward.db"
+    running = Running(make_inbox(f"sqlite:///{path}"), dev=True)
+    yield running
+    running.close()

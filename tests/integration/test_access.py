@@ -1,0 +1,397 @@
+"""Who gets in: tokens, what --dev opens and to whom, and what nobody may see."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from onceward.errors import ConfigurationError
+from tests.integration.conftest import Serve
+from tests.integration.running import (
+    JSON,
+    SECRETS,
+    STRIPE_SECRET,
+    Running,
+    digest,
+    make_inbox,
+    partner_webhook,
+    request,
+    stripe_webhook,
+)
+
+TOKEN = "a-token-of-ann-0123456789"
+OTHER_TOKEN = "a-token-of-bob-0123456789"
+EVENT = {"event_id": "evt_1", "event_type": "order.paid", "payload": {}}
+ACT = {"actor": "ann", "reason": "because"}
+LISTS = ("events", "jobs", "effects", "deliveries", "audit")
+GUARDED = [
+    ("POST", "/events/ingest", EVENT),
+    *(("GET", f"/admin/{kind}", None) for kind in LISTS),
+    ("POST", "/admin/jobs/1/requeue", ACT),
+]
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service as in production, with the tokens of two people."""
+    path = tmp_path_factory.mktemp("closed") / "onceward.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}, bob:{OTHER_TOKEN}")
+        inbox = make_inbox(f"sqlite:///{path}", allowed_hosts=["inbox.example", "Two.Example"])
+        running = Running(inbox, dev=False)
+    yield running
+    running.close()
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {token}"}
+
+
+# Tokens.
+
+
+@pytest.mark.parametrize(("method", "path", "body"), GUARDED)
+def test_without_a_token_nothing_is_told_and_nothing_done(
+    closed: Running, method: str, path: str, body: Any
+) -> None:
+    before = closed.rows()
+    response = closed.http.request(method, path, json=body)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"] == "Bearer"
+    assert response.json()["error"] == "unauthorized"
+    assert closed.rows() == before
+
+
+AUTHORIZATIONS = {
+    "wrong": b"Bearer a-token-of-ann-9876543210",
+    "too short": b"Bearer a-token-of-ann-012345678",
+    "too long": f"Bearer {TOKEN}0".encode(),
+    "empty": b"Bearer ",
+    "nothing": b"",
+    "only the kind": b"Bearer",
+    "another kind": f"Basic {TOKEN}".encode(),
+    "no kind": TOKEN.encode(),
+    "with the name": f"Bearer ann:{TOKEN}".encode(),
+    "not ASCII": b"Bearer \xff\xfe\xc3\xa9",
+    "its hash": f"Bearer {hashlib.sha256(TOKEN.encode()).hexdigest()}".encode(),
+    "the hash's bytes": b"Bearer " + hashlib.sha256(b"x").digest().replace(b"\n", b""),
+    "another case": f"Bearer {TOKEN.upper()}".encode(),
+}
+
+
+@pytest.mark.parametrize("given", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS)
+def test_what_is_not_a_token_does_not_get_in(closed: Running, given: bytes) -> None:
+    with closed.raw() as connection:
+        sent = b"GET /admin/events HTTP/1.1\r\nhost: x\r\nauthorization: " + given + b"\r\n\r\n"
+        answer = connection.send(sent).answer()
+    assert answer.status in (401, 400)  # a control character is no header at all
+    assert answer.status == 401 or not given.isascii()
+
+
+def test_two_tokens_in_one_request_are_refused(closed: Running) -> None:
+    lines = f"authorization: Bearer {TOKEN}\r\nauthorization: Bearer nonsense\r\n".encode()
+    with closed.raw() as connection:
+        assert (
+            connection.send(request("/admin/events", method="GET", lines=lines)).answer().status
+            == 400
+        )
+
+
+@pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
+def test_a_token_gets_in_whatever_the_host(closed: Running, token: str) -> None:
+    headers = bearer(token) | {"host": "a.public.name"}
+    for method, path, body in GUARDED[:-1]:
+        assert closed.http.request(method, path, json=body, headers=headers).is_success
+    assert closed.http.get(
+        "/admin/events", headers={"authorization": f"bearer  {token}"}
+    ).is_success
+
+
+def test_the_audit_entry_says_whose_token_it_was(closed: Running) -> None:
+    closed.http.post(
+        "/events/ingest",
+        json=EVENT | {"event_id": "audit", "event_type": "order.broken"},
+        headers=bearer(TOKEN),
+    )
+    closed.http.headers.update(bearer(OTHER_TOKEN))
+    try:
+        job = closed.settled_job("audit")["id"]
+        response = closed.http.post(f"/admin/jobs/{job}/requeue", json=ACT)
+        assert response.json()["audit"]["authenticated_as"] == "bob"
+        assert response.json()["audit"]["actor"] == "ann"
+    finally:
+        del closed.http.headers["authorization"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "ann",
+        TOKEN,
+        f"ann:,bob:{TOKEN}",
+        f":{TOKEN}",
+        "ann:short",
+        f"{TOKEN}:ann",
+        f"ann:{TOKEN},ann:{OTHER_TOKEN}",
+        f"{TOKEN}:x, {TOKEN}:{OTHER_TOKEN}",
+        f"{TOKEN}:{OTHER_TOKEN},{TOKEN}:{OTHER_TOKEN}",
+    ],
+)
+def test_faulty_tokens_stop_the_start_and_are_not_shown(
+    sqlite_url: str, given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", given)
+    with pytest.raises(ConfigurationError) as caught:
+        make_inbox(sqlite_url).service()
+    assert "ONCEWARD_ADMIN_TOKENS: " in str(caught.value)
+    assert TOKEN not in str(caught.value)
+    assert OTHER_TOKEN not in str(caught.value)
+
+
+def test_a_token_of_any_characters_can_be_used(
+    sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = "ключ-от-админки-äöü"
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{token}")
+    service = serve(sqlite_url, dev=False)
+    headers = {b"authorization": f"Bearer {token}".encode()}
+    assert service.http.get("/admin/events", headers=headers).status_code == 200
+
+
+def test_the_first_start_makes_a_token_and_keeps_only_its_hash(
+    database_url: str, serve: Serve
+) -> None:
+    first = serve(database_url, dev=False)
+    assert first.token is not None
+    assert len(first.token) >= 32
+    assert first.http.get("/admin/events", headers=bearer(first.token)).status_code == 200
+    ((name, sha256),) = first.direct.rows("SELECT name, sha256 FROM onceward.tokens")
+    assert name == "admin"
+    assert bytes(sha256) == hashlib.sha256(first.token.encode()).digest()
+    first.close()
+    second = serve(database_url, dev=False)
+    assert second.token is None
+    assert second.http.get("/admin/events", headers=bearer(first.token)).status_code == 200
+    assert second.http.get("/admin/events").status_code == 401
+
+
+async def test_of_two_first_starts_at_once_one_token_is_good_at_both(postgres_url: str) -> None:
+    services = [make_inbox(postgres_url).service() for _ in range(2)]
+    for service in services:
+        await service.open()
+    try:
+        (token,) = [it for service in services if (it := await service.first_token())]
+        for service in services:
+            transport = httpx.ASGITransport(service.app())
+            async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+                assert (await client.get("/admin/events", headers=bearer(token))).is_success
+    finally:
+        for service in services:
+            await service.close()
+
+
+def test_with_tokens_of_ones_own_or_in_dev_none_is_made(
+    sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = serve(sqlite_url, dev=True)
+    assert first.token is None
+    first.close()
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
+    second = serve(sqlite_url, dev=False)
+    assert second.token is None
+    assert second.direct.count("onceward.tokens") == 0
+
+
+# What --dev opens, and to whom.
+
+OWN = [
+    {},
+    {"host": "localhost"},
+    {"host": "LOCALHOST:3000"},
+    {"host": "127.0.0.1:1"},
+    {"host": "127.0.0.53"},
+    {"host": "[::1]:3000"},
+    {"host": "localhost:3000", "origin": "http://localhost:3000"},
+    {"host": "localhost:3000", "origin": "http://localhost:3000", "sec-fetch-site": "same-origin"},
+    {"sec-fetch-site": "none"},
+]
+FOREIGN = [
+    {"host": "evil.example"},
+    {"host": "evil.example:3000"},
+    {"host": "localhost.evil.example"},
+    {"host": "127.0.0.1.nip.io"},
+    {"host": "127.0.0.1.evil.example:3000"},
+    {"host": "localhost."},
+    {"host": "0.0.0.0"},  # noqa: S104 - a name that browsers let reach this machine
+    {"host": "[::]"},
+    {"host": "[::1"},
+    {"host": "[::1].evil.example"},
+    {"host": "10.0.0.1"},
+    {"host": "evil.example@localhost"},
+    {"host": "localhost@evil.example"},
+    {"host": "localhost/evil.example"},
+    {"host": "localhost#evil.example"},
+    {"host": "localhost, evil.example"},
+    {"host": "2130706433"},
+    {"host": "inbox.example"},
+    {"host": ""},
+    {"origin": "http://evil.example"},
+    {"origin": "null"},
+    {"origin": ""},
+    {"origin": "http://localhost.evil.example"},
+    {"host": "localhost:3000", "origin": "http://localhost:3001"},
+    {"host": "localhost:3000", "origin": "http://127.0.0.1:3000"},
+    {"host": "localhost:3000", "origin": "http://localhost:3000@evil.example"},
+    {"host": "localhost:3000", "origin": "http://[::1"},
+    {"sec-fetch-site": "cross-site"},
+    {"sec-fetch-site": "same-site"},
+    {"sec-fetch-site": "something-new"},
+    {"host": "localhost:3000", "origin": "http://localhost:3000", "sec-fetch-site": "cross-site"},
+]
+
+
+def told(headers: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in headers.items()) or "as a client sends it"
+
+
+@pytest.mark.parametrize("headers", OWN, ids=told)
+def test_dev_is_open_to_this_machine(shared: Running, headers: dict[str, str]) -> None:
+    for method, path, body in GUARDED[:-1]:
+        assert shared.http.request(method, path, json=body, headers=headers).is_success
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=told)
+def test_dev_is_closed_to_other_names_and_other_sites(
+    shared: Running, headers: dict[str, str]
+) -> None:
+    before = shared.rows()
+    for method, path, body in GUARDED:
+        response = shared.http.request(method, path, json=body, headers=headers)
+        assert response.status_code == 403
+        assert response.json()["error"] in ("foreign_host", "foreign_origin")
+    assert shared.rows() == before
+
+
+def test_dev_wants_one_host(shared: Running) -> None:
+    with shared.raw() as connection:
+        lines = b"host: localhost\r\n"
+        assert (
+            connection.send(request("/admin/events", method="GET", lines=lines)).answer().status
+            == 400
+        )
+    with shared.raw() as connection:
+        assert connection.send(b"GET /admin/events HTTP/1.0\r\n\r\n").answer().status == 403
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "text/plain",
+        "text/plain; application/json",
+        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
+        "application/jsonp",
+        "application/json, text/plain",
+        "",
+    ],
+)
+def test_what_a_form_can_send_is_not_taken_for_json(shared: Running, kind: str) -> None:
+    before = shared.rows()
+    for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
+        content = httpx.Request("POST", "http://x", json=body).content
+        response = shared.http.post(path, content=content, headers={"content-type": kind})
+        assert response.status_code == 415
+    assert shared.rows() == before
+
+
+def test_dev_still_wants_signatures(shared: Running) -> None:
+    response = shared.http.post("/webhooks/stripe", json={"id": "evt_1", "type": "x"})
+    assert response.status_code == 401
+
+
+def test_dev_works_over_ipv6(sqlite_url: str, serve: Serve) -> None:
+    service = serve(sqlite_url, host="::1")
+    assert service.post("evt_1").status_code == 202
+    assert service.http.get("/admin/events", headers={"host": "[::2]"}).status_code == 403
+
+
+# Hosts.
+
+
+def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: Running) -> None:
+    for number, headers in enumerate(({"host": "x.tunnel.example"}, {"origin": "http://x"})):
+        sent = stripe_webhook(f"host-{number}")
+        response = closed.http.post(
+            "/webhooks/stripe", content=sent.body, headers=sent.headers | headers
+        )
+        assert response.status_code == 202
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 202),
+        ("[::1]:8080", 202),
+        ("inbox.example", 202),
+        ("INBOX.example:443", 202),
+        ("two.example", 202),
+        ("evil.example", 403),
+        ("inbox.example.evil.example", 403),
+        ("", 403),
+    ],
+)
+def test_an_unsigned_source_is_reached_under_allowed_names_only(
+    closed: Running, host: str, status: int
+) -> None:
+    headers = JSON | {"host": host, "x-event-id": f"unsigned-{host}"}
+    before = closed.rows()
+    response = closed.http.post("/webhooks/lab", content=b"{}", headers=headers)
+    assert response.status_code == status
+    assert (closed.rows() == before) is (status == 403)
+
+
+def test_an_unsigned_source_is_closed_to_pages_of_other_sites(closed: Running) -> None:
+    before = closed.rows()
+    for page in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        headers = {"content-type": "text/plain", "x-event-id": "page", **page}
+        response = closed.http.post("/webhooks/lab", content=b"{}", headers=headers)
+        assert response.status_code == 403
+    assert closed.rows() == before
+
+
+# What nobody may see.
+
+
+def test_neither_secrets_nor_payloads_are_in_logs_answers_or_lists(
+    sqlite_url: str,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.DEBUG, "onceward")
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
+    service = serve(sqlite_url, dev=False)
+    service.http.headers.update(bearer(TOKEN))
+    private = "a-private-thing"
+    signature = digest(STRIPE_SECRET, b"0.{}")
+    answers = [
+        service.post("evt_1", "order.paid", payload={"name": private}),
+        service.post("evt_2", "order.broken", payload={"name": private}),
+        service.signed(stripe_webhook("evt_3", name=private)),
+        service.signed(stripe_webhook("evt_4", secret="whsec_not_the_one", name=private)),
+        service.signed(
+            partner_webhook("evt_5", b'{"type":"order.paid","name":"a-private-thing","n":NaN}')
+        ),
+        service.http.post("/webhooks/stripe", headers={"stripe-signature": f"t=0,v1={signature}"}),
+        service.http.post("/events/ingest", content=f'{{"event_id": "{private}'.encode()),
+    ]
+    for event_id in ("evt_1", "evt_2", "evt_3", "evt_5"):
+        service.settled_job(event_id)
+    answers += [service.http.get(f"/admin/{kind}") for kind in LISTS]
+    seen = caplog.text + "".join(answer.text for answer in answers)
+    assert "no signature matched any of 2 secrets" in seen
+    for hidden in (*SECRETS, TOKEN, private, signature):
+        assert hidden not in seen

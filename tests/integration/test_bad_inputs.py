@@ -1,0 +1,405 @@
+"""What is refused, with which answer, and what is kept although nobody can read it."""
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.running import (
+    GITHUB_SECRET,
+    JSON,
+    PARTNER_SECRET,
+    STRIPE_SECRET,
+    Running,
+    Signed,
+    digest,
+    github_webhook,
+    partner_webhook,
+    request,
+    stripe_webhook,
+)
+
+BODY = b'{"id":"evt_bad","type":"invoice.paid"}'
+
+
+@pytest.fixture
+def nothing_recorded(shared: Running) -> Iterator[Running]:
+    """A service in which the test must leave no row."""
+    before = shared.rows()
+    yield shared
+    assert shared.rows() == before
+
+
+def post_stripe(service: Running, signature: str | bytes, body: bytes = BODY) -> httpx.Response:
+    headers: dict[bytes, bytes] = {
+        b"content-type": b"application/json",
+        b"stripe-signature": signature.encode() if isinstance(signature, str) else signature,
+    }
+    return service.http.post("/webhooks/stripe", content=body, headers=headers)
+
+
+# Signatures.
+
+# From the time now, in digits, and the right signature for it, to what is sent instead.
+# Deeper than any interpreter follows.
+DEEP = b"[" * 100_000 + b"]" * 100_000
+
+SIGNATURES: dict[str, Callable[[str, str], str | bytes]] = {
+    "empty": lambda t, s: "",
+    "no timestamp": lambda t, s: f"v1={s}",
+    "two timestamps": lambda t, s: f"t={t},t={t},v1={s}",
+    "no signature": lambda t, s: f"t={t}",
+    "an empty signature": lambda t, s: f"t={t},v1=",
+    "a truncated one": lambda t, s: f"t={t},v1={s[:-1]}",
+    "half of one": lambda t, s: f"t={t},v1={s[:32]}",
+    "one digit changed": lambda t, s: f"t={t},v1={s[:-1]}{'0' if s[-1] != '0' else '1'}",
+    "not hexadecimal": lambda t, s: f"t={t},v1={'zz' * 32}",
+    "spaces in it": lambda t, s: f"t={t},v1= {s}",
+    "not ASCII": lambda t, s: f"t={t},v1={s}".encode() + b"\xff\xc3\xa9",
+    "a list with junk": lambda t, s: f",,=,=,v1,t,v1==,;,{',' * 200}",
+    "another algorithm": lambda t, s: f"t={t},v1={digest(STRIPE_SECRET, content(t), 'sha1')}",
+    "the key v0": lambda t, s: f"t={t},v0={s}",
+    "none": lambda t, s: f"t={t},v1=none",
+    "by another secret": lambda t, s: f"t={t},v1={digest('whsec_somebodys', content(t))}",
+    "by another source's": lambda t, s: f"t={t},v1={digest(GITHUB_SECRET, content(t))}",
+    "by an empty key": lambda t, s: f"t={t},v1={digest('', content(t))}",
+    "301 s old": lambda t, s: signed_at(int(t) - 301),
+    "310 s early": lambda t, s: signed_at(int(t) + 310),
+    "a time with a sign": lambda t, s: signed_at(f"+{t}"),
+    "a time with an underscore": lambda t, s: signed_at(f"{t[0]}_{t[1:]}"),
+    "a time with a fraction": lambda t, s: signed_at(f"{t}.0"),
+    "a time of 5,000 digits": lambda t, s: signed_at("9" * 5000),
+    "a time that is no number": lambda t, s: signed_at("nan"),
+    "a time in other digits": lambda t, s: "t=" + "".join(chr(0xFF10 + int(d)) for d in t),
+}
+
+
+def content(stamp: object) -> bytes:
+    return f"{stamp}.".encode() + BODY
+
+
+def signed_at(stamp: object) -> str:
+    return f"t={stamp},v1={digest(STRIPE_SECRET, content(stamp))}"
+
+
+@pytest.mark.parametrize("spoil", SIGNATURES.values(), ids=SIGNATURES)
+def test_a_signature_that_is_not_the_senders_is_refused(
+    nothing_recorded: Running, spoil: Callable[[str, str], str | bytes]
+) -> None:
+    stamp = str(int(time.time()))
+    right = digest(STRIPE_SECRET, content(stamp))
+    response = post_stripe(nothing_recorded, spoil(stamp, right))
+    assert response.status_code == 401
+    assert response.json() == {
+        "error": "signature_rejected",
+        "message": "The signature was not accepted.",
+    }
+
+
+def test_a_webhook_without_a_signature_is_refused(nothing_recorded: Running) -> None:
+    for source in ("stripe", "github", "partner"):
+        headers = JSON | {"x-github-delivery": "1", "x-event-id": "1"}
+        response = nothing_recorded.http.post(f"/webhooks/{source}", content=BODY, headers=headers)
+        assert response.status_code == 401
+
+
+@pytest.mark.parametrize(
+    "signature",
+    [
+        digest(GITHUB_SECRET, BODY),
+        f"sha1={digest(GITHUB_SECRET, BODY, 'sha1')}",
+        f"sha256={digest(GITHUB_SECRET, BODY, 'sha1')}",
+        f"SHA256={digest(GITHUB_SECRET, BODY)}",
+        f"sha256={digest(PARTNER_SECRET, BODY)}",
+        "sha256=",
+        "none",
+    ],
+)
+def test_a_github_signature_in_another_form_is_refused(
+    nothing_recorded: Running, signature: str
+) -> None:
+    sent = github_webhook("bad", BODY)
+    headers = sent.headers | {"x-hub-signature-256": signature}
+    response = nothing_recorded.http.post("/webhooks/github", content=BODY, headers=headers)
+    assert response.status_code == 401
+
+
+def test_a_body_that_was_written_anew_after_signing_is_refused(nothing_recorded: Running) -> None:
+    sent = stripe_webhook("evt_again")
+    again = json.dumps(json.loads(sent.body), separators=(",", ":")).encode()
+    assert again != sent.body
+    signature = sent.headers["stripe-signature"]
+    assert post_stripe(nothing_recorded, signature, again).status_code == 401
+
+
+def test_a_webhook_for_one_source_is_refused_at_another(nothing_recorded: Running) -> None:
+    sent = github_webhook("elsewhere")
+    headers = sent.headers | {"x-event-id": "elsewhere", "x-signature": digest(GITHUB_SECRET, b"")}
+    response = nothing_recorded.http.post("/webhooks/partner", content=sent.body, headers=headers)
+    assert response.status_code == 401
+
+
+def test_ten_signatures_are_tried_and_no_more(shared: Running) -> None:
+    stamp, signature = signed_at(int(time.time())).split(",")
+    others = [f"v1={digest('other', bytes([number]))}" for number in range(60)]
+    events = shared.rows()[0]
+    late = post_stripe(shared, ",".join([stamp, *others[:10], signature]))
+    assert (late.status_code, shared.rows()[0]) == (401, events)
+    in_time = post_stripe(shared, ",".join([stamp, *others[:9], signature]))
+    assert (in_time.status_code, shared.rows()[0]) == (202, events + 1)
+
+
+def test_ten_thousand_signatures_are_refused_at_once(nothing_recorded: Running) -> None:
+    stamp, signature = signed_at(int(time.time())).split(",")
+    started = time.monotonic()
+    response = post_stripe(nothing_recorded, ",".join([stamp, *["v1=00"] * 5_000, signature]))
+    assert response.status_code == 401
+    response = post_stripe(nothing_recorded, ",".join([stamp, *["v1=00"] * 10_000, signature]))
+    assert response.status_code == 431
+    assert time.monotonic() - started < 2
+
+
+# Ids.
+
+
+def signed_by_partner(event_id: bytes) -> dict[bytes, bytes]:
+    signature = digest(PARTNER_SECRET, BODY).encode()
+    return {b"x-event-id": event_id, b"x-signature": signature}
+
+
+ENVELOPE = {"event_id": "bad", "event_type": "order.paid", "payload": {}}
+ENVELOPES: dict[str, tuple[Any, str]] = {
+    "no id": ({"event_type": "x", "payload": 1}, "event_id is missing"),
+    "no type": ({"event_id": "x", "payload": 1}, "event_type is missing"),
+    "no payload": ({"event_id": "x", "event_type": "x"}, "payload is missing"),
+    "an empty id": (ENVELOPE | {"event_id": ""}, "event_id is empty"),
+    "a long id": (ENVELOPE | {"event_id": "x" * 256}, "event_id is 256 bytes long"),
+    "a long id in few letters": (ENVELOPE | {"event_id": "é" * 128}, "event_id is 256 bytes"),
+    "an id with a NUL": (ENVELOPE | {"event_id": "a\0b"}, "event_id contains a NUL"),
+    "an object as id": (ENVELOPE | {"event_id": {}}, "event_id is an object"),
+    "a list as id": (ENVELOPE | {"event_id": ["x"]}, "event_id is a list"),
+    "a fraction as id": (ENVELOPE | {"event_id": 1.5}, "event_id is a number with a fraction"),
+    "null as id": (ENVELOPE | {"event_id": None}, "event_id is null"),
+    "true as id": (ENVELOPE | {"event_id": True}, "event_id is a boolean"),
+    "a list as type": (ENVELOPE | {"event_type": []}, "event_type is a list"),
+    "a long type": (ENVELOPE | {"event_type": "x" * 256}, "event_type is 256 bytes long"),
+    "an object as reference": (ENVELOPE | {"reference": {}}, "reference is an object"),
+    "not an object": ([ENVELOPE], "the body is a list, not an object"),
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), ENVELOPES.values(), ids=ENVELOPES)
+def test_an_event_without_a_usable_identity_is_refused_with_the_reason(
+    nothing_recorded: Running, body: object, reason: str
+) -> None:
+    response = nothing_recorded.http.post("/events/ingest", json=body)
+    assert response.status_code == 422
+    assert reason in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b'{"event_id": "x", "event_type": "x", "payload": ',
+        b"\xff\xfe",
+        b'{"event_id": "\xff", "event_type": "x", "payload": 1}',
+        b'{"event_id": "\\ud800", "event_type": "x", "payload": 1}',
+        b"[" * 100_000,
+        b'{"event_id": "x", "event_type": "x", "payload": ' + DEEP + b"}",
+    ],
+    ids=lambda body: repr(body[:30]),
+)
+def test_an_event_that_is_not_json_is_refused(nothing_recorded: Running, body: bytes) -> None:
+    response = nothing_recorded.http.post("/events/ingest", content=body, headers=JSON)
+    assert response.status_code == 422
+    assert response.json()["message"]
+
+
+STRIPE_IDS: dict[str, tuple[Any, str]] = {
+    "missing": (..., "json:id is missing"),
+    "empty": ("", "json:id is empty"),
+    "long": ("x" * 256, "json:id is 256 bytes long"),
+    "NUL": ("a\0b", "json:id contains a NUL"),
+    "half a pair": ("\ud800", "json:id is not valid Unicode"),
+    "an object": ({}, "json:id is an object"),
+    "a list": ([], "json:id is a list"),
+    "a fraction": (1.5, "json:id is a number with a fraction"),
+}
+
+
+@pytest.mark.parametrize(("given", "reason"), STRIPE_IDS.values(), ids=STRIPE_IDS)
+def test_a_signed_webhook_without_a_usable_id_is_refused_with_the_reason(
+    nothing_recorded: Running, given: object, reason: str
+) -> None:
+    event = {"type": "invoice.paid"} | ({} if given is ... else {"id": given})
+    body = json.dumps(event).encode()
+    stamp = str(int(time.time()))
+    signature = digest(STRIPE_SECRET, stamp.encode() + b"." + body)
+    response = post_stripe(nothing_recorded, f"t={stamp},v1={signature}", body)
+    assert response.status_code == 422
+    assert reason in response.json()["message"]
+
+
+@pytest.mark.parametrize(
+    "event_id", [b"", b"x" * 256, b"\xff\xfe", b"\xc3"], ids=["empty", "long", "bytes", "half"]
+)
+def test_an_id_in_a_header_must_be_usable_too(nothing_recorded: Running, event_id: bytes) -> None:
+    response = nothing_recorded.http.post(
+        "/webhooks/partner", content=BODY, headers=signed_by_partner(event_id)
+    )
+    assert response.status_code == 422
+    assert "X-Event-Id" in response.json()["message"]
+
+
+# What is kept.
+
+KEPT = {
+    "a NUL": (b'{"ref":"a\x00b"}', "ref: it contains a NUL"),
+    "half a surrogate pair": (b'{"ref":"\\ud800"}', "ref: it contains half a surrogate pair"),
+    "depth 100,000": (b'{"ref":"x","o":' + DEEP + b"}", "nested too deeply"),
+    "an open list": (b"[" * 100_000, "expected object, got array"),
+    "5,000 digits": (b'{"ref":' + b"9" * 5_000 + b"}", "ref: number out of range"),
+    "NaN": (b'{"ref":NaN}', "ref: NaN is not JSON"),
+    "bad UTF-8": (b'{"ref":"\xff\xfe"}', "ref: it is not UTF-8"),
+    "a byte order mark": (b'\xef\xbb\xbf{"ref":"x"}', "it begins with a byte order mark"),
+    "truncated": (b'{"ref":"refs/he', "it is not JSON (at character 7)"),
+    "empty": (b"", "it is empty"),
+    "a list": (b'["ref"]', "expected object, got array"),
+    "a text": (b'"ref"', "expected object, got str"),
+    "null": (b"null", "expected object, got null"),
+    "a missing field": (b"{}", "missing ref"),
+    "another kind of field": (b'{"ref":7}', "ref: expected str, got int"),
+}
+
+
+@pytest.mark.parametrize(("body", "reason"), KEPT.values(), ids=KEPT)
+def test_what_is_signed_is_kept_and_its_job_says_what_is_wrong(
+    shared: Running, body: bytes, reason: str
+) -> None:
+    delivery = f"kept-{digest('kept', body)[:20]}"
+    response = shared.signed(github_webhook(delivery, body))
+    assert response.status_code == 202
+    assert shared.payload(delivery)[0] == body
+    job = shared.settled_job(delivery)
+    assert (job["status"], job["failure_type"], job["attempts"]) == ("failed", "permanent", 1)
+    assert job["last_error"].startswith(f"Malformed payload: {reason}")
+
+
+def test_a_body_that_only_some_pythons_can_decode_is_kept(shared: Running) -> None:
+    body = b'{"ref":"x","o":' + b"[" * 1000 + b"]" * 1000 + b"}"
+    assert shared.signed(github_webhook("depth-1000", body)).status_code == 202
+    assert shared.payload("depth-1000")[0] == body
+    assert shared.settled_job("depth-1000")["status"] in ("done", "failed")
+
+
+def test_on_each_store_the_bytes_stay_as_they_came(service: Running) -> None:
+    bodies = {f"d-{number}": body for number, (body, _) in enumerate(KEPT.values())}
+    for delivery, body in bodies.items():
+        assert service.signed(github_webhook(delivery, body)).status_code == 202
+    assert {delivery: service.payload(delivery)[0] for delivery in bodies} == bodies
+    for delivery in bodies:
+        assert service.settled_job(delivery)["failure_type"] == "permanent"
+
+
+def test_a_number_of_5000_digits_in_an_event_of_ones_own_is_kept(shared: Running) -> None:
+    body = b'{"event_id":"digits","event_type":"order.paid","payload":{"n":' + b"7" * 5000 + b"}}"
+    response = shared.http.post("/events/ingest", content=body, headers=JSON)
+    assert response.status_code == 202
+    assert shared.payload("digits")[0] == body
+    assert shared.settled_job("digits")["last_error"] == (
+        "Malformed payload: n: the number is too long"
+    )
+
+
+def test_a_handler_without_a_model_fails_with_the_same_reasons(shared: Running) -> None:
+    body = b'{"type":"order.paid","lines":[{"n":NaN}]}'
+    assert shared.signed(partner_webhook("no-model", body)).status_code == 202
+    job = shared.settled_job("no-model")
+    assert job["last_error"] == "Malformed payload: lines[0].n: NaN is not JSON"
+
+
+# Everything else about a request.
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "identity, gzip", "x"])
+def test_an_encoded_body_is_refused(nothing_recorded: Running, encoding: str) -> None:
+    for sent in (partner_webhook("encoded"), Signed("", BODY, JSON)):
+        path = f"/webhooks/{sent.source}" if sent.source else "/events/ingest"
+        response = nothing_recorded.http.post(
+            path, content=sent.body, headers=sent.headers | {"content-encoding": encoding}
+        )
+        assert (response.status_code, response.json()["error"]) == (415, "encoded_body")
+
+
+@pytest.mark.parametrize(
+    "path", ["/webhooks/nobody", "/webhooks/", "/webhooks/stripe/", "/webhooks/..%2fstripe", "/x"]
+)
+def test_what_is_not_there_is_404(nothing_recorded: Running, path: str) -> None:
+    sent = stripe_webhook("evt_404")
+    response = nothing_recorded.signed(sent, path)
+    assert response.status_code == 404
+    assert set(response.json()) == {"error", "message"}
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
+@pytest.mark.parametrize("path", ["/webhooks/stripe", "/events/ingest"])
+def test_only_post_receives(nothing_recorded: Running, path: str, method: str) -> None:
+    response = nothing_recorded.http.request(method, path)
+    assert response.status_code == 405
+    assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    "name", ["x-hub-signature-256", "x-github-delivery", "x-github-event", "content-encoding"]
+)
+def test_a_repeated_header_that_decides_is_refused(nothing_recorded: Running, name: str) -> None:
+    sent = github_webhook("repeated")
+    headers = {"content-encoding": "identity"} | sent.headers
+    lines = f"{name}: {headers[name]}\r\n".encode()
+    with nothing_recorded.raw() as connection:
+        connection.send(request("/webhooks/github", sent.body, headers=headers, lines=lines))
+        answer = connection.answer()
+    assert answer.status == 400
+    assert name in json.loads(answer.body)["message"]
+
+
+def test_line_breaks_and_terminal_codes_are_escaped_in_the_log(
+    nothing_recorded: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    time.sleep(1.05)  # such lines are written once a second
+    nothing_recorded.http.post("/webhooks/%0d%0aroot: all is well%1b[31m%00<script>%c2%9b%e2%80%ae")
+    (line,) = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+    assert line.isprintable()
+    assert line.startswith(
+        "/webhooks/\\r\\nroot: all is well\\x1b[31m\\x00<script>\\x9b\\u202e: 404"
+    )
+
+
+def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(shared: Running) -> None:
+    for event_id in ("<script>alert(1)</script>", "a\r\nb\x1b[31m", "../../etc/passwd", "' OR 1=1"):
+        response = shared.post(event_id, "<b>type</b>")
+        assert response.status_code == 202
+        assert response.json()["event_id"] == event_id
+        (event,) = shared.items("events", event_id=event_id)
+        assert event["event_type"] == "<b>type</b>"
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_flood_of_refusals_does_not_fill_the_log(
+    nothing_recorded: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    time.sleep(1.05)
+    for _ in range(50):
+        nothing_recorded.http.post("/webhooks/nobody")
+    time.sleep(1.05)
+    nothing_recorded.http.post("/webhooks/nobody")
+    lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+    assert len(lines) == 2
+    assert re.search(r"\(49 more were refused since the last such line\)", lines[1])

@@ -1,0 +1,138 @@
+"""When the ledger is slow, blocked or away: 503 in time, bounded, and well again afterwards."""
+
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from onceward.http import admin, ingest
+from tests.direct import Direct
+from tests.integration.conftest import Serve
+from tests.integration.running import Running
+from tests.postgres import Cluster
+from tests.processes import eventually
+
+WITHIN_SECONDS = 0.4
+
+
+@contextmanager
+def held(direct: Direct, table: str = "events") -> Iterator[None]:
+    """Somebody else holds a lock that every write has to wait for."""
+    with direct.connection() as connection:
+        if direct.is_sqlite:
+            connection.execute("BEGIN IMMEDIATE")
+        else:
+            connection.execute(f"LOCK TABLE onceward.{table} IN ACCESS EXCLUSIVE MODE")
+        yield
+
+
+def assert_told_to_come_back(response: httpx.Response, *errors: str) -> None:
+    assert response.status_code == 503
+    assert response.headers["retry-after"] == "2"
+    assert response.json()["error"] in errors
+
+
+def test_a_blocked_ledger_is_answered_in_time_and_forgotten_when_it_is_free(
+    database_url: str, serve: Serve
+) -> None:
+    service = serve(database_url, answer_within_seconds=WITHIN_SECONDS, workers=0)
+    with held(service.direct):
+        started = time.monotonic()
+        response = service.post("evt_1")
+        assert WITHIN_SECONDS / 2 < time.monotonic() - started < WITHIN_SECONDS + 0.5
+        assert_told_to_come_back(response, "slow", "unavailable")
+        started = time.monotonic()
+        assert service.http.get("/healthz").json() == {"healthy": True}
+        assert time.monotonic() - started < 0.3
+        assert service.http.get("/readyz").json() == {"ready": True}
+    answer = eventually(lambda: [it] if (it := service.post("evt_1")).is_success else [], "202")
+    assert answer[0].status_code == 202
+    assert service.post("evt_1").json()["duplicate"] is True
+    assert service.rows()[0] == 1
+
+
+def test_more_than_may_wait_is_refused_at_once(database_url: str, serve: Serve) -> None:
+    service = serve(
+        database_url, answer_within_seconds=1.0, waiting_events=5, batch_events=1, workers=0
+    )
+    with held(service.direct), ThreadPoolExecutor(20) as senders:
+        answers = list(senders.map(lambda number: service.post(f"evt_{number}"), range(20)))
+    for answer in answers:
+        assert_told_to_come_back(answer, "overloaded", "slow", "unavailable")
+    refused = [answer for answer in answers if answer.json()["error"] == "overloaded"]
+    assert len(refused) == 15
+    assert max(answer.elapsed.total_seconds() for answer in refused) < 0.9
+    for number in range(20):
+        eventually(lambda: service.post(f"evt_{number}").is_success, "it takes events again")  # noqa: B023 - at once
+    assert service.rows()[0] == 20
+
+
+def test_more_bytes_than_may_wait_are_refused(sqlite_url: str, serve: Serve) -> None:
+    service = serve(
+        sqlite_url, answer_within_seconds=1.0, waiting_bytes=20_000, max_body_bytes=15_000
+    )
+    large = {"text": "x" * 9_000}
+
+    def post(number: int) -> httpx.Response:
+        return service.post(f"evt_{number}", payload=large)
+
+    with held(service.direct), ThreadPoolExecutor(6) as senders:
+        answers = list(senders.map(post, range(6)))
+    errors = sorted(answer.json()["error"] for answer in answers)
+    assert errors.count("overloaded") == 4
+    eventually(lambda: service.post("after", payload=large).is_success, "it takes events again")
+    for number in range(10):
+        assert post(number).status_code == 202
+
+
+def test_what_cannot_be_read_is_not_ready(
+    postgres_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ingest, "READY_SECONDS", 0.3)
+    service = serve(postgres_url, workers=0)
+    with held(service.direct, "sources"):
+        response = service.http.get("/readyz")
+        assert (response.status_code, response.json()["ready"]) == (503, False)
+        assert service.http.get("/healthz").status_code == 200
+    assert service.http.get("/readyz").status_code == 200
+
+
+def test_a_database_that_goes_away_and_comes_back_is_used_again(
+    postgres_cluster: Cluster, postgres_url: str, serve: Serve
+) -> None:
+    service = serve(postgres_url, answer_within_seconds=1.0, workers=0)
+    assert service.post("evt_1").status_code == 202
+    postgres_cluster.crash()
+    assert_told_to_come_back(service.post("evt_2"), "unavailable", "slow")
+    assert service.http.get("/readyz").status_code == 503
+    assert service.http.get("/healthz").status_code == 200
+    assert_told_to_come_back(service.http.get("/admin/events"), "unavailable")
+    postgres_cluster.start()
+    eventually(lambda: service.post("evt_2").is_success, "it takes events again")
+    eventually(lambda: service.http.get("/readyz").is_success, "it is ready again")
+    assert {event["event_id"] for event in service.items("events")} == {"evt_1", "evt_2"}
+
+
+def test_an_operator_does_not_wait_for_ever(
+    database_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(admin, "ANSWER_SECONDS", 0.3)
+    service = serve(database_url)
+    assert service.post("evt_1", "order.broken").status_code == 202
+    job = service.settled_job("evt_1")["id"]
+    with held(service.direct, "jobs"):
+        started = time.monotonic()
+        response = requeue(service, job)
+        assert time.monotonic() - started < 3
+        assert_told_to_come_back(response, "unavailable")
+    assert service.items("audit") == []
+    eventually(lambda: requeue(service, job).is_success, "the job is queued again")
+    assert len(service.items("audit")) == 1
+
+
+def requeue(service: Running, job: str) -> httpx.Response:
+    act = {"actor": "ann", "reason": "mended"}
+    return service.http.post(f"/admin/jobs/{job}/requeue", json=act)

@@ -43,6 +43,7 @@ class Recorder:
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
+        self._refused = 0
 
     def submit(self, arrival: Arrival) -> asyncio.Future[Receipt]:
         """Queue a delivery. The future has its receipt once it is durable.
@@ -106,15 +107,26 @@ class Recorder:
         except Unwritable as error:
             await self._write_apart(batch, error)
         except StoreError as error:
-            _log.warning("nothing was recorded: %s", redact(str(error)))
-            _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+            self._give_up(batch, redact(str(error)))
         except Exception as error:  # noqa: BLE001 - whoever waits must be answered
-            _log.error("nothing was recorded: %s", locate(error))
-            _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+            self._give_up(batch, locate(error))
         else:
+            self._note_success()
             for waiting, receipt in zip(batch, receipts, strict=True):
                 if not waiting.answer.done():
                     waiting.answer.set_result(receipt)
+
+    def _give_up(self, batch: Sequence[_Waiting], reason: str) -> None:
+        """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
+        if self._refused == 0:
+            _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
+        self._refused += len(batch)
+        _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+
+    def _note_success(self) -> None:
+        if self._refused:
+            _log.warning("the ledger can be written again; %d were asked to retry", self._refused)
+            self._refused = 0
 
     async def _write_apart(self, batch: Sequence[_Waiting], error: Unwritable) -> None:
         """One delivery that the database refuses must not take the others down with it."""

@@ -12,6 +12,7 @@ from onceward.redact import redact
 _log = logging.getLogger("onceward.upkeep")
 
 EVERY_SECONDS: Final = 3600.0
+AGAIN_SECONDS: Final = 60.0
 
 
 class Kept(Protocol):
@@ -24,8 +25,10 @@ class Kept(Protocol):
 async def keep(store: Kept) -> None:
     """Do the store's upkeep every hour. Every process does: doing it twice is harmless."""
     while True:
+        pause = EVERY_SECONDS
         try:
             await store.upkeep()
         except StoreError as error:
-            _log.warning("upkeep will be tried again in an hour: %s", redact(str(error)))
-        await asyncio.sleep(EVERY_SECONDS)
+            pause = AGAIN_SECONDS
+            _log.warning("upkeep will be tried again in a minute: %s", redact(str(error)))
+        await asyncio.sleep(pause)

@@ -59,6 +59,31 @@ async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
     await recorder.close()
 
 
+async def test_a_delivery_right_behind_another_is_not_forgotten(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings())
+    for number in range(5):  # each in the very moment in which the one before is answered
+        await asyncio.wait_for(recorder.submit(arrival(f"evt_{number}")), 1.0)
+    assert sum(spy.sizes) == 5
+    await recorder.close()
+
+
+async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(spy, Settings())
+    spy.failing = StoreUnavailable("away")
+    for number in range(3):
+        with pytest.raises(RequestRefused):
+            await recorder.submit(arrival(f"evt_{number}"))
+    spy.failing = None
+    for number in range(2):
+        await recorder.submit(arrival(f"evt_{number}"))
+    assert [record.getMessage() for record in caplog.records] == [
+        "the ledger cannot be written, senders are asked to retry: away",
+        "the ledger can be written again; 3 were asked to retry",
+    ]
+
+
 async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings(batch_events=40))
     spy.open.clear()

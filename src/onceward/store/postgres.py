@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from onceward.failpoints import Failpoints
 from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Receipt, Retry
 from onceward.ports import Row
 from onceward.settings import Settings
-from onceward.sqltext import parse
+from onceward.sqltext import Sql, parse
 from onceward.store.migrate import Migration, pending
 from onceward.store.postgres_link import (
     LOST,
@@ -126,7 +126,7 @@ class PostgresStore(SharedStore):
         line = await self._recording.get()
         try:
             async with line.use() as connection:
-                return await _again_if_retryable(lambda: self._record(connection, arrivals))
+                return await self._record(connection, arrivals)
         finally:
             self._recording.put_nowait(line)
 
@@ -136,14 +136,14 @@ class PostgresStore(SharedStore):
         self._failpoints.reach("record.writing")
         receipts: list[Receipt | None] = [None] * len(arrivals)
         new = self._queries.one("record_new")
-        for row in await run(connection, new, self._columns(arrivals)):
+        for row in await _run_past_deadlocks(connection, new, self._columns(arrivals)):
             receipts[row["position"] - 1] = Receipt(row["event"], Outcome.RECORDED)
         self._failpoints.reach("record.written")
         rest = [index for index, receipt in enumerate(receipts) if receipt is None]
         if rest:
             again = self._queries.one("record_again")
             columns = self._columns([arrivals[index] for index in rest])
-            for row in await run(connection, again, columns):
+            for row in await _run_past_deadlocks(connection, again, columns):
                 receipts[rest[row["position"] - 1]] = Receipt(row["event"], Outcome(row["outcome"]))
         self._failpoints.reach("record.committed")
         return _whole(receipts)
@@ -394,13 +394,16 @@ async def _tidy(connection: Connection, session: PostgresSession) -> None:
         raise
 
 
-async def _again_if_retryable(attempt: Callable[[], Awaitable[list[Receipt]]]) -> list[Receipt]:
+async def _run_past_deadlocks(
+    connection: Connection, statement: Sql, parameters: Mapping[str, Any]
+) -> list[Row]:
+    """Run a statement that is a transaction of its own, and again when others were in its way."""
     for _ in range(_RETRIES - 1):
         try:
-            return await attempt()
+            return await run(connection, statement, parameters)
         except RETRYABLE:
             continue
-    return await attempt()
+    return await run(connection, statement, parameters)
 
 
 def _whole(receipts: Sequence[Receipt | None]) -> list[Receipt]:

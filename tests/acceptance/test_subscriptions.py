@@ -1,0 +1,122 @@
+"""The example, through the real command and HTTP: what a team is promised, as it would see it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import pytest
+
+from tests.direct import Direct
+from tests.processes import SUBSCRIPTIONS, Serve
+
+PAID = "subscription.paid"
+
+
+@pytest.fixture
+def service(database_url: str) -> Iterator[Serve]:
+    with Serve(SUBSCRIPTIONS, database_url) as running:
+        yield running
+
+
+@pytest.fixture
+def malformed_job(service: Serve) -> dict[str, object]:
+    """A job that failed because its payload lacks what its handler needs."""
+    service.accept("evt_1", PAID, {})
+    service.wait_until_at_rest()
+    return service.job("evt_1")
+
+
+def test_a_payment_announced_twice_activates_the_subscription_once(
+    service: Serve, direct: Direct
+) -> None:
+    receipts = [service.accept("evt_1", PAID, {"subscription_id": "sub_123"}) for _ in range(2)]
+    assert [receipt["accepted"] for receipt in receipts] == [True, True]
+    assert [receipt["duplicate"] for receipt in receipts] == [False, True]
+    assert receipts[0]["id"] == receipts[1]["id"]
+    service.wait_until_at_rest()
+
+    (effect,) = service.items("effects")
+    assert effect["idempotency_key"] == "activate_subscription:sub_123"
+    assert effect["status"] == "succeeded"
+    (event,) = service.items("events")
+    assert (event["processing_state"], event["deliveries"]) == ("succeeded", 2)
+    deliveries = service.items("deliveries")
+    assert [delivery["outcome"] for delivery in deliveries] == ["duplicate", "recorded"]
+    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
+
+
+def test_a_malformed_payload_is_accepted_and_its_job_fails_for_good(
+    service: Serve, malformed_job: dict[str, object]
+) -> None:
+    assert malformed_job["status"] == "failed"
+    assert malformed_job["failure_type"] == "permanent"
+    assert (malformed_job["attempts"], malformed_job["max_attempts"]) == (1, 3)
+    assert malformed_job["last_error"] == "Malformed payload: missing subscription_id"
+    assert service.items("effects") == []
+    (event,) = service.items("events")
+    assert event["processing_state"] == "failed"
+
+
+def test_a_failed_job_is_requeued_with_who_and_why(
+    service: Serve, malformed_job: dict[str, object]
+) -> None:
+    job = str(malformed_job["id"])
+    answer = service.requeue(job, actor="ann@example.com", reason="the sender mended it")
+    assert answer.status_code == 200
+    assert (answer.json()["ok"], answer.json()["status"]) == (True, "queued")
+
+    (entry,) = service.items("audit")
+    assert entry == answer.json()["audit"]
+    assert (entry["job_id"], entry["action"]) == (job, "manual_requeue")
+    assert (entry["actor"], entry["reason"]) == ("ann@example.com", "the sender mended it")
+
+    service.wait_until_at_rest()
+    again = service.job("evt_1")
+    assert (again["status"], again["attempts"], again["max_attempts"]) == ("failed", 2, 4)
+
+
+def test_what_is_done_cannot_be_requeued(service: Serve) -> None:
+    service.accept("evt_1", PAID, {"subscription_id": "sub_123"})
+    service.wait_until_at_rest()
+    answer = service.requeue(service.job("evt_1")["id"], actor="ann", reason="to see")
+    assert answer.status_code == 409
+    assert service.items("audit") == []
+
+
+def test_two_hundred_requests_at_once_make_one_event(service: Serve, direct: Direct) -> None:
+    def post(_: int) -> httpx.Response:
+        return service.post("evt_1", PAID, {"subscription_id": "sub_123"})
+
+    with ThreadPoolExecutor(50) as pool:
+        answers = list(pool.map(post, range(200)))
+    service.wait_until_at_rest()
+
+    assert Counter(answer.status_code for answer in answers) == {202: 200}
+    assert Counter(answer.json()["duplicate"] for answer in answers) == {False: 1, True: 199}
+    (event,) = service.items("events")
+    assert (event["deliveries"], event["conflicts"]) == (200, 0)
+    (job,) = service.items("jobs")
+    assert (job["status"], job["attempts"]) == ("done", 1)
+    assert len(service.items("effects")) == 1
+    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
+
+
+def test_a_type_that_nobody_handles_ends_ignored(service: Serve) -> None:
+    service.accept("evt_1", "subscription.mentioned", {"subscription_id": "sub_123"})
+    (event,) = service.items("events")
+    assert event["processing_state"] == "ignored"
+    assert service.items("jobs") == []
+
+
+def test_events_that_race_for_one_effect_cause_it_once(service: Serve, direct: Direct) -> None:
+    def post(number: int) -> None:
+        service.accept(f"evt_{number}", PAID, {"subscription_id": "sub_123"})
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(post, range(40)))
+    service.wait_until_at_rest()
+
+    assert Counter(job["status"] for job in service.items("jobs")) == {"done": 40}
+    assert len(service.items("effects")) == 1
+    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]

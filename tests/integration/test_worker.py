@@ -1,0 +1,161 @@
+"""Workers in processes of their own: woken at once, drained in order, not felled by one job."""
+
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from tests.direct import Direct
+from tests.processes import APPS, Serve, Work, eventually
+
+MISCHIEF = APPS / "mischief.py"
+PROBE = APPS / "probe.py"
+BLAMED = "The worker died while it ran this job alone"
+
+
+def notes(direct: Direct) -> Counter[str]:
+    return Counter(event for (event,) in direct.rows("SELECT event FROM notes"))
+
+
+def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None:
+    with (
+        Serve(PROBE, postgres_url, "--workers", "0") as service,
+        Work(PROBE, postgres_url, poll_seconds=30),
+    ):
+        for number in range(3):
+            begun = time.monotonic()
+            service.accept(f"evt_{number}", "payment.made", {"account": "a", "amount": 1})
+            service.wait_until_at_rest(2)
+            assert time.monotonic() - begun < 2
+            assert service.job(f"evt_{number}")["status"] == "done"
+
+
+def test_a_requeue_wakes_a_worker_in_another_process_at_once(postgres_url: str) -> None:
+    with (
+        Serve(PROBE, postgres_url, "--workers", "0") as service,
+        Work(PROBE, postgres_url, poll_seconds=30),
+    ):
+        service.accept("evt_1", "payment.made", {})
+        service.wait_until_at_rest(2)
+        answer = service.requeue(service.job("evt_1")["id"], actor="ann", reason="to see")
+        assert answer.status_code == 200
+        service.wait_until_at_rest(2)
+        assert service.job("evt_1")["attempts"] == 2
+
+
+def test_a_worker_that_is_asked_to_stop_ends_what_runs_and_gives_back_the_rest(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
+        for number in range(3):
+            wait = {"seconds": 0.7, "touch": str(tmp_path / f"{number}")}
+            service.accept(f"evt_{number}", "slow", wait)
+        with Work(MISCHIEF, postgres_url, "--workers", "1", poll_seconds=30) as leaving:
+            eventually((tmp_path / "0").exists, "the first handler runs")
+            in_hand = Counter(job["status"] for job in service.items("jobs"))
+            assert in_hand == {"in_progress": 3}
+            with Work(MISCHIEF, postgres_url, poll_seconds=30):
+                leaving.terminate()
+                eventually((tmp_path / "2").exists, "another worker has the rest", 2)
+                assert leaving.wait() == 0
+                service.wait_until_at_rest()
+        jobs = service.items("jobs")
+    assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3
+    direct = Direct(postgres_url)
+    assert notes(direct) == {"evt_0": 1, "evt_1": 1, "evt_2": 1}
+    assert direct.count("onceward.attempts") == 0
+    assert direct.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
+
+
+def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None:
+    touched = tmp_path / "0"
+    with Serve(MISCHIEF, sqlite_url, "--workers", "1") as service:
+        for number in range(2):
+            wait = {"seconds": 0.5, "touch": str(tmp_path / f"{number}")}
+            service.accept(f"evt_{number}", "slow", wait)
+        eventually(touched.exists, "the first handler runs")
+        service.terminate()
+        assert service.wait() == 0
+    direct = Direct(sqlite_url)
+    assert notes(direct) == {"evt_0": 1}
+    left = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
+    assert direct.rows(left) == [("done", 1, 0), ("queued", 0, 0)]
+    with Serve(MISCHIEF, sqlite_url) as service:
+        service.wait_until_at_rest()
+    assert notes(direct) == {"evt_0": 1, "evt_1": 1}
+
+
+def test_a_handler_that_outlasts_the_drain_is_broken_off_and_given_back(
+    database_url: str, tmp_path: Path
+) -> None:
+    wait = {"seconds": 60, "touch": str(tmp_path / "started")}
+    with Serve(MISCHIEF, database_url, forked=True, drain_seconds=0.3) as service:
+        service.accept("evt_0", "slow", wait)
+        eventually((tmp_path / "started").exists, "the handler runs")
+        begun = time.monotonic()
+        service.terminate()
+        assert service.wait() == 0
+        assert time.monotonic() - begun < 5
+    direct = Direct(database_url)
+    assert notes(direct) == {}
+    state = "SELECT status, attempts FROM onceward.jobs"
+    assert direct.rows(state) == [("queued", 0)]
+    assert direct.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
+    (tmp_path / "started").unlink()
+    with Serve(MISCHIEF, database_url, forked=True, poll_seconds=30):  # leases are for 60 s
+        eventually((tmp_path / "started").exists, "it runs again at once", 2)
+
+
+def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_done(
+    database_url: str,
+) -> None:
+    direct = Direct(database_url)
+    with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
+        for number in range(12):
+            service.accept(f"evt_{number}", "deadly" if number == 6 else "plain", {})
+    deaths = 0
+    while direct.value("SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"):
+        with Serve(MISCHIEF, database_url, forked=True, lease_seconds=0.4, poll_seconds=0.1) as (
+            service
+        ):
+            eventually(lambda: not service.running or service.at_rest(), "it dies or rests")
+            deaths += not service.running
+            assert deaths < 10
+    with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
+        jobs = {job["external_event_id"]: job for job in service.items("jobs")}
+    deadly = jobs.pop("evt_6")
+    assert (deadly["status"], deadly["failure_type"]) == ("failed", "exhausted")
+    assert (deadly["attempts"], deadly["last_error"]) == (2, BLAMED)
+    assert deaths == 3  # once in company, which blames nobody, and twice alone
+    assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
+    assert notes(direct) == dict.fromkeys(jobs, 1)
+
+
+def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
+    postgres_url: str, tmp_path: Path
+) -> None:
+    fast: dict[str, Any] = {"lease_seconds": 0.8, "poll_seconds": 0.1}
+    direct = Direct(postgres_url)
+    with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
+        wait = {"seconds": 1.7, "touch": str(tmp_path / "started")}
+        service.accept("evt_0", "blocking", wait)
+        for number in range(1, 8):
+            service.accept(f"evt_{number}", "plain", {})
+        with Work(MISCHIEF, postgres_url, "--workers", "1", forked=True, **fast) as first:
+            eventually((tmp_path / "started").exists, "it blocks")
+            with (
+                Work(MISCHIEF, postgres_url, forked=True, **fast) as second,
+                Work(MISCHIEF, postgres_url, forked=True, **fast) as third,
+            ):
+                service.wait_until_at_rest()
+                service.accept("evt_8", "plain", {})
+                service.wait_until_at_rest()
+                for worker in (first, second, third):
+                    worker.terminate()
+                assert [worker.wait() for worker in (first, second, third)] == [0, 0, 0]
+        jobs = {job["external_event_id"]: job for job in service.items("jobs")}
+    blocking = jobs.pop("evt_0")
+    assert (blocking["status"], blocking["failure_type"]) == ("failed", "exhausted")
+    assert (blocking["attempts"], blocking["last_error"]) == (2, BLAMED)
+    assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
+    assert notes(direct) == dict.fromkeys(jobs, 1)

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import uuid
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -103,7 +104,13 @@ async def claim(
 ) -> Claim:
     """Ask for work."""
     return await store.claim(
-        worker=worker, handlers=handlers, limit=limit, solo=solo, lease_seconds=60.0, ended=ended
+        token=uuid.uuid4().hex,
+        worker=worker,
+        handlers=handlers,
+        limit=limit,
+        solo=solo,
+        lease_seconds=60.0,
+        ended=ended,
     )
 
 

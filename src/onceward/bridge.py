@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine
@@ -10,6 +11,7 @@ from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
 from onceward.effect import Effects
+from onceward.errors import PermanentError
 from onceward.ports import Row
 from onceward.transaction import Parameters, Transaction
 
@@ -98,7 +100,7 @@ def _run(
 ) -> None:
     problem: BaseException | None = None
     try:
-        call()
+        _refuse_unrun(call())
     except StopIteration as error:
         problem = RuntimeError(f"the handler raised {error!r}")  # a future cannot hold it
     except BaseException as error:  # noqa: BLE001 - handed to whoever waits
@@ -114,6 +116,15 @@ def _run(
 
     if not loop.is_closed():
         loop.call_soon_threadsafe(resolve)
+
+
+def _refuse_unrun(result: object) -> None:
+    """A coroutine or a generator that was only made has done nothing: it must not count."""
+    if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
+        if not inspect.isasyncgen(result):
+            result.close()
+        message = f"the handler returned a {type(result).__name__} instead of running it"
+        raise PermanentError(message)
 
 
 def _handler_frame(frame: FrameType | None) -> FrameType | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Sequence
 from typing import Final
 
@@ -17,7 +18,7 @@ BATCH_LIMIT: Final = 200
 def batch_size(workers: int, mean_seconds: float) -> int:
     """How many jobs to have in hand, when one takes `mean_seconds` on average."""
     ahead = BATCH_SECONDS / mean_seconds if mean_seconds > 0 else BATCH_LIMIT
-    return int(min(BATCH_LIMIT, workers * max(1.0, ahead)))
+    return int(min(max(BATCH_LIMIT, workers), workers * max(1.0, ahead)))
 
 
 class Leases:
@@ -36,8 +37,10 @@ class Leases:
     async def claim(self, limit: int, *, solo: bool) -> Claim:
         """Ask for work, and say on the way which leases are over."""
         ended, self._ended = self._ended, []
+        token = uuid.uuid4().hex
         try:
             claim = await self._queue.claim(
+                token=token,
                 worker=self._worker,
                 handlers=self._handlers,
                 limit=limit,
@@ -46,7 +49,8 @@ class Leases:
                 ended=ended,
             )
         except BaseException:
-            self._ended += ended
+            # It may have been leased all the same; nobody will run it under this token.
+            self._ended += [*ended, token]
             raise
         if claim.lease:
             self._unsettled[claim.lease.token] = {job.id for job in claim.lease.jobs}

@@ -1,6 +1,7 @@
-"""The process's own clock: for signatures' time windows and for waiting, never for leases.
+"""The process's own clock: for signatures' time windows and for waiting.
 
-Everything that is stored or compared with what is stored uses the database's clock.
+Everything that is stored or compared with what is stored uses the database's clock. SQLite has none
+of its own: there, the one process that serves the file gives the time.
 """
 
 from __future__ import annotations

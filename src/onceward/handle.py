@@ -44,6 +44,8 @@ _log = logging.getLogger("onceward.handle")
 _GIVEN: Final = ("event", "tx", "effects")
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 _SETTLE_TRIES: Final = 5
+GRACE_SECONDS: Final = 5.0
+"""How long a handler may take to end when it is broken off."""
 
 HandlerFunction = Callable[..., Any]
 
@@ -109,6 +111,11 @@ def make_handler(
 
 
 def _signature_faults(function: HandlerFunction) -> Iterable[str]:
+    inner = inspect.unwrap(function)
+    if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
+        yield "it yields, so that calling it would not run it"
+    if inspect.iscoroutinefunction(inner) and not inspect.iscoroutinefunction(function):
+        yield "an async function is wrapped in a plain one, which would not await it"
     for parameter in inspect.signature(function).parameters.values():
         if parameter.name not in _GIVEN and parameter.default is parameter.empty:
             yield f"it asks for {parameter.name!r}; a handler is given {', '.join(_GIVEN)}"
@@ -238,20 +245,34 @@ def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) ->
 
 
 async def _within(handler: Handler, running: Running) -> None:
+    """Run a handler, for as long as it may. One that will not be broken off is left to itself."""
+    task = asyncio.create_task(_guarded(handler, running))
+    task.add_done_callback(_look_at)
     try:
-        async with asyncio.timeout(handler.timeout_seconds) as limit:
-            await running.finish()
-    except TimeoutError as error:
-        if limit.expired():
-            message = f"{handler.name} took longer than {handler.timeout_seconds:g} s"
-            raise HandlerTimeout(message) from error
-        raise
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is None or task.cancelling():  # the worker breaks it off
-            raise
+        await asyncio.wait({task}, timeout=handler.timeout_seconds)
+    finally:
+        is_late = not task.done()
+        if is_late:
+            task.cancel()
+            await asyncio.wait({task}, timeout=GRACE_SECONDS)
+    if is_late:
+        message = f"{handler.name} took longer than {handler.timeout_seconds:g} s"
+        raise HandlerTimeout(message)
+    if task.cancelled():
         message = f"{handler.name} was cancelled from inside"
-        raise OncewardError(message) from error
+        raise OncewardError(message)
+    task.result()
+
+
+async def _guarded(handler: Handler, running: Running) -> None:
+    try:
+        await running.finish()
     except SystemExit as error:
         message = f"{handler.name} tried to exit the process"
         raise PermanentError(message) from error
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Have seen how a task ended, also when nobody waits for it any more."""
+    if not task.cancelled():
+        task.exception()

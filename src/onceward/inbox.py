@@ -10,7 +10,6 @@ import random
 import secrets as random_secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from onceward.clock import SystemClock
@@ -35,7 +34,7 @@ from onceward.sources import Source, make_source
 from onceward.store.postgres import PostgresStore
 from onceward.store.sqlite import SqliteStore
 from onceward.transaction import Transaction, UnitOfWork
-from onceward.upkeep import keep
+from onceward.upkeep import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, repeat
 from onceward.worker import Worker
 
 _log = logging.getLogger("onceward.inbox")
@@ -217,7 +216,7 @@ class Service:
         self._clock = SystemClock()
         self.store = make_store(settings, failpoints, self._clock)
         self._recorder = Recorder(self.store, settings)
-        self._upkeep: asyncio.Task[None] | None = None
+        self._upkeep: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
         self.is_closed = False
         """Whether it was closed, or could not be opened: it cannot be opened again."""
@@ -227,33 +226,39 @@ class Service:
         async with self._opening:
             if self.is_closed:
                 raise StoreUnavailable("the inbox was closed")
-            if self._upkeep is None:
+            if not self._upkeep:
                 await self._open()
-                self._upkeep = asyncio.create_task(keep(self.store))
+                self._upkeep = [
+                    asyncio.create_task(repeat(self.store.upkeep, STORE_EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
+                ]
 
     async def _open(self) -> None:
         try:
             await self.store.open(serving=True)
-            routed = await self.store.register(
-                [INGEST_SOURCE, *self.sources], self._entries(), self._retired
-            )
-            self.unhandled = sorted(set(routed) - self.handlers.keys())
+            await self._register()
             await self._prepare()
-            self._tokens = {**await self.store.tokens(), **self._tokens}
+            self._tokens = self._tokens or await self.store.tokens()
         except BaseException:
             self.is_closed = True
             await self.store.close()
             raise
 
+    async def _register(self) -> None:
+        """Say what is handled here, and say it again and again while it is."""
+        sources = [INGEST_SOURCE, *self.sources]
+        routed = await self.store.register(sources, self._entries(), self._retired)
+        self.unhandled = sorted(set(routed) - self.handlers.keys())
+
     async def close(self) -> None:
         """Write what waits, and let go of the store."""
         self.is_closed = True
-        if self._upkeep is None:
+        if not self._upkeep:
             return
-        upkeep, self._upkeep = self._upkeep, None
-        upkeep.cancel()
-        with suppress(asyncio.CancelledError):
-            await upkeep
+        upkeep, self._upkeep = self._upkeep, []
+        for task in upkeep:
+            task.cancel()
+        await asyncio.gather(*upkeep, return_exceptions=True)
         await self._recorder.close()
         await self.store.close()
 

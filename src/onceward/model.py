@@ -176,7 +176,6 @@ class Lease:
 
     token: str
     jobs: tuple[Job, ...]
-    solo: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +203,14 @@ class Retry:
 
 
 @dataclass(frozen=True, slots=True)
+class Postpone:
+    """The store could not be used: no fault of the job, so nothing is counted."""
+
+    delay_seconds: float
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
 class Fail:
     """The attempt failed for good."""
 
@@ -211,7 +218,7 @@ class Fail:
     error: str
 
 
-Settlement = Done | Retry | Fail
+Settlement = Done | Retry | Postpone | Fail
 
 
 @dataclass(frozen=True)

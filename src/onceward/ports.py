@@ -21,6 +21,7 @@ from onceward.model import (
     JobItem,
     JobStatus,
     PageQuery,
+    Postpone,
     Receipt,
     Requeued,
     Retry,
@@ -74,6 +75,7 @@ class Queue(Protocol):
     async def claim(
         self,
         *,
+        token: str,
         worker: str,
         handlers: Sequence[str],
         limit: int,
@@ -83,7 +85,8 @@ class Queue(Protocol):
     ) -> Claim:
         """End the leases `ended`, rescue expired ones, and lease up to `limit` due jobs.
 
-        With `solo`, at most one job that must run alone; without it, none of these.
+        With `solo`, at most one job that must run alone; without it, none of these. The lease
+        goes by `token`, so that it can be ended also when the answer was lost.
         """
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
@@ -99,7 +102,7 @@ class Queue(Protocol):
         """Let go of jobs that were not started."""
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """End an attempt that failed. False when the lease was lost."""
 

@@ -24,11 +24,13 @@ _log = logging.getLogger("onceward.record")
 RETRY_AFTER: Final = (("retry-after", "2"),)
 
 
+Answer = asyncio.Future[Receipt]
+
+
 @dataclass(slots=True, eq=False)
 class _Waiting:
     arrival: Arrival
-    deadline: float
-    answer: asyncio.Future[Receipt]
+    answer: Answer
 
 
 class Recorder:
@@ -38,14 +40,14 @@ class Recorder:
         self._ledger = ledger
         self._settings = settings
         self._queue: deque[_Waiting] = deque()
-        self._unanswered: deque[_Waiting] = deque()
+        self._deadlines: deque[tuple[float, Answer]] = deque()
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
         self._timer: asyncio.TimerHandle | None = None
         self._refused = 0
 
-    def submit(self, arrival: Arrival) -> asyncio.Future[Receipt]:
+    def submit(self, arrival: Arrival) -> Answer:
         """Queue a delivery. The future has its receipt once it is durable.
 
         Raises RequestRefused (503) when too much waits already, and so does the future when the
@@ -58,11 +60,11 @@ class Recorder:
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._settings.answer_within_seconds
-        waiting = _Waiting(arrival, deadline, loop.create_future())
+        waiting = _Waiting(arrival, loop.create_future())
         self._held_events += 1
         self._held_bytes += len(arrival.body)
         self._queue.append(waiting)
-        self._unanswered.append(waiting)
+        self._deadlines.append((deadline, waiting.answer))
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire)
         if len(self._lanes) < self._ledger.lanes:
@@ -70,9 +72,9 @@ class Recorder:
         return waiting.answer
 
     async def close(self) -> None:
-        """Write what waits."""
-        while self._lanes:
-            await asyncio.gather(*self._lanes)
+        """Write what waits. Whoever still does after the time for an answer has had one."""
+        if self._lanes:
+            await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
         if self._timer is not None:
             self._timer.cancel()
 
@@ -142,12 +144,12 @@ class Recorder:
         """Answer what has waited too long, and look again when the next one will have."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._unanswered and (
-            self._unanswered[0].answer.done() or self._unanswered[0].deadline <= now
-        ):
-            _refuse([self._unanswered.popleft()], "slow", "The ledger is slow. Try again later.")
-        first = self._unanswered[0].deadline if self._unanswered else None
-        self._timer = None if first is None else loop.call_at(first, self._expire)
+        while self._deadlines and (self._deadlines[0][1].done() or self._deadlines[0][0] <= now):
+            _, answer = self._deadlines.popleft()
+            if not answer.done():
+                answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))
+        next_one = self._deadlines[0][0] if self._deadlines else None
+        self._timer = None if next_one is None else loop.call_at(next_one, self._expire)
 
 
 def refusal(code: str, message: str) -> RequestRefused:

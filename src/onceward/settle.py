@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from onceward.errors import OncewardError, PermanentError, RetryLater
-from onceward.model import Done, Fail, FailureType, Retry, Settlement
+from onceward.errors import OncewardError, PermanentError, RetryLater, StoreUnavailable
+from onceward.model import Done, Fail, FailureType, Postpone, Retry, Settlement
 from onceward.redact import redact
 from onceward.retry import RetryPolicy, backoff_seconds, is_transient
 
@@ -27,6 +27,8 @@ def settlement_of(
     if error is None:
         return Done()
     text = describe(error, secrets)
+    if isinstance(error, StoreUnavailable):
+        return Postpone(backoff_seconds(1, policy.base_seconds, policy.max_seconds, random), text)
     if not is_transient(error):
         return Fail(FailureType.PERMANENT, text)
     attempt = attempts + 1

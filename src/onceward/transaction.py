@@ -76,13 +76,15 @@ class UnitOfWork:
     async def __aexit__(self, *_: object) -> None:
         """Roll back what was not committed, and break off what still runs in it."""
         self._is_over = True
-        writer = self._writer
-        if writer is not None and writer is not asyncio.current_task():
-            writer.cancel()
-            await asyncio.wait([writer])
-        context, self._context = self._context, None
-        if context is not None:
-            await context.__aexit__(None, None, None)
+        try:
+            writer = self._writer
+            if writer is not None and writer is not asyncio.current_task():
+                writer.cancel()
+                await asyncio.wait([writer])
+        finally:
+            context, self._context = self._context, None
+            if context is not None:
+                await context.__aexit__(None, None, None)
 
     @asynccontextmanager
     async def _writing(self) -> AsyncIterator[None]:

@@ -12,7 +12,7 @@ from typing import Final
 from onceward.claim import Leases, batch_size
 from onceward.clock import Clock
 from onceward.errors import StoreError
-from onceward.handle import Handling
+from onceward.handle import GRACE_SECONDS, Handling
 from onceward.model import Job, Lease
 from onceward.ports import Queue
 from onceward.redact import redact
@@ -90,7 +90,8 @@ class Worker:
         while not self._stopping:
             size = batch_size(self._settings.workers, self._mean_seconds)
             must_wait = self._alone or self._solo_turn
-            if self._in_hand > (0 if must_wait else size // 2):
+            enough = 0 if must_wait else max(size // 2, self._settings.workers - 1)
+            if self._in_hand > enough:
                 return self._settings.poll_seconds
             try:
                 pause = await self._claim(size - self._in_hand)
@@ -133,9 +134,16 @@ class Worker:
             if is_settled:
                 self._leases.settled(lease, job.id)
             elif not self._stopping:  # a drain gives back what it breaks off
-                self._leases.abandon(lease)
+                await self._abandon(lease)
         seconds = self._clock.monotonic() - started
         self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
+
+    async def _abandon(self, lease: Lease) -> None:
+        """Let a lease expire of which a job could not be settled, and give back its other jobs."""
+        unstarted = [pair for pair in self._ready if pair[0] is lease]
+        self._ready = deque(pair for pair in self._ready if pair[0] is not lease)
+        await self._give_back(unstarted)
+        self._leases.abandon(lease)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         del self._running[task]
@@ -146,19 +154,24 @@ class Worker:
         self._wake.set()
 
     async def _listen(self) -> None:
-        async with aclosing(self._queue.announcements()) as announcements:
-            async for _ in announcements:
-                self._wake.set()
+        while True:
+            try:
+                async with aclosing(self._queue.announcements()) as announcements:
+                    async for _ in announcements:
+                        self._wake.set()
+            except Exception as error:  # noqa: BLE001 - polling goes on meanwhile
+                _log.error("announcements are not heard: %s", locate(error))
+            await asyncio.sleep(_STORE_PAUSE_SECONDS)
 
     async def _keep_leases(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_seconds / RENEWALS_A_LEASE)
             try:
-                lost = await self._leases.renew()
+                self._let_go(await self._leases.renew())
             except StoreError as error:
                 _log.warning("leases could not be prolonged: %s", redact(str(error)))
-            else:
-                self._let_go(lost)
+            except Exception as error:  # noqa: BLE001 - without renewals, every lease is lost
+                _log.error("leases could not be prolonged: %s", locate(error))
 
     def _let_go(self, lost: set[str]) -> None:
         """Break off what is no longer ours; it could not be committed anyway."""
@@ -178,7 +191,8 @@ class Worker:
         broken_off = dict(self._running)
         for task in broken_off:
             task.cancel()
-        await asyncio.gather(*broken_off, return_exceptions=True)
+        if broken_off:
+            await asyncio.wait(broken_off, timeout=2 * GRACE_SECONDS)
         await self._give_back(broken_off.values())
         with suppress(StoreError):
             await self._leases.end()

@@ -2,13 +2,14 @@
 
 import asyncio
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 
 from onceward.claim import Leases
 from onceward.errors import PermanentError
-from onceward.model import FailureType, HandlerEntry, JobStatus, Retry
-from onceward.ports import Store
+from onceward.model import Claim, FailureType, HandlerEntry, JobStatus, Retry
+from onceward.ports import Queue, Store
 from tests.direct import Direct
 from tests.factories import (
     ACT,
@@ -252,3 +253,28 @@ async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
     assert job.body is None
     with pytest.raises(PermanentError, match="no longer kept"):
         await store.load_body(job)
+
+
+async def test_a_lease_whose_answer_was_lost_is_ended_at_the_next_claim(store: Store) -> None:
+    class Interrupted(ConnectionError):
+        pass
+
+    class LosingAnswers:
+        def __init__(self) -> None:
+            self.loses = True
+
+        async def claim(self, **wanted: Any) -> Claim:
+            claimed = await store.claim(**wanted)
+            if self.loses:
+                raise Interrupted
+            return claimed
+
+    await record(store, arrival())
+    queue = LosingAnswers()
+    leases = Leases(cast("Queue", queue), worker="w", handlers=["credit"], lease_seconds=60.0)
+    with pytest.raises(Interrupted):
+        await leases.claim(10, solo=False)
+    queue.loses = False
+    held = (await leases.claim(10, solo=False)).lease
+    assert held is not None
+    assert [job.event_id for job in held.jobs] == ["evt_1"]

@@ -123,7 +123,13 @@ async def test_recording_waits_for_the_disk_although_claiming_does_not(postgres_
         await record(store, arrival("next"))
         held = (
             await store.claim(
-                worker="w", handlers=["credit"], limit=1, solo=False, lease_seconds=60.0, ended=[]
+                token="t",
+                worker="w",
+                handlers=["credit"],
+                limit=1,
+                solo=False,
+                lease_seconds=60.0,
+                ended=[],
             )
         ).lease
         assert held is not None

@@ -11,12 +11,15 @@ from tests.direct import Direct
 from tests.factories import (
     ACT,
     EVERYTHING,
+    arrival,
     arrivals,
     claim,
+    hold_on,
     job_item,
     lease,
     leased_job,
     opened,
+    record,
     working,
 )
 
@@ -48,7 +51,6 @@ async def test_jobs_that_must_run_alone_are_claimed_one_at_a_time(
     claims = [await claim(store, solo=True, limit=10) for _ in range(4)]
     assert [it.lease.jobs[0].id for it in claims if it.lease] == [job.id for job in held.jobs]
     assert [len(it.lease.jobs) for it in claims if it.lease] == [1, 1, 1]
-    assert all(it.lease.solo for it in claims if it.lease)
     assert [it.solo_waiting for it in claims] == [True, True, False, False]
 
 
@@ -56,7 +58,7 @@ async def test_jobs_that_need_not_run_alone_are_not_claimed_as_such(store: Store
     await store.record(arrivals(2))
     alone = await claim(store, solo=True)
     assert (alone.lease, alone.solo_waiting) == (None, False)
-    assert not (await lease(store)).solo
+    assert len((await lease(store)).jobs) == 2
 
 
 async def test_a_job_that_kills_its_worker_alone_is_blamed_and_parked(
@@ -226,3 +228,23 @@ async def test_a_settlement_behind_a_rescue_finds_its_lease_gone(postgres_url: s
                 await settling
         assert direct.count("probe") == 0
         assert await zombie.job_status(job.id) is JobStatus.QUEUED
+
+
+async def test_a_job_that_is_settled_while_it_is_rescued_stays_settled(postgres_url: str) -> None:
+    direct = Direct(postgres_url)
+    async with opened(postgres_url) as store:
+        for is_solo in (False, True):
+            await record(store, arrival(f"solo-{is_solo}"))
+            held = await lease(store)
+            (job,) = held.jobs
+            direct.rows(f"UPDATE onceward.jobs SET solo = {is_solo} WHERE id = {job.id}")  # noqa: S608 - our own
+            direct.expire_leases()
+            with direct.connection() as connection:
+                connection.execute(
+                    "UPDATE onceward.jobs SET status = 'done', finished_at = now() WHERE id = %s",
+                    (job.id,),
+                )
+                rescuing = await hold_on(claim(store))  # it has seen the job queued, and waits
+            await rescuing
+            item = await job_item(store, job.id)
+            assert (item.status, item.attempts) == (JobStatus.DONE, 0)

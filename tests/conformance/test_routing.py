@@ -105,12 +105,34 @@ async def test_a_retired_handler_gets_no_more_jobs_and_keeps_those_it_has(store:
     assert len((await lease(store)).jobs) == 1
 
 
-async def test_registering_again_replaces_what_a_handler_wants(store: Store) -> None:
-    changed = HandlerEntry("credit", 7, (Route("invoice.voided"),))
-    assert await store.register(SOURCES, [changed], []) == ["credit", "notify"]
+CHANGED = HandlerEntry("credit", 7, (Route("invoice.voided"),))
+
+
+async def test_while_two_versions_of_a_handler_run_what_either_wants_makes_a_job(
+    store: Store,
+) -> None:
+    assert await store.register(SOURCES, [CHANGED], []) == ["credit", "notify"]
+    await record(store, arrival("a"), arrival("b", type="invoice.voided"))
+    items = await store.jobs(EVERYTHING)
+    assert {(item.external_event_id, item.max_attempts) for item in items} == {("a", 7), ("b", 7)}
+
+
+async def test_what_only_a_version_of_long_ago_wanted_is_forgotten(
+    store: Store, direct: Direct
+) -> None:
+    direct.rows(f"UPDATE onceward.routes SET seen_at = {direct.past}")  # noqa: S608 - our own
+    await store.register(SOURCES, [CHANGED], [])
     await record(store, arrival("a"), arrival("b", type="invoice.voided"))
     (item,) = await store.jobs(EVERYTHING)
-    assert (item.external_event_id, item.max_attempts) == ("b", 7)
+    assert item.external_event_id == "b"
+
+
+async def test_a_handler_that_nobody_has_keeps_getting_jobs(store: Store, direct: Direct) -> None:
+    direct.rows(f"UPDATE onceward.routes SET seen_at = {direct.past}")  # noqa: S608 - our own
+    await store.register(SOURCES, [HandlerEntry("notify", 3, (Route("order.*"),))], [])
+    await record(store, arrival("a"))
+    (item,) = await store.jobs(EVERYTHING)
+    assert item.handler == "credit"
 
 
 async def test_registering_the_same_twice_changes_nothing(

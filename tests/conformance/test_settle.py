@@ -12,6 +12,7 @@ from onceward.model import (
     Fail,
     FailureType,
     JobStatus,
+    Postpone,
     ProcessingState,
     Retry,
 )
@@ -262,3 +263,17 @@ async def test_an_event_with_several_jobs_is_over_when_the_last_one_is(store: St
     await store.settle_done(held.token, held.jobs[0].id)
     (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
     assert event.processing_state is ProcessingState.SUCCEEDED
+
+
+async def test_a_job_that_the_store_could_not_run_is_put_off_and_nothing_is_counted(
+    store: Store, direct: Direct
+) -> None:
+    token, job = await leased_job(store)
+    assert await store.settle_error(token, job.id, Postpone(30.0, "no connection"), 0.1)
+    item = await job_item(store, job.id)
+    assert (item.status, item.attempts, item.last_error) == (JobStatus.QUEUED, 0, "no connection")
+    assert direct.count("onceward.attempts") == 0
+    assert (await claim(store)).lease is None
+    direct.make_due()
+    assert [it.id for it in (await lease(store)).jobs] == [job.id]
+    assert not await store.settle_error(token, job.id, Postpone(30.0, "late"), 0.1)

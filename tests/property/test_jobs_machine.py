@@ -219,7 +219,6 @@ class JobsMachine(RuleBasedStateMachine):
         assert taken <= due
         assert len(taken) == min(1 if solo else limit, len(due))
         if claimed.lease:
-            assert claimed.lease.solo is solo
             self.model.leases[claimed.lease.token] = ModelLease(taken)
             self.leased += [(claimed.lease.token, job) for job in sorted(taken)]
             for job in claimed.lease.jobs:

@@ -20,6 +20,8 @@ _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
 )
 
+_FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+
 # A page that the user opened by hand, one of our own, or no browser at all.
 _OWN_SITES: Final = (None, b"none", b"same-origin")
 
@@ -67,6 +69,9 @@ class Access:
     def authenticate(self, headers: Headers) -> str:
         """The name behind a request. Raises RequestRefused (401 or, where open, 403)."""
         if self._dev:
+            if any(headers.joined(name) is not None for name in _FORWARDED):
+                message = "This came through a proxy; --dev is for this machine only."
+                raise RequestRefused(403, "forwarded", message)
             _check_own(headers, hosts=())
             return DEV_NAME
         kind, _, token = (headers.get(b"authorization") or b"").partition(b" ")

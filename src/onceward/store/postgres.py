@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
@@ -14,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from onceward.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
 from onceward.failpoints import Failpoints
-from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Receipt, Retry
+from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Postpone, Receipt, Retry
 from onceward.ports import Row
 from onceward.settings import Settings
 from onceward.sqltext import Sql, parse
@@ -26,6 +25,7 @@ from onceward.store.postgres_link import (
     Line,
     conninfo,
     is_hung_up,
+    is_lost,
     run,
     run_at_once,
     trouble,
@@ -39,6 +39,7 @@ from onceward.store.shared import (
     Run,
     SharedStore,
     error_parameters,
+    error_statement,
     refuse_weak,
 )
 
@@ -163,6 +164,7 @@ class PostgresStore(SharedStore):
     async def claim(
         self,
         *,
+        token: str,
         worker: str,
         handlers: Sequence[str],
         limit: int,
@@ -171,7 +173,6 @@ class PostgresStore(SharedStore):
         ended: Sequence[str],
     ) -> Claim:
         """End the leases `ended`, rescue expired ones, and lease up to `limit` due jobs."""
-        token = uuid.uuid4().hex
         parameters = {
             "token": token,
             "worker": worker,
@@ -193,7 +194,7 @@ class PostgresStore(SharedStore):
             self._failpoints.reach("claim.leased")
             jobs = await self._load(connection, leased[0]["jobs"]) if leased else ()
         return Claim(
-            lease=Lease(token, jobs, solo) if jobs else None,
+            lease=Lease(token, jobs) if jobs else None,
             solo_waiting=outlook["solo_waiting"],
             next_due_seconds=outlook["next_due_seconds"],
         )
@@ -222,11 +223,11 @@ class PostgresStore(SharedStore):
             await run(connection, self._queries.one("give_back"), parameters)
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """End an attempt that failed. False when the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)
-        landed = await self._write("settle_error", parameters)
+        landed = await self._write(error_statement(settlement), parameters)
         self._failpoints.reach("settle.committed")
         return landed
 
@@ -330,6 +331,8 @@ class PostgresStore(SharedStore):
             try:
                 return bool(await run(connection, self._queries.one(name), parameters))
             except psycopg.Error as error:
+                if is_lost(error):
+                    await connection.close()
                 raise trouble(error) from error
 
     @asynccontextmanager

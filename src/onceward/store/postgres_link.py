@@ -76,10 +76,15 @@ async def connect(info: str) -> Connection:
 def trouble(error: psycopg.Error, *, sent: bool = True) -> StoreError:
     """Say what an error of the driver means for what was asked. `sent`: it may have been done."""
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
-    if not isinstance(error, LOST):
+    if not is_lost(error):
         return Unwritable(text)
-    is_lost = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
-    return OutcomeUnknown(text) if sent and is_lost else StoreUnavailable(text)
+    in_commit = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    return OutcomeUnknown(text) if sent and in_commit else StoreUnavailable(text)
+
+
+def is_lost(error: psycopg.Error) -> bool:
+    """Whether the connection is of no more use: gone, or with a server that became a standby."""
+    return isinstance(error, (*LOST, psycopg.errors.ReadOnlySqlTransaction))
 
 
 async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
@@ -126,21 +131,24 @@ class Line:
     async def use(self) -> AsyncIterator[Connection]:
         """Have the connection for oneself. Errors of the driver come out as StoreErrors."""
         async with self._lock:
-            if self._connection is not None and (
-                self._connection.closed or is_hung_up(self._connection)
-            ):
-                await self._drop()
-            if self._connection is None:
-                self._connection = await connect(self._info)
             try:
-                yield self._connection
+                yield await self._usable()
             except psycopg.Error as error:
-                if isinstance(error, LOST):
+                if is_lost(error):
                     await self._drop()
                 raise trouble(error) from error
             except BaseException:
                 await self._drop()
                 raise
+
+    async def _usable(self) -> Connection:
+        if self._connection is not None and (
+            self._connection.closed or is_hung_up(self._connection)
+        ):
+            await self._drop()
+        if self._connection is None:
+            self._connection = await connect(self._info)
+        return self._connection
 
     async def close(self) -> None:
         """Let go of the connection."""

@@ -11,7 +11,7 @@ from psycopg.pq import TransactionStatus
 
 from onceward.errors import LeaseLost, TransactionMisuse
 from onceward.failpoints import Failpoints
-from onceward.ports import Rows
+from onceward.ports import Row, Rows
 from onceward.sqltext import Sql
 from onceward.store.postgres_link import Connection, run, trouble
 from onceward.store.queries import Queries
@@ -45,16 +45,26 @@ class PostgresSession:
         lowered = statement.text.lower()
         if statement.keyword not in _PLAIN or any(word in lowered for word in _LEAKS):
             self.leaks = True
-        cursor = await self._connection.execute(statement.pyformat.encode(), parameters)
+        cursor = await self._execute(statement, parameters)
         rows = await cursor.fetchall() if cursor.description else []
         return Rows(rows, max(cursor.rowcount, 0))
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. True for the first, over all events."""
         parameters = {"job": job, "key": key, "reference": reference}
-        rows = await run(self._connection, self._queries.one("effect_once"), parameters)
+        cursor = await self._execute(self._queries.one("effect_once"), parameters)
+        rows = await cursor.fetchall()
         self._failpoints.reach("effect.written")
         return bool(rows)
+
+    async def _execute(
+        self, statement: Sql, parameters: Mapping[str, Any]
+    ) -> psycopg.AsyncCursor[Row]:
+        try:
+            return await self._connection.execute(statement.pyformat.encode(), parameters)
+        except psycopg.errors.ReadOnlySqlTransaction:
+            await self._connection.close()  # its server became a standby: find the new one
+            raise
 
     async def settle(self, token: str, job: int) -> None:
         """Write the job's done. Raises LeaseLost, or TransactionMisuse if the handler ended it."""

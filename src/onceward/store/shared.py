@@ -23,6 +23,7 @@ from onceward.model import (
     JobStatus,
     Outcome,
     PageQuery,
+    Postpone,
     ProcessingState,
     Requeued,
     Retry,
@@ -33,6 +34,9 @@ INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a batch of them fits in memory."""
 
 RESCUE_DELAY_SECONDS: Final = 1.0
+STALE_ROUTE_SECONDS: Final = 600.0
+"""How long a route is kept that no process has any more. They renew theirs every minute."""
+
 ENDED_BY_HANDLER: Final = "the handler ended its transaction by itself; only its return may do that"
 WORKER_DIED: Final = "The worker died while it ran this job alone"
 
@@ -76,7 +80,7 @@ class SharedStore(ABC):
                     "add_handler", name=handler.name, max_attempts=handler.max_attempts
                 )
                 self._handler_ids[handler.name] = row["id"]
-                await _replace_routes(run, handler, row["id"])
+                await _keep_routes(run, handler, row["id"])
             return [row["name"] for row in await run("routed_handlers")]
 
     async def load_body(self, job: Job) -> bytes:
@@ -173,12 +177,19 @@ def refuse_weak(weak: Sequence[str], *, allowed: bool) -> None:
         raise ConfigurationError([*(f"{fault}." for fault in weak), advice])
 
 
+def error_statement(settlement: Retry | Postpone | Fail) -> str:
+    """The name of the statement that ends an attempt so."""
+    return "postpone" if isinstance(settlement, Postpone) else "settle_error"
+
+
 def error_parameters(
-    token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+    token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
 ) -> dict[str, Any]:
-    """The parameters of ``settle_error``."""
+    """The parameters of the statement that ends an attempt so."""
     outcome: dict[str, Any]
     match settlement:
+        case Postpone(delay_seconds=delay_seconds):
+            outcome = {"delay_seconds": delay_seconds}
         case Retry(delay_seconds=delay_seconds):
             outcome = {"status": "queued", "delay_seconds": delay_seconds, "failure_type": None}
         case Fail(failure_type=failure_type):
@@ -192,8 +203,12 @@ def error_parameters(
     }
 
 
-async def _replace_routes(run: Run, handler: HandlerEntry, key: int) -> None:
-    await run("drop_routes", name=handler.name)
+async def _keep_routes(run: Run, handler: HandlerEntry, key: int) -> None:
+    """Add our routes to those of other versions of the handler, and forget long unused ones.
+
+    While two versions run side by side, whatever either of them wants makes a job.
+    """
+    await run("drop_stale_routes", handler=key, stale_seconds=STALE_ROUTE_SECONDS)
     for route in handler.routes:
         await run(
             "add_route",

@@ -7,7 +7,6 @@ import fcntl
 import functools
 import json
 import sqlite3
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import IO, Any, Final, TypeVar
 from onceward.clock import Clock
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.failpoints import Failpoints
-from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Receipt, Retry
+from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Postpone, Receipt, Retry
 from onceward.ports import Row
 from onceward.settings import Settings
 from onceward.store import sqlite_link as link
@@ -29,6 +28,7 @@ from onceward.store.shared import (
     Run,
     SharedStore,
     error_parameters,
+    error_statement,
     refuse_weak,
 )
 from onceward.store.sqlite_session import SqliteSession
@@ -159,6 +159,7 @@ class SqliteStore(SharedStore):
     async def claim(
         self,
         *,
+        token: str,
         worker: str,
         handlers: Sequence[str],
         limit: int,
@@ -167,7 +168,6 @@ class SqliteStore(SharedStore):
         ended: Sequence[str],
     ) -> Claim:
         """End the leases `ended`, rescue expired ones, and lease up to `limit` due jobs."""
-        token = uuid.uuid4().hex
         values = {
             **self._rescue(),
             "expired_before": self._now(),
@@ -189,7 +189,7 @@ class SqliteStore(SharedStore):
             ids = {"jobs": leased[0]["jobs"] if leased else "[]"}
             jobs = link.run(connection, self._queries("load_jobs"), {**values, **ids})
             return Claim(
-                lease=Lease(token, tuple(Job(**row) for row in jobs), solo) if jobs else None,
+                lease=Lease(token, tuple(Job(**row) for row in jobs)) if jobs else None,
                 solo_waiting=bool(outlook["solo_waiting"]),
                 next_due_seconds=outlook["next_due_seconds"],
             )
@@ -218,11 +218,11 @@ class SqliteStore(SharedStore):
         self._announced.set()
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """End an attempt that failed. False when the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)
-        landed = bool(await self._write("settle_error", **parameters))
+        landed = bool(await self._write(error_statement(settlement), **parameters))
         self._failpoints.reach("settle.committed")
         return landed
 

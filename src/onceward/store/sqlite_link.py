@@ -104,6 +104,8 @@ class Thread:
             return future
 
         def task(connection: sqlite3.Connection) -> None:
+            if future.cancelled():  # nobody waits for it any more
+                return
             result: T | None = None
             problem: BaseException | None = None
             try:

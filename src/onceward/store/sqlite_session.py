@@ -20,6 +20,8 @@ T = TypeVar("T")
 IDLE_SECONDS: Final = 0.25
 """How long a handler may wait for other things while it holds the transaction, all in all."""
 
+LATE_SECONDS: Final = 0.1
+
 STATEMENT_SECONDS: Final = 2.0
 """How long one of its statements may run."""
 
@@ -151,6 +153,11 @@ class SqliteSession:
             self._idle_left = max(0.0, self._idle_left - (self._loop.time() - self._idle_since))
 
     def _expire(self) -> None:
+        late = self._loop.time() - self._idle_since - self._idle_left
+        if late > LATE_SECONDS:  # the loop was blocked: it is not this handler that waited
+            self._idle_since = self._loop.time()
+            self._timer = self._loop.call_later(self._idle_left, self._expire)
+            return
         self._held = TransactionHeld(
             f"held SQLite's only write transaction for over {IDLE_SECONDS * 1000:.0f} ms while it "
             f"waited at {self._whereabouts()}: wait first, then write"

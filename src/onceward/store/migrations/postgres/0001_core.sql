@@ -13,12 +13,15 @@ CREATE TABLE onceward.handlers (
     max_attempts integer NOT NULL
 );
 
--- What each handler wants: a type, or the beginning of one, from any source or from one.
+-- What each handler wants: a type, or the beginning of one, from any source (0) or from one. The
+-- processes that have the handler say so again and again.
 CREATE TABLE onceward.routes (
     handler integer NOT NULL REFERENCES onceward.handlers,
-    source integer REFERENCES onceward.sources,
+    source integer NOT NULL,
     type text COLLATE "C" NOT NULL,
-    is_prefix boolean NOT NULL
+    is_prefix boolean NOT NULL,
+    seen_at timestamptz NOT NULL,
+    PRIMARY KEY (handler, source, type, is_prefix)
 );
 
 -- One row for each event, for as long as it must be recognised. An event's id is the id of its

@@ -17,13 +17,16 @@ CREATE TABLE onceward_handlers (
     max_attempts INTEGER NOT NULL
 );
 
--- What each handler wants: a type, or the beginning of one, from any source or from one.
+-- What each handler wants: a type, or the beginning of one, from any source (0) or from one. The
+-- processes that have the handler say so again and again.
 CREATE TABLE onceward_routes (
     handler INTEGER NOT NULL REFERENCES onceward_handlers (id),
-    source INTEGER REFERENCES onceward_sources (id),
+    source INTEGER NOT NULL,
     type TEXT NOT NULL,
-    is_prefix INTEGER NOT NULL
-);
+    is_prefix INTEGER NOT NULL,
+    seen_at INTEGER NOT NULL,
+    PRIMARY KEY (handler, source, type, is_prefix)
+) WITHOUT ROWID;
 
 -- One row for each event, for as long as it must be recognised. An event's id is the id of its
 -- first delivery; the deliveries that follow take theirs from the same counter.

@@ -11,7 +11,7 @@ WITH arrived AS MATERIALIZED (
     SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts
     FROM (SELECT DISTINCT source, type FROM arrived) AS kind
     JOIN onceward.routes r
-        ON (r.source IS NULL OR r.source = kind.source)
+        ON r.source IN (0, kind.source)
         AND CASE WHEN r.is_prefix THEN starts_with(kind.type, r.type) ELSE kind.type = r.type END
     JOIN onceward.handlers h ON h.id = r.handler
 ), recorded AS (
@@ -37,8 +37,8 @@ WITH arrived AS MATERIALIZED (
 ), woken AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
 )
-SELECT position, id AS event, (SELECT count(*) FROM woken) AS woken
-FROM recorded JOIN arrived USING (id)
+SELECT position, id AS event
+FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 
 -- name: record_again
 -- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.

@@ -16,9 +16,18 @@ DELETE FROM onceward.routes
 WHERE handler = (SELECT id FROM onceward.handlers WHERE name = :name)
 
 -- name: add_route
--- Say which events a handler wants.
-INSERT INTO onceward.routes (handler, source, type, is_prefix)
-VALUES (:handler, (SELECT id FROM onceward.sources WHERE name = :source), :type, :is_prefix)
+-- Say which events a handler wants, or that it still does. Source 0 stands for any.
+INSERT INTO onceward.routes (handler, source, type, is_prefix, seen_at)
+VALUES (
+    :handler, COALESCE((SELECT id FROM onceward.sources WHERE name = :source), 0), :type,
+    :is_prefix, clock_timestamp()
+)
+ON CONFLICT (handler, source, type, is_prefix) DO UPDATE SET seen_at = EXCLUDED.seen_at
+
+-- name: drop_stale_routes
+-- Forget what a handler wanted in a version that no process has run for a while.
+DELETE FROM onceward.routes
+WHERE handler = :handler AND seen_at < clock_timestamp() - :stale_seconds * interval '1 second'
 
 -- name: routed_handlers
 -- The handlers for which jobs are made.

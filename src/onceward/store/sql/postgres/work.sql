@@ -15,7 +15,9 @@ WITH expired AS MATERIALIZED (
     CROSS JOIN LATERAL unnest(expired.jobs) AS held (id)
     JOIN onceward.jobs j ON j.id = held.id AND j.status = 'queued'
 ), marked AS (
-    UPDATE onceward.jobs j SET solo = true FROM stranded s WHERE j.id = s.id AND NOT s.solo
+    -- The status is asked for again: a job may have been settled since the snapshot was taken.
+    UPDATE onceward.jobs j SET solo = true FROM stranded s
+    WHERE j.id = s.id AND j.status = 'queued' AND NOT s.solo
 ), blamed AS (
     UPDATE onceward.jobs j
     SET attempts = j.attempts + 1,
@@ -25,7 +27,7 @@ WITH expired AS MATERIALIZED (
                            ELSE clock_timestamp() END,
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',
         last_error = :error
-    FROM stranded s WHERE j.id = s.id AND s.solo
+    FROM stranded s WHERE j.id = s.id AND j.status = 'queued' AND s.solo
     RETURNING j.id, j.attempts, s.worker, s.until
 ), noted AS (
     INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
@@ -154,6 +156,18 @@ SELECT
     id, attempts, worker, clock_timestamp() - :elapsed_seconds * interval '1 second',
     clock_timestamp(), :error
 FROM settled, fence
+RETURNING 1 AS landed
+
+-- name: postpone
+-- Put off a job that could not be run because of the store itself; nothing is counted.
+WITH fence AS (
+    UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
+    WHERE token = :token AND :job::bigint = ANY(jobs)
+    RETURNING 1
+)
+UPDATE onceward.jobs
+SET available_at = clock_timestamp() + :delay_seconds * interval '1 second', last_error = :error
+WHERE id = :job AND status = 'queued' AND EXISTS (SELECT 1 FROM fence)
 RETURNING 1 AS landed
 
 -- name: effect_once

@@ -1,5 +1,5 @@
 -- name: events_page
--- Events, the newest first. Each filter drives from an index; the state is computed for few.
+-- Events, the newest first. Each filter drives from an index, but for the one that most events pass.
 WITH held AS (
     SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
 )

@@ -7,7 +7,7 @@ SELECT
     :id, :now, :source,
     EXISTS (
         SELECT 1 FROM onceward_routes r
-        WHERE (r.source IS NULL OR r.source = :source)
+        WHERE r.source IN (0, :source)
         AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type
                  ELSE :type = r.type END
     ),
@@ -20,9 +20,9 @@ INSERT INTO onceward_jobs (event, received_at, available_at, created_at, handler
 SELECT DISTINCT :id, :now, :now, :now, h.id, h.max_attempts
 FROM onceward_routes r JOIN onceward_handlers h ON h.id = r.handler
 WHERE changes() = 1
-AND (r.source IS NULL OR r.source = :source)
+AND r.source IN (0, :source)
 AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END;
-SELECT id AS event, routed AS woken FROM onceward_events WHERE id = :id
+SELECT id AS event FROM onceward_events WHERE id = :id
 
 -- name: record_again
 -- Record one arrival that has been seen before: a duplicate or a conflict, counted, and a row for

@@ -121,6 +121,19 @@ SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) 
 WHERE changes() = 1 AND token = :token
 RETURNING 1 AS landed
 
+-- name: postpone
+-- Put off a job that could not be run because of the store itself; nothing is counted.
+UPDATE onceward_jobs
+SET available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER), last_error = :error
+WHERE id = :job AND status = 'queued' AND EXISTS (
+    SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS held
+    WHERE l.token = :token AND held.value = :job
+);
+UPDATE onceward_leases
+SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) WHERE value <> :job)
+WHERE changes() = 1 AND token = :token
+RETURNING 1 AS landed
+
 -- name: effect_once
 -- Mark an effect as done, unless it is.
 INSERT INTO onceward_effects (job, created_at, updated_at, idempotency_key, reference, status)

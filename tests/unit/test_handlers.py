@@ -1,0 +1,77 @@
+"""Handlers are checked when they are defined, and none that did not run counts as done."""
+
+import asyncio
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from onceward import Event, Inbox
+from onceward.bridge import Running
+from onceward.claim import BATCH_LIMIT, batch_size
+from onceward.errors import ConfigurationError, PermanentError
+
+
+def plain_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+async def coroutine(event: Event[Any]) -> None:
+    pass
+
+
+def generator(event: Event[Any]) -> Iterator[None]:
+    yield
+
+
+async def async_generator(event: Event[Any]) -> AsyncIterator[None]:
+    yield
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [
+        (generator, "it yields"),
+        (async_generator, "it yields"),
+        (plain_wrapper(coroutine), "wrapped in a plain one"),
+        (lambda nothing: None, "it asks for 'nothing'"),
+    ],
+)
+def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=fault):
+        Inbox().on("*", name="handler")(function)
+
+
+@pytest.mark.parametrize("function", [coroutine, generator, async_generator])
+async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
+    with pytest.raises(PermanentError, match="instead of running it"):
+        await Running(functools.partial(function, None), is_async=False).finish()
+
+
+async def test_a_thread_may_end_with_any_error() -> None:
+    def stop() -> None:
+        raise StopIteration
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await asyncio.wait_for(Running(stop, is_async=False).finish(), 5.0)
+
+
+@pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
+def test_a_text_that_is_no_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(ConfigurationError, match="pattern"):
+        Inbox().on(pattern)(coroutine)
+
+
+@pytest.mark.parametrize(
+    ("workers", "mean_seconds", "size"),
+    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, BATCH_LIMIT), (500, 10.0, 500)],
+)
+def test_slow_handlers_are_claimed_for_one_by_one_and_quick_ones_ahead(
+    workers: int, mean_seconds: float, size: int
+) -> None:
+    assert size == batch_size(workers, mean_seconds)

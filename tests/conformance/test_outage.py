@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import psycopg
 import pytest
 
-from onceward.errors import StoreError
+from onceward.errors import StoreError, StoreUnavailable
 from onceward.model import JobStatus, Outcome, Retry
 from tests.direct import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened, record, working
@@ -122,3 +122,18 @@ async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str
     assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
     tables = ("onceward.events", "onceward.payloads", "onceward.jobs")
     assert [direct.count(table) for table in tables] == [6, 6, 6]
+
+
+async def test_a_server_that_became_a_standby_is_left_for_the_new_one(postgres_url: str) -> None:
+    direct = Direct(postgres_url)
+    name = direct.value("SELECT current_database()")
+    async with opened(postgres_url) as store:
+        direct.rows(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        for _ in range(store.lanes):
+            with pytest.raises(StoreUnavailable):
+                await record(store, arrival())
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        for _ in range(store.lanes):
+            await record(store, arrival())

@@ -205,6 +205,18 @@ def test_with_tokens_of_ones_own_or_in_dev_none_is_made(
     assert second.direct.count("onceward.tokens") == 0
 
 
+def test_with_tokens_of_ones_own_the_one_that_was_made_is_worth_nothing(
+    sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = serve(sqlite_url, dev=False)
+    assert first.token is not None
+    first.close()
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
+    second = serve(sqlite_url, dev=False)
+    assert second.http.get("/admin/events", headers=bearer(first.token)).status_code == 401
+    assert second.http.get("/admin/events", headers=bearer(TOKEN)).status_code == 200
+
+
 # What --dev opens, and to whom.
 
 OWN = [
@@ -273,6 +285,13 @@ def test_dev_is_closed_to_other_names_and_other_sites(
         assert response.status_code == 403
         assert response.json()["error"] in ("foreign_host", "foreign_origin")
     assert shared.rows() == before
+
+
+@pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"])
+def test_dev_is_closed_to_what_comes_through_a_proxy(shared: Running, name: str) -> None:
+    for method, path, body in GUARDED:
+        response = shared.http.request(method, path, json=body, headers={name: "203.0.113.7"})
+        assert (response.status_code, response.json()["error"]) == (403, "forwarded")
 
 
 def test_dev_wants_one_host(shared: Running) -> None:

@@ -18,10 +18,10 @@ from onceward.failpoints import Failpoints
 from onceward.handle import Handler, HandlerFunction, Handling, make_handler
 from onceward.http.access import Access, parse_tokens, token_hash
 from onceward.http.admin import ADMIN, AdminApi
-from onceward.http.answers import Receive, Scope, Send, refusal
-from onceward.http.ingest import IngestApp, route_path
+from onceward.http.answers import Receive, Scope, Send, answer, refusal
+from onceward.http.ingest import INGEST, IngestApp, route_path
 from onceward.model import INGEST_SOURCE, HandlerEntry
-from onceward.operate import Operator
+from onceward.operate import LISTS, Operator
 from onceward.ports import Store
 from onceward.receive import Receiver
 from onceward.record import Recorder
@@ -43,6 +43,11 @@ F = TypeVar("F", bound=HandlerFunction)
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Preparation = Callable[[Transaction], Awaitable[None]]
 
+WELCOME: Final = {
+    "message": "Onceward is running. Post events, then look at what happened.",
+    "post": INGEST,
+    "look": [f"{ADMIN}/{kind}" for kind in LISTS],
+}
 FIRST_HOLDER: Final = "admin"
 """Whose token is made at the first start."""
 
@@ -301,6 +306,9 @@ class Service:
         ingest, admin = self.ingest_app(), self.admin_app(prefix=ADMIN)
 
         async def route(scope: Scope, receive: Receive, send: Send) -> None:
+            if self.dev and scope["path"] == "/":
+                await answer(200, WELCOME).send(send)
+                return
             is_admin = scope["path"].startswith(f"{ADMIN}/")
             await (admin if is_admin else ingest)(scope, receive, send)
 

@@ -294,6 +294,12 @@ def test_dev_is_closed_to_what_comes_through_a_proxy(shared: Running, name: str)
         assert (response.status_code, response.json()["error"]) == (403, "forwarded")
 
 
+def test_dev_tells_a_visitor_where_to_go(shared: Running, closed: Running) -> None:
+    told = shared.http.get("/").json()
+    assert (told["post"], "/admin/jobs" in told["look"]) == ("/events/ingest", True)
+    assert closed.http.get("/").status_code == 404
+
+
 def test_dev_wants_one_host(shared: Running) -> None:
     with shared.raw() as connection:
         lines = b"host: localhost\r\n"

@@ -194,8 +194,9 @@ class Worker:
         if broken_off:
             await asyncio.wait(broken_off, timeout=2 * GRACE_SECONDS)
         await self._give_back(broken_off.values())
-        with suppress(StoreError):
-            await self._leases.end()
+        with suppress(StoreError, TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._leases.end()
 
     async def _give_back(self, pairs: Iterable[tuple[Lease, Job]]) -> None:
         jobs: dict[str, list[int]] = defaultdict(list)
@@ -205,6 +206,7 @@ class Worker:
             jobs[lease.token].append(job.id)
         for token, lease in leases.items():
             try:
-                await self._leases.give_back(lease, jobs[token])
-            except StoreError as error:
+                async with asyncio.timeout(GRACE_SECONDS):
+                    await self._leases.give_back(lease, jobs[token])
+            except (StoreError, TimeoutError) as error:
                 _log.warning("jobs could not be given back: %s", redact(str(error)))

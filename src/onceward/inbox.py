@@ -306,7 +306,7 @@ class Service:
         ingest, admin = self.ingest_app(), self.admin_app(prefix=ADMIN)
 
         async def route(scope: Scope, receive: Receive, send: Send) -> None:
-            if self.dev and scope["path"] == "/":
+            if self.dev and scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
                 await answer(200, WELCOME).send(send)
                 return
             is_admin = scope["path"].startswith(f"{ADMIN}/")

@@ -395,10 +395,10 @@ def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(shared: 
 def test_a_flood_of_refusals_does_not_fill_the_log(
     nothing_recorded: Running, caplog: pytest.LogCaptureFixture
 ) -> None:
-    time.sleep(1.05)
+    time.sleep(1.05)  # past the second of an earlier test's line
     for _ in range(50):
         nothing_recorded.http.post("/webhooks/nobody")
-    time.sleep(1.05)
+    time.sleep(1.05)  # past the silence that the first line began
     nothing_recorded.http.post("/webhooks/nobody")
     lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
     assert len(lines) == 2

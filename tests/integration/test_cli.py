@@ -410,7 +410,7 @@ def test_the_log_is_json_and_holds_no_secret(folder: Path) -> None:
         body = b'{"id":"evt_1","name":"a-private-thing"}'
         for path in ("/webhooks/stripe", "/webhooks/%0a%1b[31m"):
             httpx.post(running.address + path, content=body, headers={"stripe-signature": "v1=x"})
-            time.sleep(1.05)
+            time.sleep(1.05)  # such lines are written once a second
         assert running.end() == 0
         lines = [json.loads(line) for line in running.log.splitlines()]
     assert [line["message"] for line in lines] == [

@@ -4,8 +4,15 @@ from typing import Any
 import psycopg
 import pytest
 
-from onceward.errors import HandlerTimeout, MalformedPayload, PermanentError, RetryLater
-from onceward.model import Done, Fail, FailureType, Retry, Settlement
+from onceward.errors import (
+    HandlerTimeout,
+    MalformedPayload,
+    OutcomeUnknown,
+    PermanentError,
+    RetryLater,
+    StoreUnavailable,
+)
+from onceward.model import Done, Fail, FailureType, Postpone, Retry, Settlement
 from onceward.retry import RetryPolicy
 from onceward.settle import LONGEST_DELAY_SECONDS, describe, settlement_of
 
@@ -35,6 +42,15 @@ def test_no_error_is_done() -> None:
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
 def test_a_transient_error_is_retried_later_each_time(attempts: int, seconds: float) -> None:
     assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
+
+
+@pytest.mark.parametrize("attempts", [0, 2, 9])
+def test_a_store_that_is_away_costs_a_job_no_attempt(attempts: int) -> None:
+    assert settle(StoreUnavailable("away"), attempts) == Postpone(2.0, "away")
+
+
+def test_an_attempt_whose_commit_was_lost_counts() -> None:
+    assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RetryLater(5, "ValueError: no")])

@@ -10,12 +10,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check clean
+.PHONY: help serve test check prove bench clean
 
 help:
 	@echo 'make serve   run the example inbox on http://127.0.0.1:$(PORT)   (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   lint, format and types, changing nothing'
+	@echo 'make bench   measure it beside its alternatives        (ARGS="--quick" for a minute of it)'
+	@echo 'make prove   kill it, freeze it, cut its power: nothing is lost (LONG=1 for a million events)'
 	@echo 'make clean   remove the environment and all caches; databases stay'
 
 serve: .venv/.runtime
@@ -29,8 +31,14 @@ check: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+prove: .venv/.dev
+	$(BIN)/python -m prove $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+bench: bench/.venv/.ready
+	bench/.venv/bin/python -m bench $(ARGS)
+
 clean:
-	rm -rf .venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv bench/.venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.runtime: $(PINS) | .venv/bin/pip
@@ -43,6 +51,15 @@ clean:
 	@echo 'Installing Onceward and its tests into .venv ...'
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.runtime $@
+
+# The alternatives live apart: what they need is no business of the project's own environment.
+bench/.venv/.ready: $(PINS) bench/requirements.txt bench/constraints.txt
+	@echo 'Installing the alternatives into bench/.venv ...'
+	@$(PYTHON) -m venv bench/.venv
+	@bench/.venv/bin/python -m pip --disable-pip-version-check -qq install \
+		--constraint constraints.txt --constraint bench/constraints.txt \
+		--editable . --requirement bench/requirements.txt
+	@touch $@
 
 # pip comes last into a new environment: when it is there, the environment is whole.
 .venv/bin/pip:

@@ -23,7 +23,7 @@ class Direct:
     def rows(self, statement: str) -> list[Row]:
         """Run a statement; answers with its rows, if it has any."""
         with self.connection() as connection:
-            cursor = connection.execute(self._spelt(statement))
+            cursor = connection.execute(self.spelt(statement))
             found: list[Row] = cursor.fetchall() if cursor.description else []
         return found
 
@@ -76,7 +76,12 @@ class Direct:
             check = f"CHECK (event_id <> '{event_id}')"
             self.rows(f"ALTER TABLE onceward.events ADD CONSTRAINT poison {check}")
 
-    def _spelt(self, statement: str) -> str:
+    def cursor(self, connection: Any) -> Any:
+        """A cursor that holds a part of its rows at a time."""
+        return connection.cursor() if self.is_sqlite else connection.cursor("all")
+
+    def spelt(self, statement: str) -> str:
+        """A statement as this database wants it."""
         if self.is_sqlite:
             statement = statement.replace("onceward.", "onceward_")
         return statement

@@ -153,7 +153,7 @@ class Work:
 @asynccontextmanager
 async def working(store: Store, place: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
     """A transaction such as a handler has. What is not committed is rolled back."""
-    async with UnitOfWork(lambda: store.begin(lambda: place), Failpoints()) as unit:
+    async with UnitOfWork(lambda _: store.begin(lambda: place), Failpoints()) as unit:
         yield Work(unit, Transaction(unit))
 
 

@@ -17,7 +17,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -36,6 +36,7 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
 }
 SUPERUSER = "postgres"
+TEMPORARY = Path("/tmp")  # noqa: S108 - a socket's path may have 107 bytes
 START_SECONDS = 30
 STOP_SECONDS = 30
 POLL_SECONDS = 0.02
@@ -75,19 +76,30 @@ class Cluster:
 
     The folder, the port and every committed row survive `stop`, `crash` and `restart`. `close`
     ends the server and removes the folder; so does the end of this process, however it comes.
+
+    The folder is made in `parent`, or is `found`: what another server has left behind there.
     """
 
-    def __init__(self) -> None:
-        # A socket's path may have 107 bytes, and every account must be able to reach it.
-        self.folder = Path(tempfile.mkdtemp(prefix="onceward-pg-", dir="/tmp"))
+    def __init__(
+        self,
+        parent: Path = TEMPORARY,
+        *,
+        found: Path | None = None,
+        settings: Mapping[str, str] | None = None,
+    ) -> None:
+        self.folder = found or Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=parent))
         self.port = _free_port()
+        self._settings = dict(settings or {})
         self._account = _unprivileged_account()
         self._server: subprocess.Popen[bytes] | None = None
         self._names = (f"test_{number}" for number in itertools.count(1))
         self._watchdog = _watch(self.folder)
         _give(self.folder, self._account)
         self.binaries = _find_binaries(self.folder, self._account)
-        self._initialise()
+        if found is None:
+            self._initialise()
+        else:
+            (self._data / "postmaster.pid").unlink(missing_ok=True)  # its server is not here
 
     def __enter__(self) -> Self:
         self.start()
@@ -106,14 +118,26 @@ class Cluster:
         """Whether the server's process is alive."""
         return self._server is not None and self._server.poll() is None
 
+    @property
+    def pids(self) -> list[int]:
+        """All processes of the server, the first of them first."""
+        assert self._server is not None
+        first = self._server.pid
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        return [first, *map(int, children)]
+
     def start(self) -> None:
         """Start the server and return when it answers; nothing if it runs already."""
         if self.running:
             return
-        settings = SETTINGS | {
-            "port": str(self.port),
-            "unix_socket_directories": str(self.folder),
-        }
+        settings = (
+            SETTINGS
+            | self._settings
+            | {
+                "port": str(self.port),
+                "unix_socket_directories": str(self.folder),
+            }
+        )
         options = [f"--{name}={value}" for name, value in settings.items()]
         with self._log.open("ab") as log:
             self._server = subprocess.Popen(

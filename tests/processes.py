@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -208,8 +209,9 @@ class Process:
         self._folder.cleanup()
 
     def _signal(self, number: signal.Signals) -> None:
-        if self.running:
-            os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it may be dead, and its end not yet noticed
+            if self.running:
+                os.kill(self.pid, number)
 
     def _read(self, name: str) -> bytes:
         file = Path(self._folder.name) / name

@@ -20,12 +20,15 @@ class Mode(Enum):
     """The next request on a connection never arrives; the connection is cut."""
     LOSE_ANSWERS = auto()
     """The server does what it is asked; its next answer never arrives; the connection is cut."""
+    LOSE_COMMITS = auto()
+    """The server commits what a COMMIT asks it to; its answer never arrives; the same cut."""
     HOLD_REQUESTS = auto()
     """The next request on a connection never arrives; the connection stays, as if frozen."""
 
 
 TO_SERVER = (Mode.LOSE_REQUESTS, Mode.HOLD_REQUESTS)
-TO_CLIENT = (Mode.LOSE_ANSWERS,)
+TO_CLIENT = (Mode.LOSE_ANSWERS, Mode.LOSE_COMMITS)
+COMMITTED = b"COMMIT\0"
 
 
 class Proxy:
@@ -99,9 +102,14 @@ class Proxy:
                 if source is client:
                     is_marked = follows or not self._after
                     follows = bool(self._after) and self._after in data
-                if is_marked and self.mode in (TO_SERVER if source is client else TO_CLIENT):
+                if is_marked and self._loses(data, to_server=source is client):
                     self.losses += 1
                     if self.mode is Mode.HOLD_REQUESTS:
                         select.select([self._stopped], [], [])
                     return
                 sink.sendall(data)
+
+    def _loses(self, data: bytes, *, to_server: bool) -> bool:
+        if self.mode is Mode.LOSE_COMMITS and COMMITTED not in data:
+            return False
+        return self.mode in (TO_SERVER if to_server else TO_CLIENT)

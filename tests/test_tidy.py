@@ -29,7 +29,7 @@ BANDS = (
     ),
     ("ports",),
     (
-        *("receive", "record", "transaction", "effect", "bridge", "handle"),
+        *("deadlines", "receive", "record", "transaction", "effect", "bridge", "share", "handle"),
         *("claim", "worker", "upkeep", "operate"),
     ),
     ("store", "guests", "archive"),

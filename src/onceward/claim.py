@@ -12,7 +12,7 @@ from onceward.ports import Queue
 BATCH_SECONDS: Final = 0.5
 """How much work to take at one time: more would keep it from idle workers elsewhere."""
 
-BATCH_LIMIT: Final = 200
+BATCH_LIMIT: Final = 400
 
 
 def batch_size(workers: int, mean_seconds: float) -> int:

@@ -10,6 +10,7 @@
     │   ├── StoreUnavailable      it cannot be reached, is full or is busy: nothing was written
     │   ├── OutcomeUnknown        the connection was lost in the commit: nobody knows
     │   └── Unwritable            it refuses what it was given; what came along can still be written
+    ├── NotShared                 a statement cannot be run where jobs share a transaction
     ├── LeaseLost                 the job belongs to another worker now; nothing was committed
     ├── OperatorError             an operator's act cannot be done
     │   ├── NotFound              no such thing
@@ -74,6 +75,10 @@ class OutcomeUnknown(StoreError):
 
 class Unwritable(StoreError):
     """The database refuses what it was given. Nothing was written."""
+
+
+class NotShared(OncewardError):
+    """A statement would reach beyond its job; the job is run again in a transaction of its own."""
 
 
 class LeaseLost(OncewardError):

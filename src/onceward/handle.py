@@ -6,8 +6,9 @@ import asyncio
 import functools
 import inspect
 import logging
+import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
@@ -38,10 +39,14 @@ from onceward.model import (
 from onceward.payload import decode
 from onceward.ports import Queue
 from onceward.settings import Settings
+from onceward.settle import locate
+from onceward.share import HANDLER_SECONDS, TURN_SECONDS, Held, Pace, SharedTransaction, Turn
 from onceward.transaction import Transaction, UnitOfWork
 
 _log = logging.getLogger("onceward.handle")
 _GIVEN: Final = ("event", "tx", "effects")
+_SHARED: Final = frozenset({"event", "tx"})
+_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 _SETTLE_TRIES: Final = 5
 GRACE_SECONDS: Final = 5.0
@@ -68,6 +73,11 @@ class Handler:
     model: Any
     timeout_seconds: float | None
     max_attempts: int | None
+
+    @property
+    def can_share(self) -> bool:
+        """Whether all that it does is in its transaction, as far as its signature tells."""
+        return self.wants == _SHARED
 
     def completed_by(self, settings: Settings) -> Handler:
         """The handler with the settings' values for what it leaves open."""
@@ -163,6 +173,39 @@ class Handling:
         self._decide = decide
         self._clock = clock
         self._failpoints = failpoints
+        self._paces = {name: Pace() for name in handlers}
+
+    def may_share(self, job: Job) -> bool:
+        """Whether a job may run in one transaction with others."""
+        return self._handlers[job.handler].can_share and self._paces[job.handler].is_quick
+
+    async def run_together(self, held: Sequence[Held]) -> Turn:
+        """Run jobs one after the other in one transaction, and settle them with it.
+
+        When one of them fails, nothing is committed and nothing counted: it is run again by
+        itself, to an end of its own, and the others go on without it.
+        """
+        count = 0
+        is_running = False
+        started = self._clock.monotonic()
+        try:
+            async with SharedTransaction(self._queue) as shared:
+                for _, job in held:
+                    is_running = True
+                    async with UnitOfWork(shared.join, self._failpoints) as unit:
+                        await self._call(job, unit, HANDLER_SECONDS)
+                        await unit.end()
+                    is_running = False
+                    count += 1
+                    if self._clock.monotonic() - started > TURN_SECONDS:
+                        break
+                await shared.settle(held[:count])
+        except Exception as error:  # noqa: BLE001 - whoever is to blame will fail again, alone
+            _log.debug("%d jobs could not be settled together: %s", count, locate(error))
+            if is_running:
+                return Turn(apart=[held[count]], left=[*held[:count], *held[count + 1 :]])
+            return Turn(apart=held[:count], left=held[count:])
+        return Turn(settled=held[:count], left=held[count:])
 
     async def run(self, token: str, job: Job) -> bool:
         """Run a job and settle it. False when it could not be settled: its lease will tell."""
@@ -177,23 +220,26 @@ class Handling:
         return True
 
     async def _attempt(self, token: str, job: Job) -> None:
-        handler = self._handlers[job.handler]
-        body = await self._queue.load_body(job) if job.body is None else job.body
-        event = _event(job, body, handler)
-        running: Running | None = None
-        unit = UnitOfWork(
-            lambda: self._queue.begin(lambda: running.whereabouts() if running else handler.name),
-            self._failpoints,
-        )
-        async with unit:
-            running = _prepare(handler, event, unit, job.id)
-            self._failpoints.reach("handle.started")
-            await _within(handler, running)
-            self._failpoints.reach("handle.returned")
+        async with UnitOfWork(self._queue.begin, self._failpoints) as unit:
+            await self._call(job, unit)
             if not await unit.settle(token, job.id) and not await self._queue.settle_done(
                 token, job.id
             ):
                 raise LeaseLost
+
+    async def _call(self, job: Job, unit: UnitOfWork, most_seconds: float = math.inf) -> None:
+        """Give a job to its handler, and wait for its return."""
+        handler = self._handlers[job.handler]
+        body = await self._queue.load_body(job) if job.body is None else job.body
+        running = _prepare(handler, _event(job, body, handler), unit, job.id)
+        unit.whereabouts = running.whereabouts
+        self._failpoints.reach("handle.started")
+        started = self._clock.monotonic()
+        try:
+            await _within(handler, running, most_seconds)
+        finally:
+            self._paces[job.handler].note(self._clock.monotonic() - started, unit.seconds)
+        self._failpoints.reach("handle.returned")
 
     async def _settle_error(
         self, token: str, job: Job, error: Exception, elapsed_seconds: float
@@ -222,7 +268,7 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
         reference=job.reference,
         received_at=job.received_at,
         body=body,
-        headers=MappingProxyType(msgspec.json.decode(job.headers, type=dict[str, str])),
+        headers=MappingProxyType(_HEADERS.decode(job.headers)),
         _decode=functools.partial(
             decode, body, model=handler.model, enveloped=job.source == INGEST_SOURCE
         ),
@@ -244,19 +290,20 @@ def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) ->
     return Running(functools.partial(handler.function, **wanted), is_async=is_async)
 
 
-async def _within(handler: Handler, running: Running) -> None:
+async def _within(handler: Handler, running: Running, most_seconds: float) -> None:
     """Run a handler, for as long as it may. One that will not be broken off is left to itself."""
+    seconds = min(handler.timeout_seconds or math.inf, most_seconds)
     task = asyncio.create_task(_guarded(handler, running))
     task.add_done_callback(_look_at)
     try:
-        await asyncio.wait({task}, timeout=handler.timeout_seconds)
+        await asyncio.wait({task}, timeout=seconds)
     finally:
         is_late = not task.done()
         if is_late:
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
     if is_late:
-        message = f"{handler.name} took longer than {handler.timeout_seconds:g} s"
+        message = f"{handler.name} took longer than {seconds:g} s"
         raise HandlerTimeout(message)
     if task.cancelled():
         message = f"{handler.name} was cancelled from inside"

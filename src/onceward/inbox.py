@@ -13,13 +13,20 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from onceward.clock import SystemClock
-from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
+from onceward.errors import (
+    ConfigurationError,
+    OncewardError,
+    RequestRefused,
+    StoreError,
+    StoreUnavailable,
+)
 from onceward.failpoints import Failpoints
 from onceward.handle import Handler, HandlerFunction, Handling, make_handler
 from onceward.http.access import Access, parse_tokens, token_hash
 from onceward.http.admin import ADMIN, AdminApi
-from onceward.http.answers import Receive, Scope, Send, answer, refusal
+from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
 from onceward.http.ingest import INGEST, IngestApp, route_path
+from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
 from onceward.model import INGEST_SOURCE, HandlerEntry
 from onceward.operate import LISTS, Operator
 from onceward.ports import Store
@@ -306,10 +313,10 @@ class Service:
         ingest, admin = self.ingest_app(), self.admin_app(prefix=ADMIN)
 
         async def route(scope: Scope, receive: Receive, send: Send) -> None:
-            if self.dev and scope["path"] == "/" and scope["method"] in ("GET", "HEAD"):
-                await answer(200, WELCOME).send(send)
+            if self.dev and scope["path"] == FRONT_DOOR:
+                await _welcome(scope["method"]).send(send)
                 return
-            is_admin = scope["path"].startswith(f"{ADMIN}/")
+            is_admin = scope["path"].startswith(f"{ADMIN}/") or scope["path"] == OPENAPI
             await (admin if is_admin else ingest)(scope, receive, send)
 
         return route
@@ -332,7 +339,18 @@ class Service:
 
     def admin_app(self, *, prefix: str) -> ASGIApp:
         """The admin API."""
-        api = AdminApi(operator=Operator(self.store), access=self._access(), settings=self.settings)
+        api = AdminApi(
+            operator=Operator(self.store),
+            clock=self._clock,
+            access=self._access(),
+            settings=self.settings,
+            document=document(
+                settings=self.settings,
+                sources=self.sources if prefix else None,
+                prefix=prefix,
+                dev=self.dev,
+            ),
+        )
         return api.app(prefix)
 
     def _access(self) -> Access:
@@ -349,7 +367,7 @@ class Service:
     async def _prepare(self) -> None:
         if not self._preparations:
             return
-        async with UnitOfWork(self.store.prepare, self._failpoints) as unit:
+        async with UnitOfWork(lambda _: self.store.prepare(), self._failpoints) as unit:
             for preparation in self._preparations:
                 await preparation(Transaction(unit))
             await unit.commit()
@@ -403,6 +421,15 @@ class MountedApp:
                 await self._service().close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _welcome(method: str) -> Answer:
+    """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
+    if method in ("GET", "HEAD"):
+        return answer(200, WELCOME)
+    message = "Only GET and HEAD can be used here."
+    allow = (("allow", "GET, HEAD"),)
+    return refusal(RequestRefused(405, "wrong_method", message, headers=allow))
 
 
 def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:

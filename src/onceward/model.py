@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 ID_LIMIT_BYTES: Final = 255
 """How long an event id, a type, a reference or an idempotency key may be, in UTF-8."""
@@ -95,8 +95,7 @@ def text_fault(text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """What a delivery is about."""
 
     event_id: str
@@ -104,8 +103,7 @@ class Identity:
     reference: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Arrival:
+class Arrival(NamedTuple):
     """A verified, identified delivery on its way to the ledger."""
 
     source: str
@@ -117,8 +115,7 @@ class Arrival:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Receipt:
+class Receipt(NamedTuple):
     """What the ledger says of a delivery after its commit. `event` is the ledger's own id."""
 
     event: int
@@ -152,8 +149,7 @@ class HandlerEntry:
     routes: tuple[Route, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """A leased job with all that its handler needs. `body` is None where it is loaded later."""
 
     id: int

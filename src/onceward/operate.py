@@ -17,14 +17,16 @@ from onceward.model import (
     PageQuery,
     ProcessingState,
     Requeued,
+    text_fault,
 )
 from onceward.ports import Desk
 
 DEFAULT_LIMIT: Final = 50
 LARGEST_LIMIT: Final = 1000
-LARGEST_ID: Final = 2**63 - 1
+ID_DIGITS: Final = len(str(2**63 - 1)) - 1
+"""Any number of so many digits fits into the database."""
 
-_STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
+STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
     "events": ProcessingState,
     "jobs": JobStatus,
     "effects": EffectStatus,
@@ -33,7 +35,7 @@ _STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
 }
 _WITH_REFERENCE: Final = frozenset({"events", "effects"})
 
-LISTS: Final = tuple(_STATUSES)
+LISTS: Final = tuple(STATUSES)
 """What can be listed."""
 
 
@@ -73,11 +75,17 @@ class Operator:
         raise NotInState(message)
 
 
+def filters_of(kind: str) -> list[str]:
+    """What a list can be filtered by."""
+    known = ["limit", "after", "event_id"]
+    known += ["status"] if STATUSES[kind] else []
+    known += ["reference"] if kind in _WITH_REFERENCE else []
+    return known
+
+
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
     """Read the filters of a list. Raises RequestRefused (422), naming what can be asked for."""
-    known = ["limit", "after", "event_id"]
-    known += ["status"] if _STATUSES[kind] else []
-    known += ["reference"] if kind in _WITH_REFERENCE else []
+    known = filters_of(kind)
     for name in parameters:
         if name not in known:
             _refuse(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(known)}")
@@ -107,20 +115,21 @@ def _after(text: str | None) -> int | None:
 
 
 def _status(kind: str, text: str | None) -> str | None:
-    statuses = _STATUSES[kind]
+    statuses = STATUSES[kind]
     if text is not None and statuses is not None and text not in list(statuses):
         _refuse(f"status must be one of {', '.join(statuses)}")
     return text
 
 
 def _storable(name: str, text: str | None) -> str | None:
-    if text is not None and "\0" in text:
-        _refuse(f"{name} contains a NUL")
+    fault = text_fault(text) if text is not None else None
+    if fault:
+        _refuse(f"{name} {fault}")
     return text
 
 
 def _id(text: str) -> int | None:
-    is_plain = text.isascii() and text.isdigit() and len(text) < len(str(LARGEST_ID))
+    is_plain = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
     return int(text) if is_plain else None
 
 

@@ -62,8 +62,8 @@ class Session(Protocol):
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. True for the first, over all events."""
 
-    async def settle(self, token: str, job: int) -> None:
-        """Write the job's done. Raises LeaseLost, or TransactionMisuse if the handler ended it."""
+    async def settle(self, token: str, *jobs: int) -> None:
+        """Write the jobs' done. Raises LeaseLost, or TransactionMisuse if a handler ended it."""
 
     async def commit(self) -> None:
         """Make all of it durable. Raises OutcomeUnknown when the connection is lost meanwhile."""
@@ -106,13 +106,17 @@ class Queue(Protocol):
     ) -> bool:
         """End an attempt that failed. False when the lease was lost."""
 
-    async def settle_done(self, token: str, job: int) -> bool:
-        """End an attempt that wrote nothing. False when the lease was lost."""
+    async def settle_done(self, token: str, *jobs: int) -> bool:
+        """End attempts that wrote nothing. False when the lease was lost."""
 
-    def begin(self, whereabouts: Callable[[], str]) -> AbstractAsyncContextManager[Session]:
+    def begin(
+        self, whereabouts: Callable[[], str], *, shared: bool = False
+    ) -> AbstractAsyncContextManager[Session]:
         """A transaction for a handler. What is not committed at its end is rolled back.
 
-        `whereabouts` says where the handler is now, for the error when it holds others up.
+        `whereabouts` says where the handler is now, for the error when it holds others up. One
+        that is `shared` by several jobs waits for nobody's locks and raises NotShared when a
+        statement would reach beyond the job that runs it.
         """
 
     def announcements(self) -> AsyncGenerator[None, None]:

@@ -10,9 +10,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, cast
+from functools import partial
+from typing import Final, NamedTuple, cast
 
+from onceward.deadlines import Deadline, Deadlines
 from onceward.errors import RequestRefused, StoreError, Unwritable
 from onceward.model import Arrival, Receipt
 from onceward.ports import Ledger
@@ -22,15 +23,16 @@ from onceward.settle import locate
 
 _log = logging.getLogger("onceward.record")
 RETRY_AFTER: Final = (("retry-after", "2"),)
+PATIENCE_SECONDS: Final = 0.05
 
 
 Answer = asyncio.Future[Receipt]
 
 
-@dataclass(slots=True, eq=False)
-class _Waiting:
+class _Waiting(NamedTuple):
     arrival: Arrival
     answer: Answer
+    deadline: Deadline
 
 
 class Recorder:
@@ -40,11 +42,11 @@ class Recorder:
         self._ledger = ledger
         self._settings = settings
         self._queue: deque[_Waiting] = deque()
-        self._deadlines: deque[tuple[float, Answer]] = deque()
+        self._deadlines = Deadlines(settings.answer_within_seconds)
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
-        self._timer: asyncio.TimerHandle | None = None
+        self._last_began = 0.0
         self._refused = 0
 
     def submit(self, arrival: Arrival) -> Answer:
@@ -59,28 +61,38 @@ class Recorder:
         ):
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.answer_within_seconds
-        waiting = _Waiting(arrival, loop.create_future())
+        answer: Answer = loop.create_future()
+        deadline = self._deadlines.add(partial(_expire, answer))
         self._held_events += 1
         self._held_bytes += len(arrival.body)
-        self._queue.append(waiting)
-        self._deadlines.append((deadline, waiting.answer))
-        if self._timer is None:
-            self._timer = loop.call_at(deadline, self._expire)
-        if len(self._lanes) < self._ledger.lanes:
+        self._queue.append(_Waiting(arrival, answer, deadline))
+        if self._wants_lane(loop.time()):
             self._lanes.add(loop.create_task(self._drain()))
-        return waiting.answer
+        return answer
+
+    def _wants_lane(self, now: float) -> bool:
+        """Whether what waits is to be written beside what is being written.
+
+        One lane makes larger batches, and these cost less; another one helps when a whole batch
+        waits, or when the ledger takes long.
+        """
+        if not self._lanes:
+            return True
+        return len(self._lanes) < self._ledger.lanes and (
+            len(self._queue) >= self._settings.batch_events
+            or now - self._last_began > PATIENCE_SECONDS
+        )
 
     async def close(self) -> None:
         """Write what waits. Whoever still does after the time for an answer has had one."""
         if self._lanes:
             await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
-        if self._timer is not None:
-            self._timer.cancel()
+        self._deadlines.close()
 
     async def _drain(self) -> None:
         try:
             while batch := self._take():
+                self._last_began = asyncio.get_running_loop().time()
                 try:
                     await self._write(batch)
                 finally:
@@ -101,7 +113,9 @@ class Recorder:
 
     def _release(self, batch: Sequence[_Waiting]) -> None:
         self._held_events -= len(batch)
-        self._held_bytes -= sum(len(waiting.arrival.body) for waiting in batch)
+        for waiting in batch:
+            waiting.deadline.over = True
+            self._held_bytes -= len(waiting.arrival.body)
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         try:
@@ -140,17 +154,6 @@ class Recorder:
         await self._write(batch[:middle])
         await self._write(batch[middle:])
 
-    def _expire(self) -> None:
-        """Answer what has waited too long, and look again when the next one will have."""
-        loop = asyncio.get_running_loop()
-        now = loop.time()
-        while self._deadlines and (self._deadlines[0][1].done() or self._deadlines[0][0] <= now):
-            _, answer = self._deadlines.popleft()
-            if not answer.done():
-                answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))
-        next_one = self._deadlines[0][0] if self._deadlines else None
-        self._timer = None if next_one is None else loop.call_at(next_one, self._expire)
-
 
 def refusal(code: str, message: str) -> RequestRefused:
     """The answer 503: nothing is known to be recorded, so the sender should try again."""
@@ -161,3 +164,9 @@ def _refuse(batch: Sequence[_Waiting], code: str, message: str) -> None:
     for waiting in batch:
         if not waiting.answer.done():
             waiting.answer.set_exception(refusal(code, message))
+
+
+def _expire(answer: Answer) -> None:
+    """Answer what has waited too long; it may still be written."""
+    if not answer.done():
+        answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))

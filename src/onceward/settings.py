@@ -55,6 +55,9 @@ class Settings:
         100, "Redeliveries of one event that get a row each; all are counted"
     )
     workers: int = _setting(4, "Handlers that run at one time in a process; 0 receives only")
+    shared_jobs: int = _setting(
+        64, "Most jobs that share a transaction, where their handlers allow it; 1 for none", least=1
+    )
     max_attempts: int = _setting(3, "Attempts of a job, where its handler says nothing", least=1)
     retry_base_seconds: float = _setting(1.0, "Wait before the second attempt; doubles with each")
     retry_max_seconds: float = _setting(3600.0, "Longest wait between two attempts")

@@ -19,9 +19,10 @@ SHORTEST_SECRET_BYTES: Final = 8
 ALWAYS_KEPT: Final = ("content-type", "user-agent")
 NEVER_KEPT: Final = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie"})
 
-_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 T = TypeVar("T")
+_encode = msgspec.json.Encoder().encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class Source:
     preset: str
     scheme: Scheme
     locators: Locators = field(repr=False)
-    kept: tuple[bytes, ...]
+    kept: tuple[tuple[str, bytes], ...]
     unsigned: bool = False
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
 
@@ -49,11 +50,11 @@ class Source:
     def kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
         found = {}
-        for key in self.kept:
+        for name, key in self.kept:
             value = headers.joined(key)
             if value is not None:
-                found[key.decode()] = value.decode("latin-1")
-        return msgspec.json.encode(found)
+                found[name] = value.decode("latin-1")
+        return _encode(found)
 
 
 def make_source(
@@ -103,7 +104,7 @@ class _Checks:
 
 
 def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+    if not NAME.fullmatch(name):
         raise ConfigurationError(
             "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
         )
@@ -153,14 +154,14 @@ def _scheme_faults(
         yield f"tolerance_seconds is {tolerance_seconds}; it must be 1 or more"
 
 
-def _kept(base: Preset, keep_headers: Iterable[str]) -> tuple[bytes, ...]:
+def _kept(base: Preset, keep_headers: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
     if isinstance(keep_headers, str):
         raise ConfigurationError("keep_headers must be a list, also where there is only one")
     names = [name.lower() for name in (*ALWAYS_KEPT, *base.keep_headers, *keep_headers)]
     faults = [f"keep_headers: {fault}" for name in names if (fault := _kept_fault(name))]
     if faults:
         raise ConfigurationError(faults)
-    return tuple(dict.fromkeys(header_key(name) for name in names))
+    return tuple((name, header_key(name)) for name in dict.fromkeys(names))
 
 
 def _kept_fault(name: str) -> str | None:

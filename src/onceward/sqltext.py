@@ -37,7 +37,7 @@ class Sql:
 
     text: str
     """With ``:name``, for sqlite3."""
-    pyformat: str
+    pyformat: bytes
     """With ``%(name)s``, for psycopg."""
     names: frozenset[str]
     keyword: str
@@ -56,8 +56,12 @@ def parse(text: str) -> tuple[Sql, ...]:
     def close() -> None:
         keyword = _KEYWORD.search("".join(bare_parts))
         if keyword:
-            pair = "".join(text_parts).strip(), "".join(pyformat_parts).strip()
-            statements.append(Sql(*pair, frozenset(names), keyword.group().upper()))
+            pyformat = "".join(pyformat_parts).strip().encode()
+            statements.append(
+                Sql(
+                    "".join(text_parts).strip(), pyformat, frozenset(names), keyword.group().upper()
+                )
+            )
         for parts in (text_parts, pyformat_parts, bare_parts):
             parts.clear()
         names.clear()

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
+from onceward.clock import SystemClock
 from onceward.errors import OncewardError, TransactionMisuse
 from onceward.failpoints import Failpoints
 from onceward.ports import Row, Rows, Session
 from onceward.sqltext import Sql, parse
 
+T = TypeVar("T")
 Parameters = Mapping[str, Any]
+Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[Session]]
+"""Begins a transaction, for a handler that says where it is."""
 
 _EDGES: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"})
 _INSIDE: Final = frozenset({"SAVEPOINT", "RELEASE"})
@@ -29,11 +33,14 @@ class UnitOfWork:
     stores: a handler that swallows the error cannot commit the rest.
     """
 
-    def __init__(
-        self, begin: Callable[[], AbstractAsyncContextManager[Session]], failpoints: Failpoints
-    ) -> None:
+    def __init__(self, begin: Begin, failpoints: Failpoints) -> None:
         self._begin = begin
         self._failpoints = failpoints
+        self._clock = SystemClock()
+        self.whereabouts: Callable[[], str] = lambda: "an unknown place"
+        """Where its handler is now."""
+        self.seconds = 0.0
+        """How long its statements took, all in all."""
         self._lock = asyncio.Lock()
         self._context: AbstractAsyncContextManager[Session] | None = None
         self._session: Session | None = None
@@ -43,16 +50,22 @@ class UnitOfWork:
 
     async def run(self, sql: str, parameters: Parameters) -> Rows:
         """Run one statement of the handler."""
-        async with self._writing():
+
+        async def write() -> Rows:
             statement = _checked(sql, parameters)
-            rows = await (await self._open()).run(statement, parameters)
-            self._failpoints.reach("handle.statement")
-            return rows
+            return await (await self._open()).run(statement, parameters)
+
+        rows = await self._writing(write)
+        self._failpoints.reach("handle.statement")
+        return rows
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. True for the first, over all events."""
-        async with self._writing():
+
+        async def write() -> bool:
             return await (await self._open()).mark_effect(job, key, reference)
+
+        return await self._writing(write)
 
     async def settle(self, token: str, job: int) -> bool:
         """Write the job's done and commit. False when nothing was begun: settle it elsewhere."""
@@ -62,6 +75,11 @@ class UnitOfWork:
             await session.settle(token, job)
             await session.commit()
             return True
+
+    async def end(self) -> None:
+        """Let nothing more be written. Raises what the handler swallowed."""
+        async with self._ending():
+            pass
 
     async def commit(self) -> None:
         """Commit what was written, without a job."""
@@ -86,12 +104,13 @@ class UnitOfWork:
             if context is not None:
                 await context.__aexit__(None, None, None)
 
-    @asynccontextmanager
-    async def _writing(self) -> AsyncIterator[None]:
+    async def _writing(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Write something, alone; what goes wrong is remembered."""
         async with self._lock:
             self._writer = asyncio.current_task()
+            began = self._clock.monotonic()
             try:
-                yield
+                return await write()
             except Exception as error:
                 self._failure = self._failure or error
                 raise
@@ -100,6 +119,7 @@ class UnitOfWork:
                 raise
             finally:
                 self._writer = None
+                self.seconds += self._clock.monotonic() - began
 
     @asynccontextmanager
     async def _ending(self) -> AsyncIterator[Session | None]:
@@ -117,7 +137,7 @@ class UnitOfWork:
             message = f"a statement failed before ({self._failure}); the transaction cannot go on"
             raise TransactionMisuse(message)
         if self._session is None:
-            self._context = self._begin()
+            self._context = self._begin(self.whereabouts)
             self._session = await self._context.__aenter__()
         return self._session
 

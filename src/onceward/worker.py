@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -18,6 +18,7 @@ from onceward.ports import Queue
 from onceward.redact import redact
 from onceward.settings import Settings
 from onceward.settle import locate
+from onceward.share import Held, Share, Turn
 
 _log = logging.getLogger("onceward.worker")
 
@@ -47,8 +48,13 @@ class Worker:
         self._leases = Leases(
             queue, worker=name, handlers=handlers, lease_seconds=settings.lease_seconds
         )
-        self._ready: deque[tuple[Lease, Job]] = deque()
-        self._running: dict[asyncio.Task[None], tuple[Lease, Job]] = {}
+        self._ready: deque[Held] = deque()
+        self._shareable: deque[Held] = deque()
+        self._running: dict[asyncio.Task[None], list[Held]] = {}
+        self._share = Share(settings.shared_jobs)
+        self._is_sharing = False
+        self._shared_last = False
+        self._caught_up = False
         self._wake = asyncio.Event()
         self._stopping = False
         self._alone = False
@@ -77,7 +83,13 @@ class Worker:
 
     @property
     def _in_hand(self) -> int:
-        return len(self._ready) + len(self._running)
+        running = sum(len(pairs) for pairs in self._running.values())
+        return len(self._ready) + len(self._shareable) + running
+
+    @property
+    def _next_turn_waits(self) -> bool:
+        """Whether there is something to do when the turn ends: by then, more may be due."""
+        return self._is_sharing and bool(self._shareable)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -90,8 +102,8 @@ class Worker:
         while not self._stopping:
             size = batch_size(self._settings.workers, self._mean_seconds)
             must_wait = self._alone or self._solo_turn
-            enough = 0 if must_wait else max(size // 2, self._settings.workers - 1)
-            if self._in_hand > enough:
+            enough = 0 if must_wait else max(self._share.size, self._settings.workers - 1)
+            if self._in_hand > enough or (self._caught_up and self._next_turn_waits):
                 return self._settings.poll_seconds
             try:
                 pause = await self._claim(size - self._in_hand)
@@ -109,21 +121,55 @@ class Worker:
         self._solo_turn = claim.solo_waiting and not solo
         self._alone = claim.lease is not None and solo
         if claim.lease is not None:
-            self._ready.extend((claim.lease, job) for job in claim.lease.jobs)
+            can_share = not solo and self._settings.shared_jobs > 1
+            for job in claim.lease.jobs:
+                may_share = can_share and self._handling.may_share(job)
+                (self._shareable if may_share else self._ready).append((claim.lease, job))
             self._start()
-        took_all = claim.lease is None or len(claim.lease.jobs) < limit
-        if solo or self._solo_turn or not took_all:
+        self._caught_up = claim.lease is None or len(claim.lease.jobs) < limit
+        if solo or self._solo_turn or not self._caught_up:
             return None
         if claim.next_due_seconds is None:
             return self._settings.poll_seconds
         return min(claim.next_due_seconds, self._settings.poll_seconds)
 
     def _start(self) -> None:
-        while self._ready and len(self._running) < self._settings.workers:
-            lease, job = self._ready.popleft()
-            task = asyncio.create_task(self._run(lease, job))
-            self._running[task] = (lease, job)
+        """Fill the places that are free: one with jobs that share, the others with one job each."""
+        while len(self._running) < self._settings.workers:
+            may_share = self._shareable and not self._is_sharing
+            if may_share and not (self._ready and self._shared_last):  # in a single place, in turns
+                count = min(self._share.size, len(self._shareable))
+                pairs = [self._shareable.popleft() for _ in range(count)]
+                self._is_sharing = self._shared_last = True
+                task = asyncio.create_task(self._run_together(pairs))
+            elif self._ready:
+                pairs = [self._ready.popleft()]
+                self._shared_last = False
+                task = asyncio.create_task(self._run(*pairs[0]))
+            else:
+                return
+            self._running[task] = pairs
             task.add_done_callback(self._finished)
+
+    async def _run_together(self, pairs: Sequence[Held]) -> None:
+        started = self._clock.monotonic()
+        turn: Turn | None = None
+        try:
+            turn = await self._handling.run_together(pairs)
+        finally:
+            self._is_sharing = False
+            if turn is None and not self._stopping:  # a drain gives back what it breaks off
+                for lease in {lease.token: lease for lease, _ in pairs}.values():
+                    await self._abandon(lease)
+        for lease, job in turn.settled:
+            self._leases.settled(lease, job.id)
+        if turn.settled:
+            self._share.went_well(len(turn.settled))
+            self._note_seconds((self._clock.monotonic() - started) / len(turn.settled))
+        else:
+            self._share.broke()
+        self._ready.extendleft(reversed(turn.apart))
+        self._shareable.extendleft(reversed(turn.left))
 
     async def _run(self, lease: Lease, job: Job) -> None:
         started = self._clock.monotonic()
@@ -135,14 +181,14 @@ class Worker:
                 self._leases.settled(lease, job.id)
             elif not self._stopping:  # a drain gives back what it breaks off
                 await self._abandon(lease)
-        seconds = self._clock.monotonic() - started
+        self._note_seconds(self._clock.monotonic() - started)
+
+    def _note_seconds(self, seconds: float) -> None:
         self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
 
     async def _abandon(self, lease: Lease) -> None:
         """Let a lease expire of which a job could not be settled, and give back its other jobs."""
-        unstarted = [pair for pair in self._ready if pair[0] is lease]
-        self._ready = deque(pair for pair in self._ready if pair[0] is not lease)
-        await self._give_back(unstarted)
+        await self._give_back(self._take_back(lambda held: held is lease))
         self._leases.abandon(lease)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -178,27 +224,34 @@ class Worker:
         if not lost:
             return
         _log.warning("%d leases were lost; their jobs are broken off", len(lost))
-        self._ready = deque(pair for pair in self._ready if pair[0].token not in lost)
-        for task, (lease, _) in self._running.items():
-            if lease.token in lost:
+        self._take_back(lambda lease: lease.token in lost)
+        for task, pairs in self._running.items():
+            if any(lease.token in lost for lease, _ in pairs):
                 task.cancel()
 
+    def _take_back(self, concerns: Callable[[Lease], bool]) -> list[Held]:
+        """Take out what has not started of the leases concerned."""
+        taken = [pair for pair in (*self._ready, *self._shareable) if concerns(pair[0])]
+        self._ready = deque(pair for pair in self._ready if not concerns(pair[0]))
+        self._shareable = deque(pair for pair in self._shareable if not concerns(pair[0]))
+        return taken
+
     async def _drain(self) -> None:
-        unstarted, self._ready = list(self._ready), deque()
-        await self._give_back(unstarted)
+        await self._give_back(self._take_back(lambda _: True))
         if self._running:
             await asyncio.wait(self._running, timeout=self._settings.drain_seconds)
+        await self._give_back(self._take_back(lambda _: True))  # what a broken turn left
         broken_off = dict(self._running)
         for task in broken_off:
             task.cancel()
         if broken_off:
             await asyncio.wait(broken_off, timeout=2 * GRACE_SECONDS)
-        await self._give_back(broken_off.values())
+        await self._give_back(pair for pairs in broken_off.values() for pair in pairs)
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._leases.end()
 
-    async def _give_back(self, pairs: Iterable[tuple[Lease, Job]]) -> None:
+    async def _give_back(self, pairs: Iterable[Held]) -> None:
         jobs: dict[str, list[int]] = defaultdict(list)
         leases: dict[str, Lease] = {}
         for lease, job in pairs:

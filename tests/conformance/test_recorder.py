@@ -157,7 +157,7 @@ async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
 
 
 async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(answer_within_seconds=0.05, waiting_events=4))
+    recorder = Recorder(spy, Settings(answer_within_seconds=0.5, waiting_events=4))
     spy.open.clear()
     futures = [recorder.submit(it) for it in arrivals(4)]
     await refusals(futures)

@@ -202,6 +202,8 @@ def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: Running, value: str) 
         "after=99999999999999999999999",
         "after=1%20OR%201=1",
         "event_id=a%00b",
+        "event_id=",
+        f"event_id={'x' * 256}",
         "status=nonsense",
         "status=",
         "sort=id",
@@ -403,3 +405,23 @@ def test_head_answers_like_get_without_the_body(desk: Running) -> None:
     for path in ("/admin/events", "/healthz", "/readyz"):
         response = desk.http.head(path)
         assert (response.status_code, response.content) == (200, b"")
+
+
+def test_an_error_nobody_foresaw_is_answered_and_told_without_its_values(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("a defect\nwith whsec_0123456789abcdef0123456789abcdef")
+
+    running = Running(make_inbox(sqlite_url), dev=True)
+    try:
+        monkeypatch.setattr(running.service.store, "jobs", fail)
+        answers = [running.http.get("/admin/jobs") for _ in range(50)]
+    finally:
+        running.close()
+    assert {answer.status_code for answer in answers} == {500}
+    assert answers[0].json() == {"error": "internal", "message": "An error; see the log."}
+    told = [record for record in caplog.records if "defect" in record.getMessage()]
+    assert 1 <= len(told) <= 3  # one a second
+    assert "/admin/jobs: could not be answered: ZeroDivisionError" in told[0].getMessage()
+    assert "whsec" not in caplog.text

@@ -1,18 +1,25 @@
-"""What is refused, with which answer, and what is kept although nobody can read it."""
+"""What is refused, with which answer, and what is kept although nobody can read it.
+
+Limits of size and time are in test_server_limits.py, tokens, hosts and origins in test_access.py,
+filters and job ids in test_admin_api.py, and senders that leave or repeat in test_receiving.py.
+"""
 
 import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import httpx
 import pytest
 
+from onceward import Event, Inbox, PermanentError
 from tests.integration.running import (
     GITHUB_SECRET,
     JSON,
     PARTNER_SECRET,
+    STRIPE_OLD_SECRET,
     STRIPE_SECRET,
     Running,
     Signed,
@@ -44,10 +51,10 @@ def post_stripe(service: Running, signature: str | bytes, body: bytes = BODY) ->
 
 # Signatures.
 
-# From the time now, in digits, and the right signature for it, to what is sent instead.
 # Deeper than any interpreter follows.
 DEEP = b"[" * 100_000 + b"]" * 100_000
 
+# From the time now, in digits, and the right signature for it, to what is sent instead.
 SIGNATURES: dict[str, Callable[[str, str], str | bytes]] = {
     "empty": lambda t, s: "",
     "no timestamp": lambda t, s: f"v1={s}",
@@ -74,7 +81,13 @@ SIGNATURES: dict[str, Callable[[str, str], str | bytes]] = {
     "a time with a fraction": lambda t, s: signed_at(f"{t}.0"),
     "a time of 5,000 digits": lambda t, s: signed_at("9" * 5000),
     "a time that is no number": lambda t, s: signed_at("nan"),
-    "a time in other digits": lambda t, s: "t=" + "".join(chr(0xFF10 + int(d)) for d in t),
+    "a time in other digits": lambda t, s: signed_at("".join(chr(0xFF10 + int(d)) for d in t)),
+    "a time in hexadecimal": lambda t, s: signed_at(hex(int(t))),
+    "a time as a power": lambda t, s: signed_at(f"{t[:-1]}e1"),
+    "a time with a space": lambda t, s: signed_at(f" {t}"),
+    "a time in milliseconds": lambda t, s: signed_at(f"{t}000"),
+    "an empty time": lambda t, s: signed_at(""),
+    "a time below zero": lambda t, s: signed_at(f"-{t}"),
 }
 
 
@@ -126,6 +139,20 @@ def test_a_github_signature_in_another_form_is_refused(
     headers = sent.headers | {"x-hub-signature-256": signature}
     response = nothing_recorded.http.post("/webhooks/github", content=BODY, headers=headers)
     assert response.status_code == 401
+
+
+def test_a_secret_is_worth_nothing_once_it_is_retired(sqlite_url: str) -> None:
+    def stripe_only(*secrets: str) -> Inbox:
+        inbox = Inbox(sqlite_url)
+        inbox.source("stripe", secrets=secrets)
+        return inbox
+
+    sent = [stripe_webhook(f"evt_{number}", secret=STRIPE_OLD_SECRET) for number in (1, 2)]
+    with closing(Running(stripe_only(STRIPE_SECRET, STRIPE_OLD_SECRET), dev=True)) as rotating:
+        assert rotating.signed(sent[0]).status_code == 202
+    with closing(Running(stripe_only(STRIPE_SECRET), dev=True)) as rotated:
+        assert [rotated.signed(it).status_code for it in sent] == [401, 401]
+        assert rotated.rows() == (1, 1, 0)
 
 
 def test_a_body_that_was_written_anew_after_signing_is_refused(nothing_recorded: Running) -> None:
@@ -211,12 +238,14 @@ def test_an_event_without_a_usable_identity_is_refused_with_the_reason(
         b"\xff\xfe",
         b'{"event_id": "\xff", "event_type": "x", "payload": 1}',
         b'{"event_id": "\\ud800", "event_type": "x", "payload": 1}',
+        b'{"event_id": ' + b"9" * 5_000 + b', "event_type": "x", "payload": 1}',
+        b'{"event_id": NaN, "event_type": "x", "payload": 1}',
         b"[" * 100_000,
         b'{"event_id": "x", "event_type": "x", "payload": ' + DEEP + b"}",
     ],
     ids=lambda body: repr(body[:30]),
 )
-def test_an_event_that_is_not_json_is_refused(nothing_recorded: Running, body: bytes) -> None:
+def test_an_event_that_cannot_be_read_is_refused(nothing_recorded: Running, body: bytes) -> None:
     response = nothing_recorded.http.post("/events/ingest", content=body, headers=JSON)
     assert response.status_code == 422
     assert response.json()["message"]
@@ -258,6 +287,13 @@ def test_an_id_in_a_header_must_be_usable_too(nothing_recorded: Running, event_i
     assert "X-Event-Id" in response.json()["message"]
 
 
+def test_an_id_in_a_header_cannot_hold_a_nul(nothing_recorded: Running) -> None:
+    sent = partner_webhook("a\0b")
+    with nothing_recorded.raw() as connection:
+        connection.send(request("/webhooks/partner", sent.body, headers=sent.headers))
+        assert connection.answer().status == 400
+
+
 # What is kept.
 
 KEPT = {
@@ -297,6 +333,30 @@ def test_a_body_that_only_some_pythons_can_decode_is_kept(shared: Running) -> No
     assert shared.signed(github_webhook("depth-1000", body)).status_code == 202
     assert shared.payload("depth-1000")[0] == body
     assert shared.settled_job("depth-1000")["status"] in ("done", "failed")
+
+
+BESIDE_AN_ID = {
+    "a NUL": b'"a\x00b"',
+    "half a surrogate pair": b'"\\ud800"',
+    "depth 500": b"[" * 500 + b"]" * 500,
+    "5,000 digits": b"9" * 5_000,
+    "a huge power": b"1e100000",
+    "NaN": b"NaN",
+    "bad UTF-8": b'"\xff\xfe"',
+    "the id again": b'0,"id":"evt_beside_again"',
+}
+
+
+@pytest.mark.parametrize("odd", BESIDE_AN_ID.values(), ids=BESIDE_AN_ID)
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "after a byte order mark"])
+def test_with_its_id_in_the_body_it_is_kept_too(shared: Running, mark: bytes, odd: bytes) -> None:
+    event_id = f"evt_{digest('beside', mark + odd)[:20]}"
+    body = mark + b'{"type":"quiet","odd":%b,"id":"%b"}' % (odd, event_id.encode())
+    stamp = str(int(time.time()))
+    signature = digest(STRIPE_SECRET, stamp.encode() + b"." + body)
+    response = post_stripe(shared, f"t={stamp},v1={signature}", body)
+    assert (response.status_code, response.json()["event_id"]) == (202, event_id)
+    assert shared.payload(event_id)[0] == body
 
 
 def test_on_each_store_the_bytes_stay_as_they_came(service: Running) -> None:
@@ -382,6 +442,26 @@ def test_line_breaks_and_terminal_codes_are_escaped_in_the_log(
     )
 
 
+def test_they_are_escaped_in_an_error_that_names_an_id(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "onceward")
+    inbox = Inbox(sqlite_url)
+
+    @inbox.on("*")
+    async def complain(event: Event[Any]) -> None:
+        raise PermanentError(f"no order {event.id}")
+
+    event_id = "a\r\n2026-01-01 all is well\x1b[2J\x9b\u202e"
+    shown = "no order a\\r\\n2026-01-01 all is well\\x1b[2J\\x9b\\u202e"
+    with closing(Running(inbox, dev=True)) as service:
+        assert service.post(event_id).status_code == 202
+        assert shown in service.settled_job(event_id)["last_error"]
+    lines = [record.getMessage() for record in caplog.records if "no order" in record.getMessage()]
+    assert lines
+    assert all(shown in line and line.isprintable() for line in lines)
+
+
 def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(shared: Running) -> None:
     for event_id in ("<script>alert(1)</script>", "a\r\nb\x1b[31m", "../../etc/passwd", "' OR 1=1"):
         response = shared.post(event_id, "<b>type</b>")
@@ -402,4 +482,4 @@ def test_a_flood_of_refusals_does_not_fill_the_log(
     nothing_recorded.http.post("/webhooks/nobody")
     lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
     assert len(lines) == 2
-    assert re.search(r"\(49 more were refused since the last such line\)", lines[1])
+    assert re.search(r"\(49 more since the last such line\)", lines[1])

@@ -9,7 +9,7 @@ from onceward.sqltext import parse
 
 def one(text: str) -> tuple[str, frozenset[str], str]:
     (statement,) = parse(text)
-    return statement.pyformat, statement.names, statement.keyword
+    return statement.pyformat.decode(), statement.names, statement.keyword
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_any_text_can_be_read_and_nothing_in_it_is_lost(text: str) -> None:
     statements = parse(text)
     kept = "".join(statement.text for statement in statements)
     for statement in statements:
-        back = statement.pyformat.replace("%%", "\0")
+        back = statement.pyformat.decode().replace("%%", "\0")
         for name in statement.names:
             back = back.replace(f"%({name})s", f":{name}")
         assert back.replace("\0", "%") == statement.text

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from onceward.clock import Clock
 from onceward.errors import NotFound, NotInState, RequestRefused, StoreError
 from onceward.http.access import Access
 from onceward.http.answers import Answer, answer, refusal
 from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.complaints import INTERNAL, Complaints
+from onceward.http.openapi import OPENAPI
 from onceward.model import Act, text_fault
 from onceward.operate import LISTS, Operator
 from onceward.record import refusal as unavailable
@@ -30,19 +34,45 @@ class _Reason(msgspec.Struct):
     reason: str = ""
 
 
-class AdminApi:
-    """The routes below ``/admin``; each asks who is there first."""
+class _Contained(Starlette):
+    """An application that lets no error out: it was answered, and its text is not for the log."""
 
-    def __init__(self, *, operator: Operator, access: Access, settings: Settings) -> None:
+    def __init__(self, complaints: Complaints, **given: Any) -> None:
+        super().__init__(**given)
+        self._complaints = complaints
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        except Exception as error:  # noqa: BLE001 - as it says
+            self._complaints.failed(scope, error)
+
+
+class AdminApi:
+    """The routes below ``/admin``, and what describes them; each asks who is there first."""
+
+    def __init__(
+        self,
+        *,
+        operator: Operator,
+        access: Access,
+        settings: Settings,
+        document: Mapping[str, object],
+        clock: Clock,
+    ) -> None:
         self._operator = operator
         self._access = access
         self._settings = settings
         self._bodies = BodyReader(settings)
+        self._complaints = Complaints(clock)
+        self._document = answer(200, document)
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
         """An ASGI application, with its routes below `prefix`."""
-        api = Starlette(
+        api = _Contained(
+            self._complaints,
             routes=[
+                Route(OPENAPI, self._describe, methods=["GET"]),
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{job}}/requeue", self._requeue, methods=["POST"]),
             ],
@@ -55,10 +85,15 @@ class AdminApi:
                 StoreError: _store_trouble,
                 TimeoutError: _store_trouble,
                 Disconnected: _disconnected,
+                Exception: _internal,
             },
         )
         api.router.redirect_slashes = False  # it would redirect to whatever Host the request names
         return api
+
+    async def _describe(self, request: Request) -> Response:
+        self._access.authenticate(bounded_headers(request.scope, self._settings))
+        return _response(self._document)
 
     async def _list(self, request: Request) -> Response:
         self._access.authenticate(bounded_headers(request.scope, self._settings))
@@ -106,6 +141,10 @@ def _act(body: bytes, authenticated_as: str) -> Act:
         if fault:
             raise RequestRefused(422, "bad_act", f"{field} {fault}")
     return Act(given.actor.strip(), authenticated_as, given.reason.strip())
+
+
+async def _internal(_: Request, __: Exception) -> Response:
+    return _response(INTERNAL)
 
 
 def _response(found: Answer) -> Response:

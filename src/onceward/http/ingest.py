@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 from onceward.clock import Clock
-from onceward.errors import RequestRefused, SignatureRejected, StoreError
+from onceward.errors import RequestRefused, StoreError
 from onceward.failpoints import Failpoints
 from onceward.http.access import Access
 from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
 from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.complaints import Complaints
 from onceward.model import INGEST_SOURCE, Identity, Outcome, Receipt
 from onceward.receive import Receiver
-from onceward.redact import printable
 from onceward.settings import Settings
-from onceward.settle import locate
 from onceward.verify import Headers
-
-_log = logging.getLogger("onceward.http")
 
 WEBHOOKS: Final = "/webhooks/"
 INGEST: Final = "/events/ingest"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 READY_SECONDS: Final = 2.0
-COMPLAINT_SECONDS: Final = 1.0
 
 
 class IngestApp:
@@ -49,7 +44,7 @@ class IngestApp:
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
-        self._complaints = _Complaints(clock)
+        self._complaints = Complaints(clock)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nothing but an answer comes out, whatever comes in."""
@@ -58,11 +53,10 @@ class IngestApp:
         except Disconnected:
             return
         except RequestRefused as refused:
-            self._complaints.note(scope, refused)
+            self._complaints.refused(scope, refused)
             found = refusal(refused)
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-            _log.error("%s could not be answered: %s", printable(scope["path"]), locate(error))
-            found = answer(500, {"error": "internal", "message": "An error; see the log."})
+            found = self._complaints.failed(scope, error)
         await found.send(send)
         self._failpoints.reach("receive.answered")
 
@@ -105,27 +99,6 @@ class IngestApp:
         except (StoreError, TimeoutError):
             return answer(503, {"ready": False, "message": "The ledger cannot be read."})
         return answer(200, {"ready": True})
-
-
-class _Complaints:
-    """Tells the operator why requests are refused, without letting a sender fill the log."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._silent_until = 0.0
-        self._unsaid = 0
-
-    def note(self, scope: Scope, refused: RequestRefused) -> None:
-        now = self._clock.monotonic()
-        if now < self._silent_until:
-            self._unsaid += 1
-            return
-        why = refused.check if isinstance(refused, SignatureRejected) else refused.message
-        more = (
-            f" ({self._unsaid} more were refused since the last such line)" if self._unsaid else ""
-        )
-        _log.warning("%s: %s: %s%s", printable(scope["path"]), refused.status, printable(why), more)
-        self._silent_until, self._unsaid = now + COMPLAINT_SECONDS, 0
 
 
 def route_path(scope: Scope) -> str:

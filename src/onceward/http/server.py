@@ -36,7 +36,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Begin to wait for the first request."""
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", _Corked(transport, self.loop)))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -99,6 +99,40 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._in_headers and not self._owes_answer:
             self.transport.write(_RESPONSE.format(status).encode())
         self.transport.close()
+
+
+class _Corked:
+    """A transport that sends what is written in one turn of the loop at once.
+
+    uvicorn writes the head of an answer and its body apart: two calls of the system for each.
+    """
+
+    __slots__ = ("_loop", "_transport", "_written")
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport = transport
+        self._loop = loop
+        self._written: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._written:
+            self._loop.call_soon(self._flush)
+        self._written.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def _flush(self) -> None:
+        written, self._written = self._written, []
+        if written:
+            self._transport.write(b"".join(written))
 
 
 def _without_upgrade(data: bytes) -> bytes:

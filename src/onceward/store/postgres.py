@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import args_row, dict_row, tuple_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from onceward.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
@@ -18,6 +18,7 @@ from onceward.ports import Row
 from onceward.settings import Settings
 from onceward.sqltext import Sql, parse
 from onceward.store.migrate import Migration, pending
+from onceward.store.postgres_arrays import blobs, ints, texts
 from onceward.store.postgres_link import (
     LOST,
     RETRYABLE,
@@ -50,6 +51,11 @@ _DURABLE: Final = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
+# A plan is kept: made while the tables are small, it must do when they are large. None may read a
+# whole table, or compare every row of a batch with every other.
+RECORDING: Final = {"enable_seqscan": "off", "enable_nestloop": "off"}
+# A claim that is lost in a crash is only a lease lost.
+CLAIMING: Final = {"enable_seqscan": "off", "synchronous_commit": "off"}
 _MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(7136231, 2)"
 _LOCK: Final = parse(_MIGRATION_LOCK)[0]
 _MIGRATIONS_TABLE: Final = """
@@ -85,10 +91,9 @@ class PostgresStore(SharedStore):
         self._queries = Queries("postgres")
         url = settings.database_url
         self._recording: asyncio.Queue[Line] = asyncio.Queue()
-        self._recording_lines = [Line(conninfo(url)) for _ in range(self.lanes)]
-        # A claim that is lost in a crash is only a lease lost.
-        self._claiming = Line(conninfo(url, synchronous_commit="off"))
-        self._renewing = Line(conninfo(url, synchronous_commit="off"))
+        self._recording_lines = [Line(conninfo(url, **RECORDING)) for _ in range(self.lanes)]
+        self._claiming = Line(conninfo(url, **CLAIMING))
+        self._renewing = Line(conninfo(url, **CLAIMING))
         self._acting = Line(conninfo(url, **_idle(settings.lease_seconds)))
         self._listening = conninfo(url)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -137,27 +142,27 @@ class PostgresStore(SharedStore):
         self._failpoints.reach("record.writing")
         receipts: list[Receipt | None] = [None] * len(arrivals)
         new = self._queries.one("record_new")
-        for row in await _run_past_deadlocks(connection, new, self._columns(arrivals)):
-            receipts[row["position"] - 1] = Receipt(row["event"], Outcome.RECORDED)
+        for position, event in await _run_past_deadlocks(connection, new, self._columns(arrivals)):
+            receipts[position - 1] = Receipt(event, Outcome.RECORDED)
         self._failpoints.reach("record.written")
         rest = [index for index, receipt in enumerate(receipts) if receipt is None]
         if rest:
             again = self._queries.one("record_again")
             columns = self._columns([arrivals[index] for index in rest])
-            for row in await _run_past_deadlocks(connection, again, columns):
-                receipts[rest[row["position"] - 1]] = Receipt(row["event"], Outcome(row["outcome"]))
+            for position, event, outcome in await _run_past_deadlocks(connection, again, columns):
+                receipts[rest[position - 1]] = Receipt(event, Outcome(outcome))
         self._failpoints.reach("record.committed")
         return _whole(receipts)
 
     def _columns(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
         return {
-            "sources": [self._source_ids[arrival.source] for arrival in arrivals],
-            "event_ids": [arrival.event_id for arrival in arrivals],
-            "types": [arrival.type for arrival in arrivals],
-            "references": [arrival.reference for arrival in arrivals],
-            "sha256s": [arrival.body_sha256 for arrival in arrivals],
-            "headers": [arrival.headers for arrival in arrivals],
-            "bodies": [arrival.body for arrival in arrivals],
+            "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
+            "event_ids": texts([arrival.event_id for arrival in arrivals]),
+            "types": texts([arrival.type for arrival in arrivals]),
+            "references": texts([arrival.reference for arrival in arrivals]),
+            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
+            "headers": blobs([arrival.headers for arrival in arrivals]),
+            "bodies": blobs([arrival.body for arrival in arrivals]),
             "row_limit": self._settings.delivery_rows,
         }
 
@@ -201,8 +206,9 @@ class PostgresStore(SharedStore):
 
     async def _load(self, connection: Connection, ids: list[int]) -> tuple[Job, ...]:
         parameters = {"jobs": ids, "inline_bytes": INLINE_BODY_BYTES}
-        rows = await run(connection, self._queries.one("load_jobs"), parameters)
-        return tuple(Job(**row) for row in rows)
+        cursor = connection.cursor(binary=True, row_factory=args_row(Job))
+        await cursor.execute(self._queries.one("load_jobs").pyformat, parameters)
+        return tuple(await cursor.fetchall())
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
         """Forget leases of which every job is settled."""
@@ -229,20 +235,22 @@ class PostgresStore(SharedStore):
         parameters = error_parameters(token, job, settlement, elapsed_seconds)
         landed = await self._write(error_statement(settlement), parameters)
         self._failpoints.reach("settle.committed")
-        return landed
+        return bool(landed)
 
-    async def settle_done(self, token: str, job: int) -> bool:
-        """End an attempt that wrote nothing. False when the lease was lost."""
-        landed = await self._write("settle_done", {"token": token, "job": job})
+    async def settle_done(self, token: str, *jobs: int) -> bool:
+        """End attempts that wrote nothing. False when the lease was lost."""
+        landed = await self._write("settle_done", {"token": token, "jobs": list(jobs)})
         self._failpoints.reach("settle.committed")
-        return landed
+        return len(landed) == len(jobs)
 
     @asynccontextmanager
-    async def begin(self, whereabouts: Callable[[], str]) -> AsyncIterator[PostgresSession]:
+    async def begin(
+        self, whereabouts: Callable[[], str], *, shared: bool = False
+    ) -> AsyncIterator[PostgresSession]:
         """A transaction for a handler. What is not committed at its end is rolled back."""
         del whereabouts  # the database itself ends a transaction that idles past its lease
         async with self._borrow() as connection:
-            session = PostgresSession(connection, self._queries, self._failpoints)
+            session = PostgresSession(connection, self._queries, self._failpoints, shared=shared)
             await session.begin()
             try:
                 yield session
@@ -319,17 +327,15 @@ class PostgresStore(SharedStore):
         async with self._borrow() as connection:
             try:
                 # Planned with the values at hand, so that a filter finds its partial index.
-                cursor = await connection.execute(
-                    statement.pyformat.encode(), parameters, prepare=False
-                )
+                cursor = await connection.execute(statement.pyformat, parameters, prepare=False)
                 return await cursor.fetchall()
             except psycopg.Error as error:
                 raise trouble(error, sent=False) from error
 
-    async def _write(self, name: str, parameters: Mapping[str, Any]) -> bool:
+    async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         async with self._borrow() as connection:
             try:
-                return bool(await run(connection, self._queries.one(name), parameters))
+                return await run(connection, self._queries.one(name), parameters)
             except psycopg.Error as error:
                 if is_lost(error):
                     await connection.close()
@@ -399,14 +405,17 @@ async def _tidy(connection: Connection, session: PostgresSession) -> None:
 
 async def _run_past_deadlocks(
     connection: Connection, statement: Sql, parameters: Mapping[str, Any]
-) -> list[Row]:
+) -> list[tuple[Any, ...]]:
     """Run a statement that is a transaction of its own, and again when others were in its way."""
+    cursor = connection.cursor(row_factory=tuple_row)
     for _ in range(_RETRIES - 1):
         try:
-            return await run(connection, statement, parameters)
+            await cursor.execute(statement.pyformat, parameters)
         except RETRYABLE:
             continue
-    return await run(connection, statement, parameters)
+        return await cursor.fetchall()
+    await cursor.execute(statement.pyformat, parameters)
+    return await cursor.fetchall()
 
 
 def _whole(receipts: Sequence[Receipt | None]) -> list[Receipt]:

@@ -89,7 +89,7 @@ def is_lost(error: psycopg.Error) -> bool:
 
 async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
     """Run a statement and answer with its rows."""
-    cursor = await connection.execute(statement.pyformat.encode(), parameters)
+    cursor = await connection.execute(statement.pyformat, parameters)
     return await cursor.fetchall() if cursor.description else []
 
 
@@ -108,9 +108,9 @@ async def run_at_once(
     Once the server has it, it comes to its end by itself: a process that stands still meanwhile
     leaves no lock behind. A pipeline would, for as long as its last part is not sent.
     """
-    text = ";\n".join(statement.pyformat for statement in statements)
+    text = b";\n".join(statement.pyformat for statement in statements)
     cursor = psycopg.AsyncClientCursor(connection)
-    await cursor.execute(text.encode(), parameters)
+    await cursor.execute(text, parameters)
     rows = []
     more: bool | None = True
     while more:

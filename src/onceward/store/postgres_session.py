@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from onceward.errors import LeaseLost, TransactionMisuse
+from onceward.errors import LeaseLost, NotShared, TransactionMisuse
 from onceward.failpoints import Failpoints
-from onceward.ports import Row, Rows
+from onceward.ports import Rows
 from onceward.sqltext import Sql
 from onceward.store.postgres_link import Connection, run, trouble
 from onceward.store.queries import Queries
@@ -20,57 +21,67 @@ from onceward.store.shared import ENDED_BY_HANDLER
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
 _LEAKS: Final = ("advisory", "set_config", "temp")
 
+# One message each, so that there is one round trip.
+_BEGIN: Final = b"BEGIN; SELECT now() AS began"
+# Two that share rows would otherwise wait for each other until the server sees a deadlock.
+_BEGIN_SHARED: Final = b"BEGIN; SET LOCAL lock_timeout = '20ms'; SELECT now() AS began"
+
 
 class PostgresSession:
     """One transaction on one connection of the pool."""
 
-    def __init__(self, connection: Connection, queries: Queries, failpoints: Failpoints) -> None:
+    def __init__(
+        self, connection: Connection, queries: Queries, failpoints: Failpoints, *, shared: bool
+    ) -> None:
         self._connection = connection
+        self._cursor = connection.cursor()  # one for all statements: making them costs
         self._queries = queries
         self._failpoints = failpoints
+        self._shared = shared
         self._began: datetime | None = None
         self.leaks = False
         """Whether a statement may have changed the session beyond the transaction."""
 
     async def begin(self) -> None:
         """Start it, and remember when: the time stands still until it ends."""
-        async with self._connection.pipeline():
-            await self._connection.execute("BEGIN")
-            cursor = await self._connection.execute("SELECT now() AS began")
+        text = _BEGIN_SHARED if self._shared else _BEGIN
+        cursor = await self._connection.execute(text, prepare=False)
+        while cursor.nextset():
+            pass
         row = await cursor.fetchone()
         self._began = row["began"] if row else None
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
-        lowered = statement.text.lower()
-        if statement.keyword not in _PLAIN or any(word in lowered for word in _LEAKS):
+        if _leaks(statement):
+            if self._shared:
+                message = f"{statement.keyword} is not run in a transaction that jobs share"
+                raise NotShared(message)
             self.leaks = True
-        cursor = await self._execute(statement, parameters)
-        rows = await cursor.fetchall() if cursor.description else []
-        return Rows(rows, max(cursor.rowcount, 0))
+        await self._execute(statement, parameters)
+        rows = await self._cursor.fetchall() if self._cursor.description else []
+        return Rows(rows, max(self._cursor.rowcount, 0))
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. True for the first, over all events."""
         parameters = {"job": job, "key": key, "reference": reference}
-        cursor = await self._execute(self._queries.one("effect_once"), parameters)
-        rows = await cursor.fetchall()
+        await self._execute(self._queries.one("effect_once"), parameters)
+        rows = await self._cursor.fetchall()
         self._failpoints.reach("effect.written")
         return bool(rows)
 
-    async def _execute(
-        self, statement: Sql, parameters: Mapping[str, Any]
-    ) -> psycopg.AsyncCursor[Row]:
+    async def _execute(self, statement: Sql, parameters: Mapping[str, Any]) -> None:
         try:
-            return await self._connection.execute(statement.pyformat.encode(), parameters)
+            await self._cursor.execute(statement.pyformat, parameters)
         except psycopg.errors.ReadOnlySqlTransaction:
             await self._connection.close()  # its server became a standby: find the new one
             raise
 
-    async def settle(self, token: str, job: int) -> None:
-        """Write the job's done. Raises LeaseLost, or TransactionMisuse if the handler ended it."""
-        parameters = {"token": token, "job": job, "began": self._began}
+    async def settle(self, token: str, *jobs: int) -> None:
+        """Write the jobs' done. Raises LeaseLost, or TransactionMisuse if a handler ended it."""
+        parameters = {"token": token, "jobs": list(jobs), "began": self._began}
         statement = self._queries.one("settle_done", "began")
-        if not await run(self._connection, statement, parameters):
+        if len(await run(self._connection, statement, parameters)) != len(jobs):
             await self._explain_lost_settle()
         self._failpoints.reach("settle.written")
 
@@ -98,3 +109,10 @@ class PostgresSession:
             raise TransactionMisuse(ENDED_BY_HANDLER)
         message = "the lease ended before the job was settled; nothing was committed"
         raise LeaseLost(message)
+
+
+@lru_cache(maxsize=1024)
+def _leaks(statement: Sql) -> bool:
+    """Whether a statement may change the session beyond the transaction."""
+    lowered = statement.text.lower()
+    return statement.keyword not in _PLAIN or any(word in lowered for word in _LEAKS)

@@ -226,15 +226,18 @@ class SqliteStore(SharedStore):
         self._failpoints.reach("settle.committed")
         return landed
 
-    async def settle_done(self, token: str, job: int) -> bool:
-        """End an attempt that wrote nothing. False when the lease was lost."""
-        landed = bool(await self._write("settle_done", token=token, job=job))
+    async def settle_done(self, token: str, *jobs: int) -> bool:
+        """End attempts that wrote nothing. False when the lease was lost."""
+        landed = await self._write("settle_done", token=token, jobs=json.dumps(jobs))
         self._failpoints.reach("settle.committed")
-        return landed
+        return len(landed) == len(jobs)
 
     @asynccontextmanager
-    async def begin(self, whereabouts: Callable[[], str]) -> AsyncIterator[SqliteSession]:
+    async def begin(
+        self, whereabouts: Callable[[], str], *, shared: bool = False
+    ) -> AsyncIterator[SqliteSession]:
         """A transaction for a handler. What is not committed at its end is rolled back."""
+        del shared  # here a transaction never waits for another's locks
         session = SqliteSession(
             thread=self._writer,
             gate=self._gate,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
@@ -79,9 +80,10 @@ class SqliteSession:
         self._failpoints.reach("effect.written")
         return bool(rows)
 
-    async def settle(self, token: str, job: int) -> None:
-        """Write the job's done. Raises LeaseLost."""
-        if not await self.named("settle_done", token=token, job=job):
+    async def settle(self, token: str, *jobs: int) -> None:
+        """Write the jobs' done. Raises LeaseLost."""
+        settled = await self.named("settle_done", token=token, jobs=json.dumps(jobs))
+        if len(settled) != len(jobs):
             message = "the lease ended before the job was settled; nothing was committed"
             raise LeaseLost(message)
         self._failpoints.reach("settle.written")

@@ -44,32 +44,42 @@ FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 -- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
 -- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
 -- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
-WITH arrived AS (
+-- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
+-- are small is kept when they are large.
+WITH arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
 ), known AS MATERIALIZED (
-    SELECT id, source, event_id, body_sha256, deliveries, conflicts
-    FROM onceward.events
-    WHERE (source, event_id) IN (SELECT source, event_id FROM arrived)
-    ORDER BY id
-    FOR NO KEY UPDATE
+    SELECT e.*
+    FROM (SELECT DISTINCT source, event_id FROM arrived ORDER BY source, event_id) AS key
+    CROSS JOIN LATERAL (
+        SELECT id, source, event_id, body_sha256, deliveries, conflicts
+        FROM onceward.events
+        WHERE source = key.source AND event_id = key.event_id
+        LIMIT 1 FOR NO KEY UPDATE
+    ) AS e
 ), judged AS MATERIALIZED (
     SELECT
         a.position, k.id AS event, a.sha256, a.body, k.deliveries, k.conflicts,
-        a.sha256 <> k.body_sha256 AS is_conflict,
-        EXISTS (
-            SELECT 1 FROM onceward.deliveries d WHERE d.event = k.id AND d.body_sha256 = a.sha256
-        ) AS body_is_kept
-    FROM arrived a JOIN known k USING (source, event_id)
+        a.sha256 <> k.body_sha256 AS is_conflict, kept.at IS NOT NULL AS body_is_kept
+    FROM arrived a
+    JOIN known k USING (source, event_id)
+    LEFT JOIN LATERAL (
+        SELECT received_at AS at FROM onceward.deliveries
+        WHERE event = k.id AND body_sha256 = a.sha256 AND a.sha256 <> k.body_sha256
+        LIMIT 1
+    ) AS kept ON true
+), tally AS MATERIALIZED (
+    SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
+    FROM judged GROUP BY event
 ), counted AS (
     UPDATE onceward.events e
-    SET deliveries = e.deliveries + j.deliveries, conflicts = e.conflicts + j.conflicts
-    FROM (
-        SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
-        FROM judged GROUP BY event
-    ) AS j
-    WHERE e.id = j.event
+    SET (deliveries, conflicts) = (
+        SELECT e.deliveries + t.deliveries, e.conflicts + t.conflicts
+        FROM tally t WHERE t.event = e.id
+    )
+    WHERE e.id = ANY(ARRAY(SELECT event FROM tally))
 ), ranked AS (
     SELECT
         *,

@@ -92,18 +92,23 @@ FROM next
 
 -- name: load_jobs
 -- What the handlers of some jobs need. A large body is left out here and loaded when its job starts.
+-- Each row is looked up by its key (LIMIT 1 sees to it), whatever the planner knows of the tables:
+-- it would rather read all events, as long as there are few.
 SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}'::bytea) AS headers,
     CASE WHEN octet_length(p.body) <= :inline_bytes THEN p.body END AS body
-FROM onceward.jobs j
+FROM unnest(:jobs::bigint[]) WITH ORDINALITY AS leased (job, position)
+CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = leased.job LIMIT 1) AS j
+CROSS JOIN LATERAL (SELECT * FROM onceward.events WHERE id = j.event LIMIT 1) AS e
+LEFT JOIN LATERAL (
+    SELECT headers, body FROM onceward.payloads
+    WHERE event = j.event AND received_at = j.received_at LIMIT 1
+) AS p ON true
 JOIN onceward.handlers h ON h.id = j.handler
-JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
-LEFT JOIN onceward.payloads p ON p.event = j.event AND p.received_at = j.received_at
-WHERE j.id = ANY(:jobs::bigint[])
-ORDER BY j.available_at, j.id
+ORDER BY leased.position
 
 -- name: load_body
 -- The body of one event.
@@ -126,13 +131,16 @@ WITH shrunk AS (
 SELECT pg_notify('onceward_jobs', '')
 
 -- name: settle_done
--- End an attempt that succeeded, if the lease is still held. In the handler's transaction, last.
+-- End attempts that succeeded, if the lease is still held. In the handler's transaction, last.
+-- "Is not distinct" is how the settlements say "equals", so that none of them is ever planned over
+-- the index of what is due, which holds the id as its last column, but over the key.
 WITH fence AS MATERIALIZED (
-    SELECT 1 FROM onceward.leases WHERE token = :token AND :job::bigint = ANY(jobs) FOR KEY SHARE
+    SELECT 1 FROM onceward.leases WHERE token = :token AND jobs @> :jobs::bigint[] FOR KEY SHARE
 )
 UPDATE onceward.jobs
 SET status = 'done', attempts = attempts + 1, finished_at = clock_timestamp(), last_error = NULL
-WHERE id = :job AND status = 'queued' AND EXISTS (SELECT 1 FROM fence)
+WHERE id = ANY(:jobs::bigint[]) AND status IS NOT DISTINCT FROM 'queued'
+AND EXISTS (SELECT 1 FROM fence)
 AND now() = :began  -- if began
 RETURNING 1 AS landed
 
@@ -148,7 +156,7 @@ WITH fence AS (
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',
         failure_type = :failure_type, last_error = :error,
         finished_at = CASE WHEN :status = 'queued' THEN NULL ELSE clock_timestamp() END
-    WHERE id = :job AND status = 'queued' AND EXISTS (SELECT 1 FROM fence)
+    WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
     RETURNING id, attempts
 )
 INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
@@ -167,7 +175,7 @@ WITH fence AS (
 )
 UPDATE onceward.jobs
 SET available_at = clock_timestamp() + :delay_seconds * interval '1 second', last_error = :error
-WHERE id = :job AND status = 'queued' AND EXISTS (SELECT 1 FROM fence)
+WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
 RETURNING 1 AS landed
 
 -- name: effect_once

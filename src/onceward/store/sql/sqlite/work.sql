@@ -92,12 +92,11 @@ SET jobs = (
 WHERE token = :token
 
 -- name: settle_done
--- End an attempt that succeeded, if the lease is still held. In the handler's transaction, last.
+-- End attempts that succeeded, if the lease is still held. In the handler's transaction, last.
 UPDATE onceward_jobs
 SET status = 'done', attempts = attempts + 1, finished_at = :now, last_error = NULL
-WHERE id = :job AND status = 'queued' AND EXISTS (
-    SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS held
-    WHERE l.token = :token AND held.value = :job
+WHERE id IN (SELECT value FROM json_each(:jobs)) AND status = 'queued' AND id IN (
+    SELECT held.value FROM onceward_leases l, json_each(l.jobs) AS held WHERE l.token = :token
 )
 RETURNING 1 AS landed
 

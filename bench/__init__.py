@@ -1,0 +1,1 @@
+"""Measures Onceward and its alternatives side by side: python -m bench --help."""

@@ -1,0 +1,1 @@
+"""The contenders: each a program of its own, run as python -m bench.contenders."""

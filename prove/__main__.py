@@ -1,0 +1,78 @@
+"""``python -m prove``: exit 0 when nothing was lost or doubled, 1 when it was, 2 if it cannot."""
+
+import os
+import random
+import sys
+from pathlib import Path
+
+import click
+import msgspec
+from rich.console import Console
+
+from prove import report
+from prove.disks import clear_away
+from prove.plan import LONG, SHORT
+from prove.proof import prove
+from prove.sabotage import CHOICE, Sabotage
+from prove.verdict import Verdict
+from tests.postgres import ServerFailed
+
+RESULTS = Path(__file__).parent / "results"
+GREEN, RED, COULD_NOT_RUN = 0, 1, 2
+STORES = ("postgres", "sqlite")
+
+
+@click.command()
+@click.option("--seed", type=int, help="What all chance follows from; by default, any.")
+@click.option("--long", "is_long", is_flag=True, help="A million events, in under forty minutes.")
+@click.option("--store", type=click.Choice([*STORES, "both"]), default="both", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
+@click.option(
+    "--sabotage",
+    type=click.Choice([choice.value for choice in Sabotage if choice]),
+    help="Break a promise on purpose: the verdict must be red.",
+)
+@click.option("--minutes", type=click.FloatRange(min=0.5), help="Take no more time than this.")
+def main(
+    *,
+    seed: int | None,
+    is_long: bool,
+    store: str,
+    as_json: bool,
+    sabotage: str | None,
+    minutes: float | None,
+) -> None:
+    """Run the service under faults, and check that nothing was lost, doubled or made up."""
+    seed = random.SystemRandom().randrange(2**32) if seed is None else seed
+    plan = LONG if is_long else SHORT
+    if minutes is not None:
+        plan = plan.within(minutes)
+    stores = STORES if store == "both" else (store,)
+    console = Console(stderr=as_json, highlight=False)
+    console.print(f"Seed {seed}, {plan.name} form, on {' and '.join(stores)}.")
+    clear_away()
+    os.environ[CHOICE] = sabotage or ""
+    try:
+        verdict = prove(plan, stores, seed, console)
+    except ServerFailed as error:
+        console.print(f"[red]It could not run: {error}[/]")
+        sys.exit(COULD_NOT_RUN)
+    except KeyboardInterrupt:
+        console.print("[red]Broken off: no verdict.[/]")
+        sys.exit(COULD_NOT_RUN)
+    report.show(verdict, console)
+    if sabotage is None and minutes is None:
+        _save(verdict)
+    if as_json:
+        click.echo(msgspec.json.encode(verdict.as_json()).decode())
+    sys.exit(GREEN if verdict.is_green else RED)
+
+
+def _save(verdict: Verdict) -> None:
+    RESULTS.mkdir(exist_ok=True)
+    text = msgspec.json.format(msgspec.json.encode(verdict.as_json()), indent=2)
+    (RESULTS / f"{verdict.form}.json").write_bytes(text + b"\n")
+
+
+if __name__ == "__main__":
+    main()

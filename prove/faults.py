@@ -1,0 +1,144 @@
+"""What is done to a service under load: kills, freezes, crashes; and nothing at all."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from prove.checker import Rule
+from prove.trial import Trial
+from tests.postgres import Cluster
+
+GROUP_KILL_ONE_IN = 12
+CALM_LEASE_SECONDS = 5.0
+LEASE_SECONDS = 0.6
+FREEZE_SECONDS = 3.0
+BURST_EVENTS = 300
+BURST_SECONDS = 0.3
+HELD_JOBS = 8
+"""With fewer in its hands, a zombie has hardly anything to do wrong."""
+
+
+@dataclass(frozen=True)
+class Aim:
+    """How often to do a thing, in how much time at most."""
+
+    count: int
+    seconds: float
+    """In how much time it should be done."""
+    limit_seconds: float
+    dice: random.Random
+    show: Callable[[int], None]
+    """Shows how often it is done."""
+
+
+def keep_calm(trial: Trial, seconds: float) -> None:
+    """No fault at all: then no worker may lose a lease."""
+    trial.wait(seconds)
+    for line in trial.town.lost_leases():
+        trial.findings.add(Rule.LEASE_LOST, line)
+    blamed = trial.ledger.value(
+        "SELECT count(*) FROM onceward.attempts WHERE error LIKE 'The worker died%'"
+    )
+    if blamed:
+        trial.findings.add(Rule.LEASE_LOST, f"{blamed} jobs were taken from a living worker")
+
+
+def kill(trial: Trial, aim: Aim) -> None:
+    """SIGKILL processes at random, one at a time and now and then all at once."""
+    town = trial.town
+    begun = time.monotonic()
+    kills = 0
+    while kills < aim.count and time.monotonic() < begun + aim.limit_seconds:
+        due = begun + aim.seconds * kills / aim.count
+        trial.wait(max(0.0, due - time.monotonic()) * aim.dice.uniform(0.5, 1.0))
+        everybody = aim.dice.randrange(GROUP_KILL_ONE_IN) == 0
+        victims = range(town.size) if everybody else [aim.dice.randrange(town.size)]
+        town.kill(*victims)
+        kills += len(victims)
+        trial.tally["kills"] += len(victims)
+        trial.tally["kills of everybody at once"] += everybody and town.size > 1
+        for place in victims:
+            sort = "receiver" if town.is_receiver(place) else "worker"
+            trial.tally[f"kills of a {sort}"] += 1
+        aim.show(kills)
+
+
+def make_zombies(trial: Trial, aim: Aim) -> None:
+    """SIGSTOP workers past the end of their leases, and wake them when others have their jobs."""
+    deadline = time.monotonic() + aim.limit_seconds
+    woken = 0
+    while woken < aim.count and time.monotonic() < deadline:
+        trial.load(BURST_EVENTS, BURST_SECONDS)
+        trial.wait(BURST_SECONDS + aim.dice.uniform(0.0, 0.2))
+        woken += _make_zombie(trial, max(trial.town.workers, key=lambda place: _load(trial, place)))
+        aim.show(woken)
+    trial.tally["zombies woken"] += woken
+
+
+def _load(trial: Trial, place: int) -> int:
+    return len(_held_by(trial, trial.town.places[place].pid))
+
+
+def _make_zombie(trial: Trial, place: int) -> bool:
+    """Whether it held jobs when it was frozen, and others had done some of them when it woke."""
+    process = trial.town.places[place]
+    process.freeze()
+    try:
+        held = _held_by(trial, process.pid)
+        if trial.ledger.is_sqlite:  # nobody else works there: it will meet its own ended leases
+            time.sleep(LEASE_SECONDS * 1.5 if held else 0.0)
+            return bool(held)
+        if len(held) < HELD_JOBS:
+            return False
+        if not _becomes(lambda: not _held_by(trial, process.pid)):
+            return False
+        rescued = held & _queued(trial)
+        return bool(rescued) and _becomes(lambda: not rescued <= _queued(trial))
+    finally:
+        process.thaw()
+
+
+def _becomes(look: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + FREEZE_SECONDS
+    while not look():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def _held_by(trial: Trial, pid: int) -> set[int]:
+    """The jobs in a process's hands."""
+    jobs = (
+        "json_each(l.jobs) AS held" if trial.ledger.is_sqlite else "unnest(l.jobs) AS held (value)"
+    )
+    statement = f"""
+        SELECT j.id FROM onceward.leases l, {jobs}
+        JOIN onceward.jobs j ON j.id = held.value AND j.status = 'queued'
+        WHERE l.worker LIKE '%:{pid}'
+    """  # noqa: S608 - our own
+    return {job for (job,) in trial.ledger.rows(statement)}
+
+
+def _queued(trial: Trial) -> set[int]:
+    statement = "SELECT id FROM onceward.jobs WHERE status = 'queued'"
+    return {job for (job,) in trial.ledger.rows(statement)}
+
+
+def crash_server(trial: Trial, cluster: Cluster, aim: Aim) -> None:
+    """Let PostgreSQL die under load, and start it again; the service comes back by itself."""
+    deadline = time.monotonic() + aim.limit_seconds
+    for number in range(aim.count):
+        if time.monotonic() > deadline:
+            break
+        if not trial.wait_until_back(aim.dice.randrange(10, 100)):
+            break
+        cluster.crash()
+        time.sleep(aim.dice.uniform(0.0, 0.2))
+        cluster.start()
+        if not trial.wait_until_back():
+            break
+        trial.tend()
+        trial.tally["PostgreSQL crashes"] += 1
+        aim.show(number + 1)

@@ -1,0 +1,126 @@
+"""How much is done to each store, and in how much time. What is reached is the result."""
+
+from dataclasses import dataclass, fields, replace
+
+
+@dataclass(frozen=True)
+class StorePlan:
+    """What one store goes through. A phase ends when all is done, or its time is up."""
+
+    events: int
+    """Over calm, crashes and kills, in the shares of their time; the other stages add theirs."""
+    kills: int
+    zombies: int
+    crashes: int
+    power_cuts: int
+    lost_commits: int
+    calm_seconds: float
+    crash_seconds: float
+    kill_seconds: float
+    zombie_seconds: float
+    cut_seconds: float
+
+    @property
+    def load_seconds(self) -> float:
+        """How long events are sent."""
+        return self.calm_seconds + self.crash_seconds + self.kill_seconds
+
+    def scaled(self, share: float) -> "StorePlan":
+        """A part of it, in that part of the time: at least one of whatever there is any of."""
+        parts: dict[str, float] = {}
+        for entry in fields(self):
+            whole = getattr(self, entry.name)
+            is_count = isinstance(whole, int) and not entry.name.endswith("_seconds")
+            part = whole * share
+            parts[entry.name] = max(min(whole, 1), round(part)) if is_count else part
+        return StorePlan(**parts)  # type: ignore[arg-type] # counts stay whole
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A form of the proof."""
+
+    name: str
+    minutes: float
+    """How long it takes at most."""
+    stores: dict[str, StorePlan]
+    required: float
+    """The part of each target that a pass needs."""
+    patience: float
+    """By how much a phase may take longer than it should, to reach its targets."""
+
+    def within(self, minutes: float) -> "Plan":
+        """As much of it as can be done in that time."""
+        share = min(1.0, minutes / self.minutes)
+        stores = {name: plan.scaled(share) for name, plan in self.stores.items()}
+        return replace(self, minutes=minutes, stores=stores)
+
+
+SHORT = Plan(
+    name="short",
+    minutes=3,
+    stores={
+        "postgres": StorePlan(
+            events=12_000,
+            kills=24,
+            zombies=3,
+            crashes=5,
+            power_cuts=3,
+            lost_commits=8,
+            calm_seconds=5,
+            crash_seconds=8,
+            kill_seconds=14,
+            zombie_seconds=12,
+            cut_seconds=30,
+        ),
+        "sqlite": StorePlan(
+            events=8_000,
+            kills=36,
+            zombies=2,
+            crashes=0,
+            power_cuts=3,
+            lost_commits=0,
+            calm_seconds=4,
+            crash_seconds=0,
+            kill_seconds=18,
+            zombie_seconds=12,
+            cut_seconds=20,
+        ),
+    },
+    required=1.0,
+    patience=2.5,
+)
+LONG = Plan(
+    name="long",
+    minutes=38,
+    stores={
+        "postgres": StorePlan(
+            events=700_000,
+            kills=1_200,
+            zombies=70,
+            crashes=300,
+            power_cuts=50,
+            lost_commits=40,
+            calm_seconds=10,
+            crash_seconds=450,
+            kill_seconds=1_000,
+            zombie_seconds=130,
+            cut_seconds=240,
+        ),
+        "sqlite": StorePlan(
+            events=300_000,
+            kills=800,
+            zombies=30,
+            crashes=0,
+            power_cuts=50,
+            lost_commits=0,
+            calm_seconds=10,
+            crash_seconds=0,
+            kill_seconds=1_100,
+            zombie_seconds=60,
+            cut_seconds=150,
+        ),
+    },
+    required=0.5,
+    patience=1.0,
+)

@@ -1,0 +1,70 @@
+"""Plans that are made while the tables are empty, and kept, must do when they are large."""
+
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from onceward.store.postgres import CLAIMING, RECORDING
+from onceward.store.postgres_arrays import blobs, ints, texts
+from onceward.store.postgres_link import conninfo
+from onceward.store.queries import Queries
+
+BATCH: Final = {
+    "sources": ints([1, 1]),
+    "event_ids": texts(["a", "b"]),
+    "types": texts(["t", "t"]),
+    "references": texts([None, "r"]),
+    "sha256s": blobs([b"1", b"2"]),
+    "headers": blobs([b"{}", b"{}"]),
+    "bodies": blobs([b"{}", b"{}"]),
+    "row_limit": 100,
+}
+WORK: Final = {
+    "token": "t",
+    "worker": "w",
+    "handlers": [1],
+    "limit": 9,
+    "solo": False,
+    "lease_seconds": 60.0,
+    "jobs": [1, 2],
+    "job": 1,
+    "inline_bytes": 1000,
+    "status": "queued",
+    "failure_type": None,
+    "delay_seconds": 1.0,
+    "elapsed_seconds": 1.0,
+    "error": "x",
+}
+LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
+
+
+def plan(url: str, name: str, parameters: dict[str, Any], **session: str) -> str:
+    """The plan that a connection keeps for a statement, whatever its parameters are."""
+    statement = Queries("postgres").one(name).pyformat
+    with psycopg.connect(conninfo(url, plan_cache_mode="force_generic_plan", **session)) as it:
+        return "\n".join(line for (line,) in it.execute(b"EXPLAIN " + statement, parameters))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "session"),
+    [
+        ("record_new", BATCH, RECORDING),
+        ("record_again", BATCH, RECORDING),
+        ("claim", WORK, CLAIMING),
+        ("outlook", WORK, CLAIMING),
+        ("load_jobs", WORK, CLAIMING),
+        ("settle_done", WORK, {}),
+        ("settle_error", WORK, {}),
+        ("postpone", WORK, {}),
+    ],
+)
+def test_no_kept_plan_reads_a_whole_table(
+    postgres_url: str, name: str, parameters: dict[str, Any], session: dict[str, str]
+) -> None:
+    found = plan(postgres_url, name, parameters, **session)
+    assert [table for table in LARGE if f"Seq Scan on {table}" in found] == [], found
+    if name.startswith(("settle", "postpone")):
+        assert "jobs_due" not in found
+    if name == "record_new":
+        assert "Join Filter: (arrived" not in found, "every row is compared with every other"

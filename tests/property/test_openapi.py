@@ -1,0 +1,268 @@
+"""The OpenAPI document says what the service does, and whatever is sent, the service does it."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from starlette.applications import Starlette
+from starlette.routing import Route
+
+import onceward
+from onceward.http import ingest
+from onceward.http.admin import ADMIN
+from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
+from onceward.operate import LISTS
+from onceward.settings import Settings
+from tests.integration.running import Running, make_inbox, partner_webhook
+from tests.postgres import Cluster
+
+TOKEN: Final = "a-token-of-ann-0123456789"
+BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
+API_PAGE: Final = Path(__file__).parents[2] / "docs" / "api.md"
+BROKEN: Final = {"event_id": "broken", "event_type": "order.broken", "payload": {}}
+ACT: Final = {"actor": "ann", "reason": "because"}
+EXAMPLES: Final = 10
+
+Document = dict[str, Any]
+Case = schemathesis.Case[Any]
+
+
+def described(*, dev: bool) -> Document:
+    sources = make_inbox("sqlite:///unused.db")._sources
+    return document(settings=Settings(), sources=sources, prefix=ADMIN, dev=dev)
+
+
+def schema_of(described: Document) -> Any:
+    config = {
+        "generation": {"max-examples": EXAMPLES, "deterministic": True},
+        "operations": [
+            {  # where the id has to be is the source's affair: any body may be without one
+                "include-operation-id": "receive_webhook",
+                "checks": {"positive_data_acceptance": {"enabled": False}},
+            }
+        ],
+    }
+    return schemathesis.openapi.from_dict(described, config=schemathesis.Config.from_dict(config))
+
+
+OPEN: Final = described(dev=True)
+CLOSED: Final = described(dev=False)
+open_api = schema_of(OPEN)
+closed_api = schema_of(CLOSED)
+GUARDED: Final = {
+    operation["operationId"]
+    for path in CLOSED["paths"].values()
+    for operation in path.values()
+    if operation["security"] == [{"admin_token": []}]
+}
+PATIENT: Final = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
+)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgres"])
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Running]:
+    """A service on each store that is open to this machine."""
+    if request.param == "sqlite":
+        url = f"sqlite:///{tmp_path_factory.mktemp('open') / 'onceward.db'}"
+    else:
+        cluster: Cluster = request.getfixturevalue("postgres_cluster")
+        url = cluster.create_database(request.getfixturevalue("postgres_template"))
+    running = Running(make_inbox(url), dev=True)
+    running.http.post("/events/ingest", json=BROKEN)
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite"])  # schemathesis tells tests apart that have any
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A service as in production, with the token of one person."""
+    path = tmp_path_factory.mktemp("closed") / "onceward.db"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
+        running = Running(make_inbox(f"sqlite:///{path}"), dev=False)
+    running.http.post("/events/ingest", json=BROKEN, headers=BEARER)
+    yield running
+    running.close()
+
+
+# Whatever is sent: values that fit the schemas and values that do not, and other methods.
+
+
+def aim(case: Case, service: Running) -> None:
+    """Where a job may have any number, take one that is there: else all that is said is 404."""
+    if re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("job"))):
+        job = service.direct.value("SELECT min(id) FROM onceward.jobs")
+        case.path_parameters["job"] = str(job)
+
+
+@open_api.parametrize()
+@PATIENT
+def test_every_answer_is_one_that_is_described(case: Case, service: Running) -> None:
+    aim(case, service)
+    case.call_and_validate(base_url=service.address)
+
+
+@closed_api.parametrize()
+@PATIENT
+def test_with_a_token_every_answer_is_one_that_is_described(case: Case, closed: Running) -> None:
+    aim(case, closed)
+    case.call_and_validate(base_url=closed.address, headers=BEARER)
+
+
+@closed_api.parametrize()
+@PATIENT
+def test_without_a_token_only_what_is_public_answers(case: Case, closed: Running) -> None:
+    aim(case, closed)
+    response = case.call(base_url=closed.address)
+    if case.operation.definition.raw["operationId"] in GUARDED:
+        assert response.status_code in (401, 405)
+
+
+def test_what_is_public_is_known() -> None:
+    every = {op["operationId"] for path in CLOSED["paths"].values() for op in path.values()}
+    assert every - GUARDED == {"receive_webhook", "get_health", "get_readiness"}
+
+
+# What is described is there, and what is there is described.
+
+
+def test_the_document_is_valid() -> None:
+    for schema in (open_api, closed_api):
+        schema.validate()
+
+
+def test_it_describes_the_service_that_serves_it(service: Running, closed: Running) -> None:
+    assert service.http.get(OPENAPI).json() == OPEN
+    assert closed.http.get(OPENAPI, headers=BEARER).json() == CLOSED
+    assert closed.http.get(OPENAPI).status_code == 401
+
+
+def test_it_has_the_routes_and_methods_that_the_service_has(service: Running) -> None:
+    told = {
+        path: {method.upper() for method in operations}
+        for path, operations in OPEN["paths"].items()
+    }
+    assert told == {path: methods_at(service, path) for path in paths_of(service)}
+
+
+def paths_of(service: Running) -> set[str]:
+    """Every path that the code names, of the admin side and of receiving."""
+    admin = service.service.admin_app(prefix=ADMIN)
+    assert isinstance(admin, Starlette)
+    routes = [route.path for route in admin.routes if isinstance(route, Route)]
+    constants = [value for name, value in vars(ingest).items() if name.isupper()]
+    return {
+        FRONT_DOOR,
+        *(path.format(kind=kind, job="{job}") for path in routes for kind in LISTS),
+        *(value for value in constants if isinstance(value, str) and value.startswith("/")),
+    } - {ingest.WEBHOOKS} | {f"{ingest.WEBHOOKS}{{source}}"}
+
+
+def methods_at(service: Running, path: str) -> set[str]:
+    """What may be used there, as the service says to someone who uses another method."""
+    response = service.http.request("TRACE", path.format(job="1", source="lab"))
+    assert response.status_code == 405
+    return set(response.headers["allow"].split(", ")) - {"HEAD"}
+
+
+async def test_an_admin_side_that_is_mounted_alone_describes_itself_alone(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
+    inbox = make_inbox(sqlite_url)
+    transport = httpx.ASGITransport(inbox.admin_asgi())
+    async with httpx.AsyncClient(transport=transport, base_url="http://app.example") as http:
+        told = (await http.get(OPENAPI, headers=BEARER)).json()
+        lists = [path for path in told["paths"] if "{" not in path]
+        answers = [(await http.get(path, headers=BEARER)).status_code for path in lists]
+    await inbox._mount().close()
+    assert set(told["paths"]) == {f"/{kind}" for kind in LISTS} | {"/jobs/{job}/requeue", OPENAPI}
+    assert list(told["components"]["securitySchemes"]) == ["admin_token"]
+    assert answers == [200] * len(lists)
+
+
+def test_every_code_of_a_refusal_is_told() -> None:
+    refusals = OPEN["components"]["responses"].values()
+    told = {
+        code
+        for refusal in refusals
+        for code in re.findall(r"\b[a-z]+(?:_[a-z]+)*\b", refusal["description"].split("Codes:")[1])
+    }
+    in_front = {"wrong_method", "not_found"}  # of any path and method, told in the description
+    assert set(codes_in_the_source()) - in_front <= told
+
+
+def codes_in_the_source() -> Iterator[str]:
+    """Each literal code in a call that makes a refusal."""
+    makers = {"RequestRefused", "refusal", "unavailable", "_refused", "_refuse"}
+    for path in Path(onceward.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_bytes(), path)):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) in makers:
+                for argument in node.args:
+                    if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
+                        yield from re.findall(r"^[a-z]+(?:_[a-z]+)*$", argument.value)
+
+
+# What really happens.
+
+
+def strict(part: Any) -> Any:
+    """The same document, in which an object has the members that it names and no others."""
+    if isinstance(part, list):
+        return [strict(item) for item in part]
+    if not isinstance(part, dict):
+        return part
+    closed = {"additionalProperties": False} if "properties" in part else {}
+    return {name: strict(value) for name, value in part.items()} | closed
+
+
+def test_what_happens_is_told_in_the_members_that_are_described(service: Running) -> None:
+    api = schema_of(strict(OPEN))
+
+    def check(path: str, response: httpx.Response, status: int) -> httpx.Response:
+        assert response.status_code == status
+        api[path][response.request.method].validate_response(response)
+        return response
+
+    for more in ({}, {}, {"payload": "another"}):
+        check("/events/ingest", service.post("openapi-paid", **more), 202)
+    check("/webhooks/{source}", service.signed(partner_webhook("openapi")), 202)
+    broken, done = (service.settled_job(event) for event in ("broken", "openapi-paid"))
+    requeue = "/admin/jobs/{job}/requeue"
+    for job, status in ((broken, 200), (done, 409), ({"id": "999999999"}, 404)):
+        path = requeue.format(job=job["id"])
+        check(requeue, service.http.post(path, json=ACT), status)
+    for kind in LISTS:
+        page = check(f"/admin/{kind}", service.http.get(f"/admin/{kind}?limit=1"), 200).json()
+        assert len(page["items"]) == 1
+    for path in ("/", "/healthz", "/readyz"):
+        check(path, service.http.get(path), 200)
+
+
+# The page.
+
+
+def test_the_page_about_the_api_has_every_route() -> None:
+    plain = document(settings=Settings(), sources={}, prefix=ADMIN, dev=False)
+    rows = [
+        f"| `{method.upper()} {path}` | {operation['summary']} | {whom(operation)} |"
+        for path, operations in plain["paths"].items()
+        for method, operation in operations.items()
+    ]
+    page = API_PAGE.read_text()
+    assert [line for line in page.splitlines() if line.startswith("| `")] == rows
+
+
+def whom(operation: dict[str, Any]) -> str:
+    if operation["operationId"] == "receive_webhook":
+        return "a signature"
+    return "a token" if operation["security"] else "everybody"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from contextlib import ExitStack
 from multiprocessing import get_context
@@ -16,7 +16,6 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -48,10 +47,10 @@ def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Ver
         pool = graves.enter_context(
             ProcessPoolExecutor(len(stores), context, initializer=_begin, initargs=(news,))
         )
-        graves.callback(pool.shutdown, cancel_futures=True)  # when it is broken off
         runs = [pool.submit(run_store, store, plan, seed) for store in stores]
-        tests = None if chosen() else pool.submit(run_inputs)  # when the first store is through
-        _follow([*runs, *([tests] if tests else [])], news, progress)
+        _follow(runs, news, progress, until=any)
+        tests = None if chosen() else pool.submit(run_inputs)
+        _follow([*runs, *([tests] if tests else [])], news, progress, until=all)
         results = [run.result() for run in runs]
         inputs = tests.result() if tests else None
     return Verdict(
@@ -78,14 +77,20 @@ def _begin(news: News) -> None:
     _news.append(news)
 
 
-def _follow(runs: Sequence[Future[Any]], news: News, progress: Progress) -> None:
-    """Show how far the stages are, until all have ended."""
-    tasks: dict[str, TaskID] = {}
-    while not (all(run.done() for run in runs) and news.empty()):
+def _follow(
+    runs: Sequence[Future[Any]],
+    news: News,
+    progress: Progress,
+    *,
+    until: Callable[[Iterable[bool]], bool],
+) -> None:
+    """Show how far the stages are, until any or all have ended."""
+    while not (until(run.done() for run in runs) and news.empty()):
         try:
             stage, done, total = news.get(timeout=0.2)
         except Empty:
             continue
-        if stage not in tasks:
-            tasks[stage] = progress.add_task(stage, total=total or None)
-        progress.update(tasks[stage], completed=done, total=total or None)
+        known = {task.description: task.id for task in progress.tasks}
+        if stage not in known:
+            known[stage] = progress.add_task(stage, total=total or None)
+        progress.update(known[stage], completed=done, total=total or None)

@@ -46,6 +46,8 @@ class Town:
         self._settings: dict[str, Any] = SETTINGS | settings
         self._pool = ThreadPoolExecutor(shape.receivers + shape.workers)
         self.places: list[Process] = []
+        self._living: list[Process] = []
+        """All that were started, also those that never got to their place."""
         self.accidents: list[str] = []
         """The logs of processes that ended by themselves."""
 
@@ -53,7 +55,7 @@ class Town:
         try:
             self.places = list(self._pool.map(self._start, range(self.size)))
         except BaseException:
-            self._pool.shutdown()
+            self._close()
             raise
         return self
 
@@ -63,10 +65,13 @@ class Town:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
         with ExitStack() as graves:
-            for process in self.places:
+            for process in self._living:
                 graves.callback(process.close)
-        self._pool.shutdown()
 
     @property
     def size(self) -> int:
@@ -97,6 +102,7 @@ class Town:
                 os.kill(self.places[place].pid, signal.SIGKILL)
         for place in places:
             self.places[place].close()
+            self._living.remove(self.places[place])
         for place, process in zip(places, self._pool.map(self._start, places), strict=True):
             self.places[place] = process
 
@@ -129,9 +135,13 @@ class Town:
         start = self._serve if self.is_receiver(place) else self._work
         for _ in range(START_TRIES - 1):
             with suppress(Died):  # the database may be in recovery
-                return start()
+                return self._noted(start())
             time.sleep(0.2)
-        return start()
+        return self._noted(start())
+
+    def _noted(self, process: Process) -> Process:
+        self._living.append(process)
+        return process
 
     def _serve(self) -> Process:
         options = ["--workers", "0"] if self._shape.workers else []

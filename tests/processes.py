@@ -73,7 +73,7 @@ class Forked:
         context = get_context("forkserver")
         context.set_forkserver_preload(["pytest", "uvloop", "onceward.cli", __name__])
         self._process: ForkServerProcess = context.Process(
-            target=_run_forked, args=(arguments, environment, folder)
+            target=_run_forked, args=(arguments, environment, folder), daemon=True
         )
         self._process.start()
         assert self._process.pid is not None

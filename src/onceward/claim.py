@@ -66,6 +66,10 @@ class Leases:
             del self._unsettled[lease.token]
             self._ended.append(lease.token)
 
+    def holds(self, lease: Lease) -> bool:
+        """Whether a lease is prolonged: it was neither lost nor is it over."""
+        return lease.token in self._unsettled
+
     def abandon(self, lease: Lease) -> None:
         """Stop prolonging a lease: one of its jobs could not be settled, so let it expire."""
         self._unsettled.pop(lease.token, None)

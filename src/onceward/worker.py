@@ -102,7 +102,8 @@ class Worker:
         while not self._stopping:
             size = batch_size(self._settings.workers, self._mean_seconds)
             must_wait = self._alone or self._solo_turn
-            enough = 0 if must_wait else max(self._share.size, self._settings.workers - 1)
+            ahead = min(self._share.size, size // 2)
+            enough = 0 if must_wait else max(ahead, self._settings.workers - 1)
             if self._in_hand > enough or (self._caught_up and self._next_turn_waits):
                 return self._settings.poll_seconds
             try:
@@ -159,8 +160,9 @@ class Worker:
         finally:
             self._is_sharing = False
             if turn is None and not self._stopping:  # a drain gives back what it breaks off
-                for lease in {lease.token: lease for lease, _ in pairs}.values():
-                    await self._abandon(lease)
+                # One of the leases was lost; whatever is under the others is still ours to do.
+                ours = [pair for pair in pairs if self._leases.holds(pair[0])]
+                self._shareable.extendleft(reversed(ours))
         for lease, job in turn.settled:
             self._leases.settled(lease, job.id)
         if turn.settled:

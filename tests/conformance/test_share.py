@@ -14,7 +14,9 @@ from onceward.failpoints import Failpoints
 from onceward.handle import HandlerFunction, Handling, make_handler
 from onceward.model import Job, JobStatus, Lease
 from onceward.ports import Store
-from onceward.share import LONG_SECONDS, QUICK_SECONDS, Pace, Share
+from onceward.settings import Settings
+from onceward.share import LONG_SECONDS, QUICK_SECONDS, Held, Pace, Share, Turn
+from onceward.worker import Worker
 from tests.direct import Direct
 from tests.factories import arrivals, job_item, lease, opened, record
 from tests.inprocess import at_work
@@ -393,3 +395,42 @@ async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
         await asyncio.gather(bench.post("mail.due", 0, "mail"), *posts)
         await bench.rest()
     assert "shared" in order[order.index("alone") :]
+
+
+class Blocking(Handling):
+    """Handling in which every turn lasts until it is broken off."""
+
+    def __init__(self) -> None:
+        self.turns: list[Sequence[Held]] = []
+
+    async def run_together(self, held: Sequence[Held]) -> Turn:
+        self.turns.append(held)
+        await asyncio.Event().wait()
+        return Turn()
+
+
+async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(store: Store) -> None:
+    await record(store, *arrivals(4))
+    handling, settings = Blocking(), Settings(workers=1)
+    worker = Worker(
+        name="w",
+        queue=store,
+        handling=handling,
+        handlers=["credit"],
+        settings=settings,
+        clock=SystemClock(),
+    )
+    leases = [(await worker._leases.claim(2, solo=False)).lease for _ in range(2)]
+    kept, lost = [[(lease, job) for job in lease.jobs] for lease in leases if lease]
+    worker._share.size = 8
+    worker._shareable.extend([*kept, *lost])
+    worker._start()
+    await asyncio.sleep(0)
+    await store.end_leases([lost[0][0].token])
+    worker._let_go(await worker._leases.renew())
+    await asyncio.sleep(0.05)
+    assert handling.turns == [[*kept, *lost], kept]
+    worker.stop()
+    for task in worker._running:
+        task.cancel()
+    await asyncio.sleep(0)

@@ -61,6 +61,10 @@ GUARDED: Final = {
     for operation in path.values()
     if operation["security"] == [{"admin_token": []}]
 }
+# The service runs in this process: while a value is drawn, one of its threads may use `random`.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
+)
 PATIENT: Final = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )

@@ -61,7 +61,7 @@ def main(
         console.print("[red]Broken off: no verdict.[/]")
         sys.exit(COULD_NOT_RUN)
     report.show(verdict, console)
-    if sabotage is None and minutes is None:
+    if verdict.is_green and sabotage is None and minutes is None and store == "both":
         _save(verdict)
     if as_json:
         click.echo(msgspec.json.encode(verdict.as_json()).decode())

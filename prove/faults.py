@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from prove.checker import Rule
 from prove.trial import Trial
 from tests.postgres import Cluster
+from tests.processes import Process
 
 GROUP_KILL_ONE_IN = 12
 CALM_LEASE_SECONDS = 5.0
 LEASE_SECONDS = 0.6
 FREEZE_SECONDS = 3.0
-BURST_EVENTS = 300
-BURST_SECONDS = 0.3
+BURST_EVENTS = 600
+BURST_SECONDS = 0.4
 HELD_JOBS = 8
 """With fewer in its hands, a zombie has hardly anything to do wrong."""
 
@@ -70,27 +71,36 @@ def make_zombies(trial: Trial, aim: Aim) -> None:
     woken = 0
     while woken < aim.count and time.monotonic() < deadline:
         trial.load(BURST_EVENTS, BURST_SECONDS)
-        trial.wait(BURST_SECONDS + aim.dice.uniform(0.0, 0.2))
-        woken += _make_zombie(trial, max(trial.town.workers, key=lambda place: _load(trial, place)))
+        trial.wait(aim.dice.uniform(0.0, BURST_SECONDS))
+        victim = _busiest(trial)
+        woken += victim is not None and _make_zombie(trial, victim)
         aim.show(woken)
     trial.tally["zombies woken"] += woken
 
 
-def _load(trial: Trial, place: int) -> int:
-    return len(_held_by(trial, trial.town.places[place].pid))
+def _busiest(trial: Trial) -> Process | None:
+    """A worker that has enough in its hands to do wrong; None when nobody has for a while."""
+    busy: list[Process] = []
+    enough = 1 if trial.ledger.is_sqlite else HELD_JOBS
+
+    def look() -> bool:
+        for place in trial.town.workers:
+            process = trial.town.places[place]
+            if len(_held_by(trial, process.pid)) >= enough:
+                busy.append(process)
+        return bool(busy)
+
+    return busy[0] if _becomes(look) else None
 
 
-def _make_zombie(trial: Trial, place: int) -> bool:
+def _make_zombie(trial: Trial, process: Process) -> bool:
     """Whether it held jobs when it was frozen, and others had done some of them when it woke."""
-    process = trial.town.places[place]
     process.freeze()
     try:
         held = _held_by(trial, process.pid)
         if trial.ledger.is_sqlite:  # nobody else works there: it will meet its own ended leases
             time.sleep(LEASE_SECONDS * 1.5 if held else 0.0)
             return bool(held)
-        if len(held) < HELD_JOBS:
-            return False
         if not _becomes(lambda: not _held_by(trial, process.pid)):
             return False
         rescued = held & _queued(trial)
@@ -104,7 +114,7 @@ def _becomes(look: Callable[[], bool]) -> bool:
     while not look():
         if time.monotonic() > deadline:
             return False
-        time.sleep(0.02)
+        time.sleep(0.01)
     return True
 
 

@@ -70,7 +70,7 @@ SHORT = Plan(
             calm_seconds=5,
             crash_seconds=8,
             kill_seconds=14,
-            zombie_seconds=12,
+            zombie_seconds=8,
             cut_seconds=30,
         ),
         "sqlite": StorePlan(
@@ -83,7 +83,7 @@ SHORT = Plan(
             calm_seconds=4,
             crash_seconds=0,
             kill_seconds=18,
-            zombie_seconds=12,
+            zombie_seconds=8,
             cut_seconds=20,
         ),
     },

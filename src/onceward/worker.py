@@ -18,7 +18,7 @@ from onceward.ports import Queue
 from onceward.redact import redact
 from onceward.settings import Settings
 from onceward.settle import locate
-from onceward.share import Held, Share, Turn
+from onceward.share import Held, Share
 
 _log = logging.getLogger("onceward.worker")
 
@@ -52,7 +52,7 @@ class Worker:
         self._shareable: deque[Held] = deque()
         self._running: dict[asyncio.Task[None], list[Held]] = {}
         self._share = Share(settings.shared_jobs)
-        self._is_sharing = False
+        self._turn: asyncio.Task[None] | None = None
         self._shared_last = False
         self._caught_up = False
         self._wake = asyncio.Event()
@@ -89,7 +89,7 @@ class Worker:
     @property
     def _next_turn_waits(self) -> bool:
         """Whether there is something to do when the turn ends: by then, more may be due."""
-        return self._is_sharing and bool(self._shareable)
+        return self._turn is not None and bool(self._shareable)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -137,12 +137,12 @@ class Worker:
     def _start(self) -> None:
         """Fill the places that are free: one with jobs that share, the others with one job each."""
         while len(self._running) < self._settings.workers:
-            may_share = self._shareable and not self._is_sharing
+            may_share = self._shareable and self._turn is None
             if may_share and not (self._ready and self._shared_last):  # in a single place, in turns
                 count = min(self._share.size, len(self._shareable))
                 pairs = [self._shareable.popleft() for _ in range(count)]
-                self._is_sharing = self._shared_last = True
-                task = asyncio.create_task(self._run_together(pairs))
+                self._shared_last = True
+                task = self._turn = asyncio.create_task(self._run_together(pairs))
             elif self._ready:
                 pairs = [self._ready.popleft()]
                 self._shared_last = False
@@ -154,15 +154,7 @@ class Worker:
 
     async def _run_together(self, pairs: Sequence[Held]) -> None:
         started = self._clock.monotonic()
-        turn: Turn | None = None
-        try:
-            turn = await self._handling.run_together(pairs)
-        finally:
-            self._is_sharing = False
-            if turn is None and not self._stopping:  # a drain gives back what it breaks off
-                # One of the leases was lost; whatever is under the others is still ours to do.
-                ours = [pair for pair in pairs if self._leases.holds(pair[0])]
-                self._shareable.extendleft(reversed(ours))
+        turn = await self._handling.run_together(pairs)
         for lease, job in turn.settled:
             self._leases.settled(lease, job.id)
         if turn.settled:
@@ -194,9 +186,17 @@ class Worker:
         self._leases.abandon(lease)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        del self._running[task]
+        pairs = self._running.pop(task)
+        if task is self._turn:
+            self._turn = None
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a job could not be handled: %s", locate(error))
+            for lease, _ in pairs:
+                self._leases.abandon(lease)
+        elif task.cancelled() and not self._stopping:
+            # A lease was lost, maybe before anything ran; what is under others is still ours to do.
+            ours = [pair for pair in pairs if self._leases.holds(pair[0])]
+            self._shareable.extendleft(reversed(ours))
         if not self._stopping:
             self._start()
         self._wake.set()

@@ -409,27 +409,33 @@ class Blocking(Handling):
         return Turn()
 
 
-async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(store: Store) -> None:
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
+    store: Store, *, has_begun: bool
+) -> None:
     await record(store, *arrivals(4))
-    handling, settings = Blocking(), Settings(workers=1)
+    handling = Blocking()
     worker = Worker(
         name="w",
         queue=store,
         handling=handling,
         handlers=["credit"],
-        settings=settings,
+        settings=Settings(workers=1),
         clock=SystemClock(),
     )
     leases = [(await worker._leases.claim(2, solo=False)).lease for _ in range(2)]
     kept, lost = [[(lease, job) for job in lease.jobs] for lease in leases if lease]
+    await store.end_leases([lost[0][0].token])
+    gone = await worker._leases.renew()
     worker._share.size = 8
     worker._shareable.extend([*kept, *lost])
     worker._start()
-    await asyncio.sleep(0)
-    await store.end_leases([lost[0][0].token])
-    worker._let_go(await worker._leases.renew())
+    if has_begun:
+        await asyncio.sleep(0)
+    worker._let_go(gone)
     await asyncio.sleep(0.05)
-    assert handling.turns == [[*kept, *lost], kept]
+    expected = [[*kept, *lost], kept] if has_begun else [kept]
+    assert handling.turns == expected
     worker.stop()
     for task in worker._running:
         task.cancel()

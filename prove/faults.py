@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prove.checker import Rule
 from prove.trial import Trial
 from tests.postgres import Cluster
-from tests.processes import Process
+from tests.processes import Process, TooLate, eventually
 
 GROUP_KILL_ONE_IN = 12
 CALM_LEASE_SECONDS = 5.0
@@ -99,7 +99,7 @@ def _make_zombie(trial: Trial, process: Process) -> bool:
     try:
         held = _held_by(trial, process.pid)
         if trial.ledger.is_sqlite:  # nobody else works there: it will meet its own ended leases
-            time.sleep(LEASE_SECONDS * 1.5 if held else 0.0)
+            time.sleep(LEASE_SECONDS * 1.5 if held else 0.0)  # past the lease, by its clock
             return bool(held)
         if not _becomes(lambda: not _held_by(trial, process.pid)):
             return False
@@ -110,12 +110,10 @@ def _make_zombie(trial: Trial, process: Process) -> bool:
 
 
 def _becomes(look: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + FREEZE_SECONDS
-    while not look():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
+    try:
+        return eventually(look, "it becomes so", FREEZE_SECONDS)
+    except TooLate:
+        return False
 
 
 def _held_by(trial: Trial, pid: int) -> set[int]:
@@ -145,7 +143,7 @@ def crash_server(trial: Trial, cluster: Cluster, aim: Aim) -> None:
         if not trial.wait_until_back(aim.dice.randrange(10, 100)):
             break
         cluster.crash()
-        time.sleep(aim.dice.uniform(0.0, 0.2))
+        time.sleep(aim.dice.uniform(0.0, 0.2))  # how long it is away, by chance
         cluster.start()
         if not trial.wait_until_back():
             break

@@ -4,7 +4,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Self
 
 from prove.checker import Checker, Figures, Findings, Rule
@@ -58,12 +57,7 @@ class Trial:
             self._graves = graves.pop_all()
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._graves.close()
 
     def load(self, events: int, seconds: float) -> None:

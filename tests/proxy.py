@@ -5,7 +5,6 @@ import select
 import socket
 import threading
 from enum import Enum, auto
-from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
@@ -51,12 +50,7 @@ class Proxy:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.close()
         for thread in self._threads:
             thread.join()

@@ -42,14 +42,6 @@ class Program:
         """Answer until killed."""
         run(app, self._place.port, lifespan="off")
 
-    def work(self) -> None:
-        """It has no jobs."""
-        raise NotImplementedError
-
-    def fill(self, count: int) -> None:
-        """It has no queue."""
-        raise NotImplementedError
-
     def received(self) -> set[str]:
         """Nothing is kept."""
         return set()

@@ -35,7 +35,8 @@ class Place:
 class Contender(Protocol):
     """A way to take webhooks in and to work them off.
 
-    The handler is the same for all: `bench.effects` has its statement.
+    The handler is the same for all: `bench.effects` has its statement. One leaves out what it does
+    not have: the empty endpoint has no jobs, and Onceward's queue is filled through its receiver.
     """
 
     def __init__(self, place: Place) -> None:

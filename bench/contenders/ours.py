@@ -35,10 +35,6 @@ class Program:
         else:
             self._run("work")
 
-    def fill(self, count: int) -> None:
-        """Its queue is filled through its receiver."""
-        raise NotImplementedError
-
     def received(self) -> set[str]:
         """What the ledger holds."""
         if self._place.database.startswith("sqlite:"):

@@ -71,7 +71,7 @@ class Program:
                 connection.execute(DONE, (number,))
             connection.execute("COMMIT")
             if row is None:
-                time.sleep(IDLE_SECONDS)
+                time.sleep(IDLE_SECONDS)  # SQLite tells nobody of new rows
 
     def fill(self, count: int) -> None:
         """Insert all in one transaction."""

@@ -50,7 +50,7 @@ def _receiving(run: Run, entry: Entry) -> list[Sample]:
         with run.serving(entry, place) as server:
             order = run.order(place, run.unique, seconds=60.0, journal=str(journal))
             with sending(order) as generator:
-                time.sleep(LOAD_SECONDS)
+                time.sleep(LOAD_SECONDS)  # of load, before the kill
                 server.kill()
                 _crash_store(run, entry)
                 report(generator)
@@ -115,9 +115,9 @@ def _again(run: Run, entry: Entry) -> list[Sample]:
             server.wait_until_serving()
             send(once)
             _wait_for(place, worker, 1, AGAIN_SECONDS * 3)
-            time.sleep(AGAIN_SECONDS / 2)
+            time.sleep(AGAIN_SECONDS / 2)  # until its job is over, not only its effect
             send(once)
-            time.sleep(AGAIN_SECONDS)
+            time.sleep(AGAIN_SECONDS)  # time enough to do it again: that nothing comes has no sign
         effects = Effects(place.database)
         count = effects.count(OWN)
         effects.close()

@@ -29,7 +29,17 @@ BANDS = (
     ),
     ("ports",),
     (
-        *("deadlines", "receive", "record", "transaction", "effect", "bridge", "share", "handle"),
+        *(
+            "deadlines",
+            "watch",
+            "receive",
+            "record",
+            "transaction",
+            "effect",
+            "bridge",
+            "share",
+            "handle",
+        ),
         *("claim", "worker", "upkeep", "operate"),
     ),
     ("store", "guests", "archive"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
@@ -72,7 +73,7 @@ class Running:
         if self._is_async:
             coroutine: CoroutineType[Any, Any, Any] = self._call()  # type: ignore[assignment] # it is async
             self._coroutine = coroutine
-            await coroutine
+            await _InContext(coroutine)
             return
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
@@ -93,6 +94,29 @@ class Running:
             return "an unknown place"
         code = frame.f_code
         return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
+
+
+class _InContext:
+    """A coroutine with context variables of its own, though the task is another's as well."""
+
+    def __init__(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        run = contextvars.copy_context().run
+        send, throw = self._coroutine.send, self._coroutine.throw
+        resume, value = send, None
+        while True:
+            try:
+                awaited = run(resume, value)
+            except StopIteration:
+                return
+            try:
+                yield awaited
+            except BaseException as error:  # noqa: BLE001 - it is for the coroutine
+                resume, value = throw, error
+            else:
+                resume, value = send, None
 
 
 def _run(

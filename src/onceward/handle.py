@@ -8,7 +8,7 @@ import inspect
 import logging
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
@@ -16,13 +16,12 @@ from typing import Any, Final, Protocol, get_args, get_origin, get_type_hints
 import msgspec
 
 from onceward.bridge import Running, SyncEffects, SyncTransaction
-from onceward.clock import Clock
+from onceward.clock import Clock, SystemClock
 from onceward.effect import Effects
 from onceward.errors import (
     ConfigurationError,
     HandlerTimeout,
     LeaseLost,
-    OncewardError,
     PermanentError,
     StoreError,
 )
@@ -40,19 +39,21 @@ from onceward.payload import decode
 from onceward.ports import Queue
 from onceward.settings import Settings
 from onceward.settle import locate
-from onceward.share import HANDLER_SECONDS, TURN_SECONDS, Held, Pace, SharedTransaction, Turn
+from onceward.share import HANDLER_SECONDS, Held, Pace, Progress, SharedTransaction, Turn
 from onceward.transaction import Transaction, UnitOfWork
+from onceward.watch import watch
 
 _log = logging.getLogger("onceward.handle")
 _GIVEN: Final = ("event", "tx", "effects")
+_SYNC: Final[Mapping[str, Any]] = {"tx": SyncTransaction, "effects": SyncEffects}
 _SHARED: Final = frozenset({"event", "tx"})
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
+_TOO_LONG: Final = f"a handler took longer than {HANDLER_SECONDS} s in a shared transaction"
 _SETTLE_TRIES: Final = 5
-GRACE_SECONDS: Final = 5.0
-"""How long a handler may take to end when it is broken off."""
-
 HandlerFunction = Callable[..., Any]
+Finish = Callable[["Handler", Running], Awaitable[None]]
+"""Brings the run of a handler to its end."""
 
 
 class Decide(Protocol):
@@ -73,11 +74,15 @@ class Handler:
     model: Any
     timeout_seconds: float | None
     max_attempts: int | None
+    is_async: bool
 
     @property
     def can_share(self) -> bool:
-        """Whether all that it does is in its transaction, as far as its signature tells."""
-        return self.wants == _SHARED
+        """Whether all that it does is in its transaction, as far as its signature tells.
+
+        One with less time than all get in a shared transaction would not be broken off in time.
+        """
+        return self.wants == _SHARED and (self.timeout_seconds or math.inf) >= HANDLER_SECONDS
 
     def completed_by(self, settings: Settings) -> Handler:
         """The handler with the settings' values for what it leaves open."""
@@ -117,6 +122,7 @@ def make_handler(
         model=model if model is not None else _annotated_model(function),
         timeout_seconds=timeout_seconds,
         max_attempts=max_attempts,
+        is_async=inspect.iscoroutinefunction(function),
     )
 
 
@@ -185,27 +191,35 @@ class Handling:
         When one of them fails, nothing is committed and nothing counted: it is run again by
         itself, to an end of its own, and the others go on without it.
         """
-        count = 0
-        is_running = False
-        started = self._clock.monotonic()
+        progress = Progress(self._clock)
         try:
             async with SharedTransaction(self._queue) as shared:
-                for _, job in held:
-                    is_running = True
-                    async with UnitOfWork(shared.join, self._failpoints) as unit:
-                        await self._call(job, unit, HANDLER_SECONDS)
-                        await unit.end()
-                    is_running = False
-                    count += 1
-                    if self._clock.monotonic() - started > TURN_SECONDS:
-                        break
-                await shared.settle(held[:count])
+                try:
+                    run = self._take_turn(held, shared, progress)
+                    if not await watch("a turn", run, progress.remaining):
+                        raise HandlerTimeout(_TOO_LONG)
+                finally:
+                    await progress.leave()
+                await shared.settle(held[: progress.count])
         except Exception as error:  # noqa: BLE001 - whoever is to blame will fail again, alone
+            count = progress.count
             _log.debug("%d jobs could not be settled together: %s", count, locate(error))
-            if is_running:
+            if progress.is_running:
                 return Turn(apart=[held[count]], left=[*held[:count], *held[count + 1 :]])
             return Turn(apart=held[:count], left=held[count:])
-        return Turn(settled=held[:count], left=held[count:])
+        return Turn(settled=held[: progress.count], left=held[progress.count :])
+
+    async def _take_turn(
+        self, held: Sequence[Held], shared: SharedTransaction, progress: Progress
+    ) -> None:
+        for _, job in held:
+            async with UnitOfWork(shared.join, self._failpoints) as unit:
+                progress.begin(unit)
+                await self._call(job, unit, _inline)
+                await unit.end()
+            progress.end()
+            if progress.is_enough:
+                break
 
     async def run(self, token: str, job: Job) -> bool:
         """Run a job and settle it. False when it could not be settled: its lease will tell."""
@@ -221,13 +235,13 @@ class Handling:
 
     async def _attempt(self, token: str, job: Job) -> None:
         async with UnitOfWork(self._queue.begin, self._failpoints) as unit:
-            await self._call(job, unit)
+            await self._call(job, unit, _within)
             if not await unit.settle(token, job.id) and not await self._queue.settle_done(
                 token, job.id
             ):
                 raise LeaseLost
 
-    async def _call(self, job: Job, unit: UnitOfWork, most_seconds: float = math.inf) -> None:
+    async def _call(self, job: Job, unit: UnitOfWork, finish: Finish) -> None:
         """Give a job to its handler, and wait for its return."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
@@ -236,7 +250,7 @@ class Handling:
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
         try:
-            await _within(handler, running, most_seconds)
+            await finish(handler, running)
         finally:
             self._paces[job.handler].note(self._clock.monotonic() - started, unit.seconds)
         self._failpoints.reach("handle.returned")
@@ -279,39 +293,21 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
 
 
 def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) -> Running:
-    is_async = inspect.iscoroutinefunction(handler.function)
-    tx: Any = Transaction(unit)
-    effects: Any = Effects(unit, job)
-    if not is_async:
+    given: dict[str, Any] = {}
+    if "event" in handler.wants:
+        given["event"] = event
+    if "tx" in handler.wants:
+        given["tx"] = Transaction(unit)
+    if "effects" in handler.wants:
+        given["effects"] = Effects(unit, job)
+    if not handler.is_async:
         loop = asyncio.get_running_loop()
-        tx, effects = SyncTransaction(tx, loop), SyncEffects(effects, loop)
-    given = {"event": event, "tx": tx, "effects": effects}
-    wanted = {name: value for name, value in given.items() if name in handler.wants}
-    return Running(functools.partial(handler.function, **wanted), is_async=is_async)
+        given |= {name: wrap(given[name], loop) for name, wrap in _SYNC.items() if name in given}
+    return Running(functools.partial(handler.function, **given), is_async=handler.is_async)
 
 
-async def _within(handler: Handler, running: Running, most_seconds: float) -> None:
-    """Run a handler, for as long as it may. One that will not be broken off is left to itself."""
-    seconds = min(handler.timeout_seconds or math.inf, most_seconds)
-    task = asyncio.create_task(_guarded(handler, running))
-    task.add_done_callback(_look_at)
-    try:
-        await asyncio.wait({task}, timeout=seconds)
-    finally:
-        is_late = not task.done()
-        if is_late:
-            task.cancel()
-            await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    if is_late:
-        message = f"{handler.name} took longer than {seconds:g} s"
-        raise HandlerTimeout(message)
-    if task.cancelled():
-        message = f"{handler.name} was cancelled from inside"
-        raise OncewardError(message)
-    task.result()
-
-
-async def _guarded(handler: Handler, running: Running) -> None:
+async def _inline(handler: Handler, running: Running) -> None:
+    """Run a handler in the task that is there: somebody else watches the time."""
     try:
         await running.finish()
     except SystemExit as error:
@@ -319,7 +315,12 @@ async def _guarded(handler: Handler, running: Running) -> None:
         raise PermanentError(message) from error
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
-    """Have seen how a task ended, also when nobody waits for it any more."""
-    if not task.cancelled():
-        task.exception()
+async def _within(handler: Handler, running: Running) -> None:
+    """Run a handler for as long as it may."""
+    seconds = handler.timeout_seconds or math.inf
+    clock = SystemClock()
+    ends = clock.monotonic() + seconds
+    run = _inline(handler, running)
+    if not await watch(handler.name, run, lambda: ends - clock.monotonic()):
+        message = f"{handler.name} took longer than {seconds:g} s"
+        raise HandlerTimeout(message)

@@ -72,6 +72,9 @@ class Session(Protocol):
 class Queue(Protocol):
     """Where workers find jobs, and settle them."""
 
+    turns: int
+    """How many transactions that jobs share may be open at one time in a process."""
+
     async def claim(
         self,
         *,

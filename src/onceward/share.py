@@ -8,14 +8,16 @@ the last has returned.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Self
 
+from onceward.clock import Clock
 from onceward.errors import LeaseLost
 from onceward.model import Job, Lease
 from onceward.ports import Queue, Session
+from onceward.transaction import UnitOfWork
 
 Held = tuple[Lease, Job]
 """A job, and the lease under which it is to be settled."""
@@ -59,19 +61,26 @@ class Pace:
 
 
 class Share:
-    """How many jobs to run in one transaction: more while it goes well, fewer when it does not."""
+    """How many jobs to run in one transaction: more while it goes well, fewer when it does not.
+
+    Twice as many until it breaks for the first time, and then one more each time: on rows that
+    many jobs share, it comes to rest where turns seldom get into each other's way.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
+        self._has_broken = False
         self.size = min(2, most)
 
     def went_well(self, jobs: int) -> None:
         """So many were committed together."""
         if jobs >= self.size:
-            self.size = min(self.size * 2, self._most)
+            more = 1 if self._has_broken else self.size
+            self.size = min(self.size + more, self._most)
 
     def broke(self) -> None:
         """Nothing could be committed."""
+        self._has_broken = True
         self.size = max(self.size // 2, 1)
 
 
@@ -84,6 +93,45 @@ class Turn:
     """To be run again, each in a transaction of its own."""
     left: Sequence[Held] = ()
     """To be run again, or for the first time, in any way."""
+
+
+class Progress:
+    """How far a turn has come, and how long the handler that runs now may still take."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began = self._since = clock.monotonic()
+        self._unit: UnitOfWork | None = None
+        self.count = 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a handler has begun and not ended."""
+        return self._unit is not None
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether it is time to commit."""
+        return self._since - self._began > TURN_SECONDS
+
+    def begin(self, unit: UnitOfWork) -> None:
+        """The next handler begins."""
+        self._unit = unit
+
+    def end(self) -> None:
+        """It has returned, and nothing is wrong."""
+        self._unit = None
+        self._since = self._clock.monotonic()
+        self.count += 1
+
+    def remaining(self) -> float:
+        """How many seconds remain to the handler that runs now."""
+        return self._since + HANDLER_SECONDS - self._clock.monotonic()
+
+    async def leave(self) -> None:
+        """Let nothing more be written by a handler that would not be broken off."""
+        if self._unit is not None:
+            await self._unit.__aexit__(None, None, None)
 
 
 class SharedTransaction:
@@ -105,14 +153,17 @@ class SharedTransaction:
         if context is not None:
             await context.__aexit__(None, None, None)
 
-    @asynccontextmanager
-    async def join(self, whereabouts: Callable[[], str]) -> AsyncIterator[Session]:
+    def join(self, whereabouts: Callable[[], str]) -> AbstractAsyncContextManager[Session]:
         """The session, for one more handler."""
         self._whereabouts = whereabouts
+        return _Joined(self.open)
+
+    async def open(self) -> Session:
+        """The session, begun if it is not."""
         if self._session is None:
             self._context = self._queue.begin(self._place, shared=True)
             self._session = await self._context.__aenter__()
-        yield self._session
+        return self._session
 
     def _place(self) -> str:
         """Where the handler is that runs now."""
@@ -131,3 +182,16 @@ class SharedTransaction:
         for token, ids in jobs.items():
             await self._session.settle(token, *ids)
         await self._session.commit()
+
+
+class _Joined(AbstractAsyncContextManager[Session]):
+    """One handler's part of a shared transaction: it ends without ending the transaction."""
+
+    def __init__(self, open_: Callable[[], Awaitable[Session]]) -> None:
+        self._open = open_
+
+    async def __aenter__(self) -> Session:
+        return await self._open()
+
+    async def __aexit__(self, *_: object) -> None:
+        pass

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Self, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.clock import SystemClock
 from onceward.errors import OncewardError, TransactionMisuse
@@ -14,6 +14,7 @@ from onceward.ports import Row, Rows, Session
 from onceward.sqltext import Sql, parse
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 Parameters = Mapping[str, Any]
 Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[Session]]
 """Begins a transaction, for a handler that says where it is."""
@@ -50,26 +51,25 @@ class UnitOfWork:
 
     async def run(self, sql: str, parameters: Parameters) -> Rows:
         """Run one statement of the handler."""
-
-        async def write() -> Rows:
-            statement = _checked(sql, parameters)
-            return await (await self._open()).run(statement, parameters)
-
-        rows = await self._writing(write)
+        rows = await self._writing(self._run, sql, parameters)
         self._failpoints.reach("handle.statement")
         return rows
 
+    async def _run(self, sql: str, parameters: Parameters) -> Rows:
+        statement = _checked(sql, parameters)
+        return await (await self._open()).run(statement, parameters)
+
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. True for the first, over all events."""
+        return await self._writing(self._mark_effect, job, key, reference)
 
-        async def write() -> bool:
-            return await (await self._open()).mark_effect(job, key, reference)
-
-        return await self._writing(write)
+    async def _mark_effect(self, job: int, key: str, reference: str | None) -> bool:
+        return await (await self._open()).mark_effect(job, key, reference)
 
     async def settle(self, token: str, job: int) -> bool:
         """Write the job's done and commit. False when nothing was begun: settle it elsewhere."""
-        async with self._ending() as session:
+        async with self._lock:
+            session = self._end()
             if session is None:
                 return False
             await session.settle(token, job)
@@ -78,12 +78,13 @@ class UnitOfWork:
 
     async def end(self) -> None:
         """Let nothing more be written. Raises what the handler swallowed."""
-        async with self._ending():
-            pass
+        async with self._lock:
+            self._end()
 
     async def commit(self) -> None:
         """Commit what was written, without a job."""
-        async with self._ending() as session:
+        async with self._lock:
+            session = self._end()
             if session is not None:
                 await session.commit()
 
@@ -104,13 +105,13 @@ class UnitOfWork:
             if context is not None:
                 await context.__aexit__(None, None, None)
 
-    async def _writing(self, write: Callable[[], Awaitable[T]]) -> T:
+    async def _writing(self, write: Callable[[*Ts], Awaitable[T]], *given: *Ts) -> T:
         """Write something, alone; what goes wrong is remembered."""
         async with self._lock:
             self._writer = asyncio.current_task()
             began = self._clock.monotonic()
             try:
-                return await write()
+                return await write(*given)
             except Exception as error:
                 self._failure = self._failure or error
                 raise
@@ -121,13 +122,11 @@ class UnitOfWork:
                 self._writer = None
                 self.seconds += self._clock.monotonic() - began
 
-    @asynccontextmanager
-    async def _ending(self) -> AsyncIterator[Session | None]:
-        async with self._lock:
-            if self._failure is not None:  # the handler swallowed it
-                raise self._failure
-            self._is_over = True
-            yield self._session
+    def _end(self) -> Session | None:
+        if self._failure is not None:  # the handler swallowed it
+            raise self._failure
+        self._is_over = True
+        return self._session
 
     async def _open(self) -> Session:
         if self._is_over:

@@ -12,13 +12,14 @@ from typing import Final
 from onceward.claim import Leases, batch_size
 from onceward.clock import Clock
 from onceward.errors import StoreError
-from onceward.handle import GRACE_SECONDS, Handling
+from onceward.handle import Handling
 from onceward.model import Job, Lease
 from onceward.ports import Queue
 from onceward.redact import redact
 from onceward.settings import Settings
 from onceward.settle import locate
 from onceward.share import Held, Share
+from onceward.watch import GRACE_SECONDS
 
 _log = logging.getLogger("onceward.worker")
 
@@ -52,7 +53,7 @@ class Worker:
         self._shareable: deque[Held] = deque()
         self._running: dict[asyncio.Task[None], list[Held]] = {}
         self._share = Share(settings.shared_jobs)
-        self._turn: asyncio.Task[None] | None = None
+        self._turns: set[asyncio.Task[None]] = set()
         self._shared_last = False
         self._caught_up = False
         self._wake = asyncio.Event()
@@ -60,6 +61,7 @@ class Worker:
         self._alone = False
         self._solo_turn = False
         self._mean_seconds = 0.01
+        self._away_since: float | None = None
 
     async def run(self) -> None:
         """Work until `stop` is called, then drain."""
@@ -88,8 +90,8 @@ class Worker:
 
     @property
     def _next_turn_waits(self) -> bool:
-        """Whether there is something to do when the turn ends: by then, more may be due."""
-        return self._turn is not None and bool(self._shareable)
+        """Whether there is something to do when a turn ends: by then, more may be due."""
+        return bool(self._turns and self._shareable)
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -109,11 +111,24 @@ class Worker:
             try:
                 pause = await self._claim(size - self._in_hand)
             except StoreError as error:
-                _log.warning("no jobs could be claimed: %s", redact(str(error)))
+                self._note_outage(error)
                 return _STORE_PAUSE_SECONDS
+            self._note_recovery()
             if pause is not None:
                 return pause
         return 0.0
+
+    def _note_outage(self, error: StoreError) -> None:
+        """Tell of an outage when it begins; it may last for hours."""
+        if self._away_since is None:
+            self._away_since = self._clock.monotonic()
+            _log.warning("no jobs can be claimed, trying every second: %s", redact(str(error)))
+
+    def _note_recovery(self) -> None:
+        if self._away_since is not None:
+            seconds = self._clock.monotonic() - self._away_since
+            _log.warning("jobs can be claimed again, after %.0f s", seconds)
+            self._away_since = None
 
     async def _claim(self, limit: int) -> float | None:
         """Claim once, a solo job in its turn; answers how long to pause when no more is due."""
@@ -135,14 +150,15 @@ class Worker:
         return min(claim.next_due_seconds, self._settings.poll_seconds)
 
     def _start(self) -> None:
-        """Fill the places that are free: one with jobs that share, the others with one job each."""
+        """Fill the places that are free: some with jobs that share, others with one job each."""
         while len(self._running) < self._settings.workers:
-            may_share = self._shareable and self._turn is None
+            may_share = self._shareable and len(self._turns) < self._queue.turns
             if may_share and not (self._ready and self._shared_last):  # in a single place, in turns
                 count = min(self._share.size, len(self._shareable))
                 pairs = [self._shareable.popleft() for _ in range(count)]
                 self._shared_last = True
-                task = self._turn = asyncio.create_task(self._run_together(pairs))
+                task = asyncio.create_task(self._run_together(pairs))
+                self._turns.add(task)
             elif self._ready:
                 pairs = [self._ready.popleft()]
                 self._shared_last = False
@@ -187,8 +203,7 @@ class Worker:
 
     def _finished(self, task: asyncio.Task[None]) -> None:
         pairs = self._running.pop(task)
-        if task is self._turn:
-            self._turn = None
+        self._turns.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("a job could not be handled: %s", locate(error))
             for lease, _ in pairs:

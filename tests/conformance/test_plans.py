@@ -42,7 +42,8 @@ LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
 def plan(url: str, name: str, parameters: dict[str, Any], **session: str) -> str:
     """The plan that a connection keeps for a statement, whatever its parameters are."""
     statement = Queries("postgres").one(name).pyformat
-    with psycopg.connect(conninfo(url, plan_cache_mode="force_generic_plan", **session)) as it:
+    session = {"plan_cache_mode": "force_generic_plan"} | session
+    with psycopg.connect(conninfo(url, **session)) as it:
         return "\n".join(line for (line,) in it.execute(b"EXPLAIN " + statement, parameters))
 
 

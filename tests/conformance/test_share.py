@@ -3,19 +3,22 @@
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 import psycopg
 import pytest
 
-from onceward import Effects, Event, Inbox, PermanentError, Transaction, handle
+from onceward import Effects, Event, Inbox, PermanentError, Transaction, share, watch
 from onceward.clock import SystemClock
+from onceward.errors import TransactionMisuse
 from onceward.failpoints import Failpoints
 from onceward.handle import HandlerFunction, Handling, make_handler
 from onceward.model import Job, JobStatus, Lease
 from onceward.ports import Store
 from onceward.settings import Settings
-from onceward.share import LONG_SECONDS, QUICK_SECONDS, Held, Pace, Share, Turn
+from onceward.share import Held, Turn
 from onceward.worker import Worker
 from tests.direct import Direct
 from tests.factories import arrivals, job_item, lease, opened, record
@@ -38,7 +41,7 @@ INSERT = "INSERT INTO probes (event) VALUES (:event)"
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Turns that last for as long as they need, on however busy a machine."""
-    monkeypatch.setattr(handle, "TURN_SECONDS", 10.0)
+    monkeypatch.setattr(share, "TURN_SECONDS", 10.0)
 
 
 @pytest.fixture
@@ -195,7 +198,7 @@ async def test_one_job_that_was_given_back_takes_the_turn_along(
 async def test_a_slow_turn_commits_what_it_has(
     store: Store, probes: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "TURN_SECONDS", 0.2)
+    monkeypatch.setattr(share, "TURN_SECONDS", 0.2)
 
     async def dawdle(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
@@ -216,6 +219,62 @@ async def test_a_handler_that_takes_long_goes_apart(store: Store, probes: Direct
     held = await leased(store)
     assert (await run_turn(store, held, sleep)).apart == [held.jobs[0]]
     assert_nothing_happened(probes, await statuses(store, held))
+
+
+async def test_a_handler_that_will_not_be_broken_off_writes_nothing_more(
+    store: Store, probes: Direct, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
+    ended = asyncio.Event()
+
+    async def refuse(event: Event[Any], tx: Transaction) -> None:
+        try:
+            await asyncio.sleep(5)
+        except asyncio.CancelledError:
+            await asyncio.sleep(0.4)
+        with suppress(TransactionMisuse):
+            await probe(event, tx)
+        ended.set()
+
+    held = await leased(store)
+    assert (await run_turn(store, held, refuse)).apart == [held.jobs[0]]
+    await asyncio.wait_for(ended.wait(), 5)
+    assert_nothing_happened(probes, await statuses(store, held))
+
+
+async def test_a_handler_that_is_cancelled_from_inside_goes_apart(store: Store) -> None:
+    async def cancel(event: Event[Any], tx: Transaction) -> None:
+        raise asyncio.CancelledError
+
+    held = await leased(store)
+    assert (await run_turn(store, held, cancel)).apart == [held.jobs[0]]
+
+
+async def test_each_has_context_variables_of_its_own(store: Store) -> None:
+    variable: ContextVar[str] = ContextVar("variable", default="nobody")
+    found = []
+
+    async def set_it(event: Event[Any], tx: Transaction) -> None:
+        found.append(variable.get())
+        variable.set(event.id)
+        await tx.execute("SELECT 1")
+        found.append(variable.get())
+
+    held = await leased(store, 2)
+    assert (await run_turn(store, held, set_it)).settled == list(held.jobs)
+    assert found == ["nobody", "evt_0", "nobody", "evt_1"]
+
+
+async def test_an_error_that_comes_to_a_waiting_handler_can_be_caught_by_it(store: Store) -> None:
+    async def try_it(event: Event[Any], tx: Transaction) -> None:
+        try:
+            async with asyncio.timeout(0.01):
+                await asyncio.sleep(5)
+        except TimeoutError:
+            await tx.execute("SELECT 1")
+
+    held = await leased(store, 2)
+    assert (await run_turn(store, held, try_it)).settled == list(held.jobs)
 
 
 async def test_what_writes_after_its_return_writes_nothing(store: Store, probes: Direct) -> None:
@@ -296,40 +355,6 @@ async def test_only_known_quick_handlers_that_stay_in_their_transaction_share(
             for job in held.jobs[:3]:
                 await handling.run(held.token, job)
             assert handling.may_share(held.jobs[3])
-
-
-def test_a_handler_that_becomes_slow_is_no_longer_quick() -> None:
-    pace = Pace()
-    for _ in range(10):
-        pace.note(QUICK_SECONDS / 10)
-    pace.note(QUICK_SECONDS * 100)
-    assert pace.is_quick  # once may be the machine's fault
-    for _ in range(3):
-        pace.note(QUICK_SECONDS * 100)
-    assert not pace.is_quick
-
-
-def test_only_what_a_handler_does_beside_its_statements_counts() -> None:
-    waiting, working, hogging = Pace(), Pace(), Pace()
-    for _ in range(5):
-        waiting.note(QUICK_SECONDS * 3, QUICK_SECONDS * 2.5)
-        working.note(QUICK_SECONDS * 3, QUICK_SECONDS)
-        hogging.note(LONG_SECONDS * 2, LONG_SECONDS * 2)
-    assert (waiting.is_quick, working.is_quick, hogging.is_quick) == (True, False, False)
-
-
-def test_turns_grow_while_they_go_well_and_shrink_when_they_break() -> None:
-    share = Share(10)
-    sizes = []
-    for _ in range(4):
-        share.went_well(share.size)
-        sizes.append(share.size)
-    assert sizes == [4, 8, 10, 10]
-    share.went_well(3)  # there were no more: that says nothing
-    assert share.size == 10
-    for _ in range(5):
-        share.broke()
-    assert share.size == 1
 
 
 async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from onceward import Inbox, handle, worker
+from onceward import Inbox, watch, worker
 from onceward.model import JobStatus
 from tests.inprocess import at_work, eventually
 
@@ -15,7 +15,7 @@ SLOW_SECONDS = 3.0
 async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(handle, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
     inbox = Inbox()
     ends = time.monotonic() + SLOW_SECONDS
 

@@ -8,21 +8,18 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg.rows import args_row, dict_row, tuple_row
+from psycopg.rows import args_row, dict_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from onceward.errors import ConfigurationError, OutcomeUnknown, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.failpoints import Failpoints
-from onceward.model import Arrival, Claim, Fail, Job, Lease, Outcome, Postpone, Receipt, Retry
+from onceward.model import Arrival, Claim, Fail, Job, Lease, Postpone, Receipt, Retry
 from onceward.ports import Row
 from onceward.settings import Settings
-from onceward.sqltext import Sql, parse
+from onceward.sqltext import parse
 from onceward.store.migrate import Migration, pending
-from onceward.store.postgres_arrays import blobs, ints, texts
 from onceward.store.postgres_link import (
     LOST,
-    RETRYABLE,
-    Connection,
     Line,
     conninfo,
     is_hung_up,
@@ -31,7 +28,9 @@ from onceward.store.postgres_link import (
     run_at_once,
     trouble,
 )
+from onceward.store.postgres_record import Recording
 from onceward.store.postgres_session import PostgresSession
+from onceward.store.postgres_wait import Connection
 from onceward.store.queries import Queries
 from onceward.store.shared import (
     INLINE_BODY_BYTES,
@@ -51,11 +50,13 @@ _DURABLE: Final = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
-# A plan is kept: made while the tables are small, it must do when they are large. None may read a
-# whole table, or compare every row of a batch with every other.
-RECORDING: Final = {"enable_seqscan": "off", "enable_nestloop": "off"}
+# Plans are kept, because to make one takes as long as to run it. Made while the tables are small,
+# they must do when these are large: none may read a whole table, or compare every row of a batch
+# with every other.
+_KEPT: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
+RECORDING: Final = _KEPT | {"enable_nestloop": "off"}
 # A claim that is lost in a crash is only a lease lost.
-CLAIMING: Final = {"enable_seqscan": "off", "synchronous_commit": "off"}
+CLAIMING: Final = _KEPT | {"synchronous_commit": "off"}
 _MIGRATION_LOCK: Final = "SELECT pg_advisory_xact_lock(7136231, 2)"
 _LOCK: Final = parse(_MIGRATION_LOCK)[0]
 _MIGRATIONS_TABLE: Final = """
@@ -66,7 +67,6 @@ _MIGRATIONS_TABLE: Final = """
         applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
     )
 """
-_RETRIES: Final = 5
 # DISCARD ALL, but for the prepared statements: the driver goes on using them.
 _RESET: Final = """
     SET SESSION AUTHORIZATION DEFAULT;
@@ -89,7 +89,11 @@ class PostgresStore(SharedStore):
         self._settings = settings
         self._failpoints = failpoints
         self._queries = Queries("postgres")
+        self._writing = Recording(
+            self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
+        )
         url = settings.database_url
+        self.turns = settings.workers
         self._recording: asyncio.Queue[Line] = asyncio.Queue()
         self._recording_lines = [Line(conninfo(url, **RECORDING)) for _ in range(self.lanes)]
         self._claiming = Line(conninfo(url, **CLAIMING))
@@ -98,7 +102,7 @@ class PostgresStore(SharedStore):
         self._listening = conninfo(url)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             conninfo(url, **_idle(settings.lease_seconds)),
-            connection_class=psycopg.AsyncConnection[Row],
+            connection_class=Connection,
             kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
             min_size=0,
             max_size=settings.workers + 2,
@@ -132,39 +136,9 @@ class PostgresStore(SharedStore):
         line = await self._recording.get()
         try:
             async with line.use() as connection:
-                return await self._record(connection, arrivals)
+                return await self._writing.record(connection, arrivals)
         finally:
             self._recording.put_nowait(line)
-
-    async def _record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        # Each of the two is a transaction of its own: what the first one wrote is whole, and the
-        # second one must see it, and what others wrote, in any case.
-        self._failpoints.reach("record.writing")
-        receipts: list[Receipt | None] = [None] * len(arrivals)
-        new = self._queries.one("record_new")
-        for position, event in await _run_past_deadlocks(connection, new, self._columns(arrivals)):
-            receipts[position - 1] = Receipt(event, Outcome.RECORDED)
-        self._failpoints.reach("record.written")
-        rest = [index for index, receipt in enumerate(receipts) if receipt is None]
-        if rest:
-            again = self._queries.one("record_again")
-            columns = self._columns([arrivals[index] for index in rest])
-            for position, event, outcome in await _run_past_deadlocks(connection, again, columns):
-                receipts[rest[position - 1]] = Receipt(event, Outcome(outcome))
-        self._failpoints.reach("record.committed")
-        return _whole(receipts)
-
-    def _columns(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
-        return {
-            "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
-            "event_ids": texts([arrival.event_id for arrival in arrivals]),
-            "types": texts([arrival.type for arrival in arrivals]),
-            "references": texts([arrival.reference for arrival in arrivals]),
-            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
-            "headers": blobs([arrival.headers for arrival in arrivals]),
-            "bodies": blobs([arrival.body for arrival in arrivals]),
-            "row_limit": self._settings.delivery_rows,
-        }
 
     async def claim(
         self,
@@ -401,26 +375,3 @@ async def _tidy(connection: Connection, session: PostgresSession) -> None:
     except BaseException:
         await connection.close()
         raise
-
-
-async def _run_past_deadlocks(
-    connection: Connection, statement: Sql, parameters: Mapping[str, Any]
-) -> list[tuple[Any, ...]]:
-    """Run a statement that is a transaction of its own, and again when others were in its way."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    for _ in range(_RETRIES - 1):
-        try:
-            await cursor.execute(statement.pyformat, parameters)
-        except RETRYABLE:
-            continue
-        return await cursor.fetchall()
-    await cursor.execute(statement.pyformat, parameters)
-    return await cursor.fetchall()
-
-
-def _whole(receipts: Sequence[Receipt | None]) -> list[Receipt]:
-    whole = [receipt for receipt in receipts if receipt is not None]
-    if len(whole) != len(receipts):
-        message = "the ledger neither took nor knew an event"
-        raise OutcomeUnknown(message)
-    return whole

@@ -53,7 +53,7 @@ def texts(values: Sequence[str | None]) -> TextArray:
     return TextArray(_header(_TEXT, len(values)) + _joined(items))
 
 
-def blobs(values: Sequence[bytes]) -> BytesArray:
+def blobs(values: Sequence[bytes | None]) -> BytesArray:
     """A bytea[] of these."""
     return BytesArray(_header(_BYTEA, len(values)) + _joined(values))
 

@@ -21,8 +21,7 @@ from onceward.errors import (
 )
 from onceward.ports import Row
 from onceward.sqltext import Sql
-
-Connection = psycopg.AsyncConnection[Row]
+from onceward.store.postgres_wait import Connection
 
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
@@ -66,7 +65,7 @@ def conninfo(url: str, **session: str) -> str:
 async def connect(info: str) -> Connection:
     """Open a connection, or raise StoreUnavailable."""
     try:
-        return await psycopg.AsyncConnection.connect(
+        return await Connection.connect(
             info, autocommit=True, row_factory=dict_row, prepare_threshold=2
         )
     except psycopg.Error as error:

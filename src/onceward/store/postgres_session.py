@@ -14,7 +14,8 @@ from onceward.errors import LeaseLost, NotShared, TransactionMisuse
 from onceward.failpoints import Failpoints
 from onceward.ports import Rows
 from onceward.sqltext import Sql
-from onceward.store.postgres_link import Connection, run, trouble
+from onceward.store.postgres_link import trouble
+from onceward.store.postgres_wait import Connection
 from onceward.store.queries import Queries
 from onceward.store.shared import ENDED_BY_HANDLER
 
@@ -81,7 +82,8 @@ class PostgresSession:
         """Write the jobs' done. Raises LeaseLost, or TransactionMisuse if a handler ended it."""
         parameters = {"token": token, "jobs": list(jobs), "began": self._began}
         statement = self._queries.one("settle_done", "began")
-        if len(await run(self._connection, statement, parameters)) != len(jobs):
+        cursor = await self._connection.execute(statement.pyformat, parameters)
+        if cursor.rowcount != len(jobs):
             await self._explain_lost_settle()
         self._failpoints.reach("settle.written")
 

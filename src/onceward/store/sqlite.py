@@ -56,6 +56,7 @@ class SqliteStore(SharedStore):
     """Everything in one file, in tables that begin with ``onceward_``."""
 
     lanes = 1
+    turns = 1
 
     def __init__(self, settings: Settings, failpoints: Failpoints, clock: Clock) -> None:
         super().__init__()

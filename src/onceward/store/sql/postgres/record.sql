@@ -37,7 +37,7 @@ WITH arrived AS MATERIALIZED (
 ), woken AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
 )
-SELECT position, id AS event
+SELECT position, id AS event, 'recorded' AS outcome
 FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 
 -- name: record_again
@@ -45,23 +45,24 @@ FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 -- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
 -- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
 -- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
--- are small is kept when they are large.
+-- are small is kept when they are large. They are counted in order of their ids: two receivers
+-- cannot deadlock.
 WITH arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
 ), known AS MATERIALIZED (
     SELECT e.*
-    FROM (SELECT DISTINCT source, event_id FROM arrived ORDER BY source, event_id) AS key
+    FROM (SELECT DISTINCT source, event_id FROM arrived) AS key
     CROSS JOIN LATERAL (
-        SELECT id, source, event_id, body_sha256, deliveries, conflicts
+        SELECT id, source, event_id, body_sha256
         FROM onceward.events
         WHERE source = key.source AND event_id = key.event_id
-        LIMIT 1 FOR NO KEY UPDATE
+        LIMIT 1
     ) AS e
 ), judged AS MATERIALIZED (
     SELECT
-        a.position, k.id AS event, a.sha256, a.body, k.deliveries, k.conflicts,
+        a.position, k.id AS event, a.sha256, a.body,
         a.sha256 <> k.body_sha256 AS is_conflict, kept.at IS NOT NULL AS body_is_kept
     FROM arrived a
     JOIN known k USING (source, event_id)
@@ -72,21 +73,30 @@ WITH arrived AS MATERIALIZED (
     ) AS kept ON true
 ), tally AS MATERIALIZED (
     SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
-    FROM judged GROUP BY event
+    FROM judged GROUP BY event ORDER BY event
+), tallies AS MATERIALIZED (
+    SELECT
+        array_agg(event) AS events, array_agg(deliveries) AS deliveries,
+        array_agg(conflicts) AS conflicts
+    FROM tally
 ), counted AS (
+    -- The bucket of a sorted array is the place of an event in it, found by halves.
     UPDATE onceward.events e
-    SET (deliveries, conflicts) = (
-        SELECT e.deliveries + t.deliveries, e.conflicts + t.conflicts
-        FROM tally t WHERE t.event = e.id
-    )
-    WHERE e.id = ANY(ARRAY(SELECT event FROM tally))
+    SET deliveries = e.deliveries
+            + (SELECT deliveries FROM tallies)[width_bucket(e.id, (SELECT events FROM tallies))],
+        conflicts = e.conflicts
+            + (SELECT conflicts FROM tallies)[width_bucket(e.id, (SELECT events FROM tallies))]
+    WHERE e.id = ANY((SELECT events FROM tallies)::bigint[])
+    RETURNING id AS event, deliveries, conflicts
 ), ranked AS (
     SELECT
-        *,
-        CASE WHEN is_conflict THEN conflicts ELSE deliveries - 1 - conflicts END
-            + row_number() OVER (PARTITION BY event, is_conflict ORDER BY position) AS ordinal,
+        j.*,
+        CASE
+            WHEN is_conflict THEN c.conflicts - t.conflicts
+            ELSE c.deliveries - t.deliveries - 1 - (c.conflicts - t.conflicts)
+        END + row_number() OVER (PARTITION BY event, is_conflict ORDER BY position) AS ordinal,
         row_number() OVER (PARTITION BY event, sha256 ORDER BY position) AS body_ordinal
-    FROM judged
+    FROM judged j JOIN tally t USING (event) JOIN counted c USING (event)
 ), kept AS (
     INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256, body)
     SELECT

@@ -308,20 +308,11 @@ class Service:
             clock=self._clock,
         )
 
-    def app(self) -> ASGIApp:
+    def app(self) -> Front:
         """Receiving and the admin API in one application, as ``onceward serve`` runs it."""
-        ingest, admin = self.ingest_app(), self.admin_app(prefix=ADMIN)
+        return Front(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
-        async def route(scope: Scope, receive: Receive, send: Send) -> None:
-            if self.dev and scope["path"] == FRONT_DOOR:
-                await _welcome(scope["method"]).send(send)
-                return
-            is_admin = scope["path"].startswith(f"{ADMIN}/") or scope["path"] == OPENAPI
-            await (admin if is_admin else ingest)(scope, receive, send)
-
-        return route
-
-    def ingest_app(self) -> ASGIApp:
+    def ingest_app(self) -> IngestApp:
         """The application that receives."""
         return IngestApp(
             receiver=Receiver(
@@ -421,6 +412,26 @@ class MountedApp:
                 await self._service().close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+class Front:
+    """Receiving and the admin API behind one address."""
+
+    def __init__(self, ingest: IngestApp, admin: ASGIApp, *, dev: bool) -> None:
+        self._ingest = ingest
+        self._admin = admin
+        self._dev = dev
+        self.takes = ingest.takes
+        self.take = ingest.take
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path: str = scope["path"]
+        if self._dev and path == FRONT_DOOR:
+            await _welcome(scope["method"]).send(send)
+            return
+        is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
+        await (self._admin if is_admin else self._ingest)(scope, receive, send)
 
 
 def _welcome(method: str) -> Answer:

@@ -12,8 +12,8 @@ from onceward.clock import Clock
 from onceward.errors import RequestRefused
 from onceward.failpoints import Failpoints
 from onceward.identify import identify_envelope
-from onceward.model import INGEST_SOURCE, Arrival, Identity, Receipt
-from onceward.record import Recorder
+from onceward.model import INGEST_SOURCE, Arrival, Identity
+from onceward.record import Answer, Recorder
 from onceward.sources import Source
 from onceward.verify import Headers
 
@@ -44,14 +44,12 @@ class Receiver:
             message = "No source has this name."
             raise RequestRefused(404, "unknown_source", message) from None
 
-    async def receive(
-        self, source: Source, headers: Headers, body: bytes
-    ) -> tuple[Identity, Receipt]:
-        """Verify, identify and record a webhook. Raises RequestRefused."""
+    def receive(self, source: Source, headers: Headers, body: bytes) -> tuple[Identity, Answer]:
+        """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
         identity = source.admit(headers, body, self._clock.now())
-        return await self._record(source.name, identity, source.kept_headers(headers), body)
+        return self._record(source.name, identity, source.kept_headers(headers), body)
 
-    async def ingest(self, headers: Headers, body: bytes) -> tuple[Identity, Receipt]:
+    def ingest(self, headers: Headers, body: bytes) -> tuple[Identity, Answer]:
         """Identify and record what one of the team's own applications sends."""
         identity = identify_envelope(body)
         kept = {
@@ -59,11 +57,11 @@ class Receiver:
             for name in _INGEST_HEADERS
             if (value := headers.joined(name)) is not None
         }
-        return await self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), body)
+        return self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), body)
 
-    async def _record(
+    def _record(
         self, source: str, identity: Identity, headers: bytes, body: bytes
-    ) -> tuple[Identity, Receipt]:
+    ) -> tuple[Identity, Answer]:
         self._failpoints.reach("receive.verified")
         arrival = Arrival(
             source=source,
@@ -74,4 +72,4 @@ class Receiver:
             headers=headers,
             body=body,
         )
-        return identity, await self._recorder.submit(arrival)
+        return identity, self._recorder.submit(arrival)

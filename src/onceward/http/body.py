@@ -47,14 +47,18 @@ class BodyReader:
         self._held_bytes = 0
         self._deadlines = Deadlines(settings.body_timeout_seconds)
 
-    async def read(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
+    def check(self, headers: Headers, body: bytes = b"") -> None:
+        """Raise RequestRefused (400, 413, 415) for a body that is encoded or too large."""
         if (headers.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
             message = "Send the body as it was signed, without a Content-Encoding."
             raise RequestRefused(415, "encoded_body", message, headers=_CLOSE)
         declared = headers.get(b"content-length")
-        if declared is not None and not self._is_within(declared):
+        if len(body) > self._limit or (declared is not None and not self._is_within(declared)):
             raise self._too_large()
+
+    async def read(self, headers: Headers, receive: Receive) -> bytes:
+        """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
+        self.check(headers)
         reading = cast("asyncio.Task[Any]", asyncio.current_task())
         deadline = self._deadlines.add(reading.cancel)
         try:

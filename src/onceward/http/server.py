@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from onceward.errors import ConfigurationError
+from onceward.http.answers import Answer, Receive, Scope, Send
 from onceward.settings import Settings
 
 KEEP_ALIVE_SECONDS: Final = 75
@@ -22,12 +27,34 @@ _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection whose header block is too large, or whose sender is too slow."""
+class Application(Protocol):
+    """An ASGI application that can also be given requests whose body is whole."""
 
-    def __init__(self, *args: Any, bounds: Settings, **kwargs: Any) -> None:
+    def takes(self, scope: Scope) -> bool:
+        """Whether a request can be given to `take` when its body is whole."""
+
+    def take(self, scope: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
+        """Take a request, and give the answer when there is one."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """Ends a connection whose header block is too large, or whose sender is too slow.
+
+    A request that is whole when its first bytes are read needs no task of its own: the application
+    takes it at once. All others go uvicorn's way.
+    """
+
+    def __init__(
+        self, *args: Any, application: Application, bounds: Settings, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
+        self._application = application
         self._bounds = bounds
+        self._is_at_head = False
+        self._held: RequestResponseCycle | None = None
         self._header_bytes = 0
         self._in_headers = True
         self._is_mixed = False
@@ -58,20 +85,56 @@ class BoundedProtocol(HttpToolsProtocol):
         self._awaits_head = False
         self._is_mixed = True
         self._unwatch()
+        self._is_at_head = True
         super().on_headers_complete()
+        self._is_at_head = False
 
     def on_message_complete(self) -> None:
         """What follows in the same chunk is another request."""
         self._is_mixed = True
         self._awaits_head = True
         super().on_message_complete()
+        held, self._held = self._held, None
+        if held is not None:
+            scope = cast("Scope", held.scope)
+            self._application.take(scope, bytes(held.body), partial(self._give, held))
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        can_hold = self._is_at_head and not (cycle.waiting_for_100_continue or self._is_clogged)
+        if can_hold and self._application.takes(cast("Scope", cycle.scope)):
+            self._held = cycle
+        else:
+            super()._start_asgi_task(cycle, app)
+
+    @property
+    def _is_clogged(self) -> bool:
+        """Whether the sender does not read its answers."""
+        return self.flow.write_paused
+
+    def _give(self, cycle: RequestResponseCycle, answer: Answer) -> None:
+        """Send an answer, as the cycle would, or have it do so where there is more to it."""
+        if cycle.disconnected:
+            return
+        if answer.headers or not cycle.keep_alive or self._is_clogged:
+            task = self.loop.create_task(answer.send(cast("Send", cycle.send)))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+            return
+        headers = [*cycle.default_headers, *answer.all_headers]
+        head = b"".join([b"%b: %b\r\n" % header for header in headers])
+        self.transport.write(b"%b%b\r\n%b" % (STATUS_LINE[answer.status], head, answer.body))
+        cycle.response_started = cycle.response_complete = True
+        cycle.on_response()
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and see whether the header block is still open."""
         self._is_mixed = False
         super().data_received(_without_upgrade(data) if self._awaits_head else data)
+        held, self._held = self._held, None
         if self.transport.is_closing():
             return
+        if held is not None:  # the rest of its body is on the way
+            super()._start_asgi_task(held, self.app)
         if self._in_headers and not self._is_mixed:
             self._header_bytes += len(data)
         if self._in_headers and self._header_bytes > self._bounds.max_header_bytes:
@@ -146,11 +209,11 @@ def _without_upgrade(data: bytes) -> bytes:
 class Server(uvicorn.Server):
     """A server in a process that has more to do: logs and signals are left to the process."""
 
-    def __init__(self, app: Any, settings: Settings) -> None:
+    def __init__(self, app: Application, settings: Settings) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(BoundedProtocol, bounds=settings),  # type: ignore[arg-type] # a factory will do
+                http=partial(BoundedProtocol, application=app, bounds=settings),  # type: ignore[arg-type] # a factory will do
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from psycopg.rows import tuple_row
 
@@ -26,23 +26,24 @@ class _Batch:
 
     def __init__(self, arrivals: Sequence[Arrival], repeated: list[int]) -> None:
         self.arrivals = arrivals
-        self.repeated = repeated
-        self._bare = frozenset(repeated)
+        self._repeated = frozenset(repeated)
         self._receipts: dict[int, Receipt] = {}
 
     @property
     def others(self) -> list[int]:
         """Those that are not known to be repeated."""
-        return [place for place in range(len(self.arrivals)) if place not in self._bare]
+        return [place for place in range(len(self.arrivals)) if place not in self._repeated]
 
     @property
     def unanswered(self) -> list[int]:
         """Those without a receipt."""
         return [place for place in range(len(self.arrivals)) if place not in self._receipts]
 
-    def body(self, place: int, *, may_be_known: bool) -> bytes | None:
-        """The body, where the ledger may need it."""
-        return None if may_be_known and place in self._bare else self.arrivals[place].body
+    def body(self, place: int, *, even_if_repeated: bool) -> bytes | None:
+        """The body, where the ledger may need it: it has that of an event that is repeated."""
+        if place in self._repeated and not even_if_repeated:
+            return None
+        return self.arrivals[place].body
 
     def answer(self, place: int, receipt: Receipt) -> None:
         """Keep a receipt."""
@@ -54,12 +55,6 @@ class _Batch:
             message = "the ledger neither took nor knew an event"
             raise OutcomeUnknown(message)
         return [self._receipts[place] for place in range(len(self.arrivals))]
-
-
-class _Run(NamedTuple):
-    statement: Sql
-    places: list[int]
-    columns: dict[str, Any]
 
 
 class Recording:
@@ -83,32 +78,34 @@ class Recording:
         """Write all of them durably, each event once; one answer each, in their order."""
         batch = _Batch(arrivals, self._recent.repeated(arrivals))
         self._failpoints.reach("record.writing")
-        await self._write(connection, batch, record_new=batch.others, record_again=batch.repeated)
+        await self._write(connection, "record_new", batch, batch.others)
         self._failpoints.reach("record.written")
-        # What is left lost to others, whose rows the next transaction sees. If it does not, they
-        # repeat what the ledger has forgotten since, and are new.
-        await self._write(connection, batch, record_again=batch.unanswered)
-        await self._write(connection, batch, record_new=batch.unanswered)
-        await self._write(connection, batch, record_again=batch.unanswered)
+        # What is left is repeated, or lost to others, whose rows the next transaction sees. If it
+        # sees none, they repeat what the ledger has forgotten since, and are new.
+        await self._write(connection, "record_again", batch, batch.unanswered)
+        await self._write(connection, "record_new", batch, batch.unanswered)
+        await self._write(connection, "record_again", batch, batch.unanswered)
         self._failpoints.reach("record.committed")
         receipts = batch.receipts()
         self._recent.note(arrivals, receipts)
         return receipts
 
-    async def _write(self, connection: Connection, batch: _Batch, **statements: list[int]) -> None:
-        """Run statements over places of a batch, in one transaction."""
-        runs = [
-            _Run(self._queries.one(name), places, self._columns(name, batch, places))
-            for name, places in statements.items()
-            if places
-        ]
-        for run, rows in zip(runs, await _run_past_deadlocks(connection, runs), strict=True):
-            for position, event, outcome in rows:
-                batch.answer(run.places[position - 1], Receipt(event, _OUTCOMES[outcome]))
+    async def _write(
+        self, connection: Connection, name: str, batch: _Batch, places: list[int]
+    ) -> None:
+        """Run a statement, which is a transaction of its own, over places of a batch."""
+        if not places:
+            return
+        columns = self._columns(batch, places, with_all_bodies=name == "record_new")
+        rows = await _run_past_deadlocks(connection, self._queries.one(name), columns)
+        for position, event, outcome in rows:
+            batch.answer(places[position - 1], Receipt(event, _OUTCOMES[outcome]))
 
-    def _columns(self, name: str, batch: _Batch, places: list[int]) -> dict[str, Any]:
+    def _columns(
+        self, batch: _Batch, places: list[int], *, with_all_bodies: bool
+    ) -> dict[str, Any]:
         arrivals = [batch.arrivals[place] for place in places]
-        is_again = name == "record_again"
+        bodies = [batch.body(place, even_if_repeated=with_all_bodies) for place in places]
         return {
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
@@ -116,29 +113,21 @@ class Recording:
             "references": texts([arrival.reference for arrival in arrivals]),
             "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
             "headers": blobs([arrival.headers for arrival in arrivals]),
-            "bodies": blobs([batch.body(place, may_be_known=is_again) for place in places]),
+            "bodies": blobs(bodies),
             "row_limit": self._row_limit,
         }
 
 
 async def _run_past_deadlocks(
-    connection: Connection, runs: Sequence[_Run]
-) -> list[list[tuple[Any, ...]]]:
-    """Run statements that are a transaction together, and again when others were in their way."""
+    connection: Connection, statement: Sql, columns: Mapping[str, Any]
+) -> list[tuple[Any, ...]]:
+    """Run a statement that is a transaction of its own, and again when others were in its way."""
+    cursor = connection.cursor(row_factory=tuple_row)
     for _ in range(_RETRIES - 1):
         try:
-            return await _run(connection, runs)
+            await cursor.execute(statement.pyformat, columns)
         except RETRYABLE:
             continue
-    return await _run(connection, runs)
-
-
-async def _run(connection: Connection, runs: Sequence[_Run]) -> list[list[tuple[Any, ...]]]:
-    cursors = [connection.cursor(row_factory=tuple_row) for _ in runs]
-    if len(runs) == 1:
-        await cursors[0].execute(runs[0].statement.pyformat, runs[0].columns)
-    elif runs:
-        async with connection.pipeline():
-            for cursor, run in zip(cursors, runs, strict=True):
-                await cursor.execute(run.statement.pyformat, run.columns)
-    return [await cursor.fetchall() for cursor in cursors]
+        return await cursor.fetchall()
+    await cursor.execute(statement.pyformat, columns)
+    return await cursor.fetchall()

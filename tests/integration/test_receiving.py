@@ -1,7 +1,9 @@
 """What is accepted over HTTP, how it is answered, and what is kept of it."""
 
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 import stripe
@@ -157,6 +159,56 @@ def test_several_requests_on_one_connection_are_answered_in_their_order(shared: 
         )
         answers = [json.loads(connection.answer().body)["event_id"] for _ in sent]
     assert answers == [f"pipelined-{number}" for number in range(5)]
+
+
+def test_a_refused_request_among_others_keeps_its_place(shared: Running) -> None:
+    good = [partner_webhook(f"among-{number}") for number in range(3)]
+    forged = [replace(it, headers=it.headers | {"x-signature": "00"}) for it in good]
+    sent = [forged[0], good[0], forged[1], forged[2], good[1]]
+    with shared.raw() as connection:
+        connection.send(
+            b"".join(request("/webhooks/partner", it.body, headers=it.headers) for it in sent)
+        )
+        assert [connection.answer().status for _ in sent] == [401, 202, 401, 401, 202]
+
+
+def test_many_refused_requests_in_one_piece_are_all_answered(shared: Running) -> None:
+    with shared.raw() as connection:
+        connection.send(request("/webhooks/partner", b"{}", headers=JSON) * 400)
+        assert {connection.answer().status for _ in range(400)} == {401}
+
+
+@pytest.mark.parametrize("cut", [1, 40, -1])
+def test_a_request_in_two_pieces_is_the_same_delivery(shared: Running, cut: int) -> None:
+    sent = partner_webhook(f"cut-{cut}")
+    whole = request("/webhooks/partner", sent.body, headers=sent.headers)
+    with shared.raw() as connection:
+        connection.send(whole[:cut])
+        time.sleep(0.05)
+        connection.send(whole[cut:])
+        assert json.loads(connection.answer().body)["duplicate"] is False
+        connection.send(whole)
+        assert json.loads(connection.answer().body)["duplicate"] is True
+
+
+def test_a_connection_that_is_to_end_ends_after_its_answer(shared: Running) -> None:
+    sent = partner_webhook("ends")
+    with shared.raw() as connection:
+        headers = sent.headers | {"connection": "close"}
+        connection.send(request("/webhooks/partner", sent.body, headers=headers))
+        answer = connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (202, "close")
+        assert connection.is_closed()
+
+
+def test_a_sender_that_waits_for_leave_to_send_gets_it(shared: Running) -> None:
+    sent = partner_webhook("expects")
+    headers = sent.headers | {"expect": "100-continue", "content-length": str(len(sent.body))}
+    with shared.raw() as connection:
+        connection.send(request("/webhooks/partner", headers=headers))
+        assert connection.answer().status == 100
+        connection.send(sent.body)
+        assert connection.answer().status == 202
 
 
 def test_a_sender_that_leaves_before_the_answer_finds_its_event_recorded(shared: Running) -> None:

@@ -157,7 +157,7 @@ def test_a_slow_body_is_given_up_while_others_are_served(nothing_recorded: Runni
         started = time.monotonic()
         for _ in range(20):
             assert nothing_recorded.http.get("/healthz").status_code == 200
-        assert time.monotonic() - started < PATIENCE_SECONDS / 2
+        assert time.monotonic() - started < PATIENCE_SECONDS
         for connection in slow:
             answer = connection.answer()
             assert (answer.status, answer.headers["connection"]) == (408, "close")

@@ -2,6 +2,7 @@
 
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,22 @@ def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None
     with Serve(MISCHIEF, sqlite_url) as service:
         service.wait_until_at_rest()
     assert notes(direct) == {"evt_0": 1, "evt_1": 1}
+
+
+def test_a_request_that_waits_for_the_ledger_is_answered_before_the_service_ends(
+    postgres_url: str,
+) -> None:
+    direct = Direct(postgres_url)
+    with Serve(MISCHIEF, postgres_url) as service, ThreadPoolExecutor(1) as sender:
+        with direct.connection() as connection:
+            connection.execute("LOCK TABLE onceward.events")
+            waiting = sender.submit(service.post, "evt_0", "other", {})
+            blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+            eventually(lambda: direct.value(blocked) > 0, "the ledger is waited for")
+            service.terminate()
+            time.sleep(0.2)
+        assert waiting.result().status_code == 202
+        assert service.wait() == 0
 
 
 def test_a_handler_that_outlasts_the_drain_is_broken_off_and_given_back(

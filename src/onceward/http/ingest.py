@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 from onceward.clock import Clock
 from onceward.errors import RequestRefused, StoreError
@@ -16,7 +17,6 @@ from onceward.http.complaints import Complaints
 from onceward.model import INGEST_SOURCE, Identity, Outcome, Receipt
 from onceward.receive import Receiver
 from onceward.settings import Settings
-from onceward.sources import Source
 from onceward.verify import Headers
 
 WEBHOOKS: Final = "/webhooks/"
@@ -26,6 +26,11 @@ READYZ: Final = "/readyz"
 READY_SECONDS: Final = 2.0
 
 Give = Callable[[Answer], None]
+
+
+class _Door(NamedTuple):
+    source: str
+    receive: Callable[[Headers, bytes], tuple[Identity, asyncio.Future[Receipt]]]
 
 
 class IngestApp:
@@ -62,27 +67,26 @@ class IngestApp:
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request can be given to `take` when its body is whole."""
-        return scope["method"] == "POST" and route_path(scope).startswith(WEBHOOKS)
+        return scope["method"] == "POST" and _is_received(route_path(scope))
 
     def take(self, scope: Scope, body: bytes, give: Give) -> None:
-        """Receive a webhook that is there, and give the answer when there is one.
+        """Receive a request that is whole, and give the answer when there is one.
 
-        It does what a call does, without a task of its own and without asking for the body: half
-        of what a request would cost beside the ledger.
+        It does what a call does, without a task of its own and without asking for the body.
         """
         try:
             headers = bounded_headers(scope, self._settings)
-            source = self._source(route_path(scope), headers)
+            door = self._door(route_path(scope), headers)
             self._bodies.check(headers, body)
             self._failpoints.reach("receive.read")
-            identity, pending = self._receiver.receive(source, headers, body)
+            identity, pending = door.receive(headers, body)
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
             give(self._complaint(scope, error))
             return
 
         def received(pending: asyncio.Future[Receipt]) -> None:
             try:
-                found = _accepted(source.name, identity, pending.result())
+                found = _accepted(door.source, identity, pending.result())
             except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
                 found = self._complaint(scope, error)
             give(found)
@@ -99,12 +103,9 @@ class IngestApp:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path = route_path(scope)
         headers = bounded_headers(scope, self._settings)
-        if path.startswith(WEBHOOKS):
+        if _is_received(path):
             _allow(scope, "POST")
-            return await self._webhook(path, headers, receive)
-        if path == INGEST:
-            _allow(scope, "POST")
-            return await self._ingest(headers, receive)
+            return await self._receive(path, headers, receive)
         if path == HEALTHZ:
             _allow(scope, "GET", "HEAD")
             return answer(200, {"healthy": True})
@@ -113,26 +114,23 @@ class IngestApp:
             return await self._readiness()
         raise RequestRefused(404, "not_found", "There is nothing here.")
 
-    async def _webhook(self, path: str, headers: Headers, receive: Receive) -> Answer:
-        source = self._source(path, headers)
+    async def _receive(self, path: str, headers: Headers, receive: Receive) -> Answer:
+        door = self._door(path, headers)
         body = await self._bodies.read(headers, receive)
         self._failpoints.reach("receive.read")
-        identity, pending = self._receiver.receive(source, headers, body)
-        return _accepted(source.name, identity, await pending)
+        identity, pending = door.receive(headers, body)
+        return _accepted(door.source, identity, await pending)
 
-    def _source(self, path: str, headers: Headers) -> Source:
+    def _door(self, path: str, headers: Headers) -> _Door:
+        """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
+        if path == INGEST:
+            self._access.authenticate(headers)
+            require_json(headers)
+            return _Door(INGEST_SOURCE, self._receiver.ingest)
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
-        return source
-
-    async def _ingest(self, headers: Headers, receive: Receive) -> Answer:
-        self._access.authenticate(headers)
-        require_json(headers)
-        body = await self._bodies.read(headers, receive)
-        self._failpoints.reach("receive.read")
-        identity, pending = self._receiver.ingest(headers, body)
-        return _accepted(INGEST_SOURCE, identity, await pending)
+        return _Door(source.name, partial(self._receiver.receive, source))
 
     async def _readiness(self) -> Answer:
         try:
@@ -148,6 +146,10 @@ def route_path(scope: Scope) -> str:
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _is_received(path: str) -> bool:
+    return path.startswith(WEBHOOKS) or path == INGEST
 
 
 def _allow(scope: Scope, *methods: str) -> None:

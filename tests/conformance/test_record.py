@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import random
+import time
 from collections import Counter
 
 import pytest
@@ -13,6 +14,7 @@ from onceward.ports import Store
 from tests.direct import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, lease, opened, record
 
+DEADLOCK_SECONDS = 1.0
 RECORDED, DUPLICATE, CONFLICT = Outcome.RECORDED, Outcome.DUPLICATE, Outcome.CONFLICT
 
 
@@ -230,3 +232,34 @@ async def test_a_conflicting_body_is_kept_when_it_comes_twice_in_a_batch(
     assert again.outcome is CONFLICT
     bodies = direct.rows("SELECT body FROM onceward.deliveries ORDER BY id")
     assert [body and bytes(body) for (body,) in bodies] == [b"[1]", None, None]
+
+
+async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
+    store: Store, direct: Direct
+) -> None:
+    await record(store, arrival("a", body=b"[1]"))
+    sha256 = hashlib.sha256(b"[2]").hexdigest()
+    literal = f"x'{sha256}'" if direct.is_sqlite else f"'\\x{sha256}'"
+    direct.rows(f"UPDATE onceward.events SET body_sha256 = {literal}")  # noqa: S608
+    (again,) = await record(store, arrival("a", body=b"[1]"))
+    assert again.outcome is CONFLICT
+    assert [bytes(body) for (body,) in direct.rows("SELECT body FROM onceward.deliveries")] == [
+        b"[1]"
+    ]
+
+
+async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url: str) -> None:
+    ids = [f"hot_{number}" for number in range(20)]
+    async with opened(postgres_url) as one, opened(postgres_url) as other:
+        await record(one, *map(arrival, ids))
+
+        async def redeliver(store: Store, seed: int) -> None:
+            dice = random.Random(seed)  # noqa: S311 - any order will do
+            for _ in range(40):
+                await record(store, *(arrival(dice.choice(ids)) for _ in range(15)))
+
+        began = time.monotonic()
+        await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
+        assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "each deadlock takes a second"
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    assert Direct(postgres_url).value(deadlocks) == 0

@@ -39,11 +39,13 @@ class _Batch:
         """Those without a receipt."""
         return [place for place in range(len(self.arrivals)) if place not in self._receipts]
 
-    def body(self, place: int, *, even_if_repeated: bool) -> bytes | None:
+    def body(self, place: int) -> bytes | None:
         """The body, where the ledger may need it: it has that of an event that is repeated."""
-        if place in self._repeated and not even_if_repeated:
-            return None
-        return self.arrivals[place].body
+        return None if place in self._repeated else self.arrivals[place].body
+
+    def repeat_none(self) -> None:
+        """What was thought to be repeated is not."""
+        self._repeated = frozenset()
 
     def answer(self, place: int, receipt: Receipt) -> None:
         """Keep a receipt."""
@@ -80,9 +82,10 @@ class Recording:
         self._failpoints.reach("record.writing")
         await self._write(connection, "record_new", batch, batch.others)
         self._failpoints.reach("record.written")
-        # What is left is repeated, or lost to others, whose rows the next transaction sees. If it
-        # sees none, they repeat what the ledger has forgotten since, and are new.
+        # What is left is repeated, or lost to others, whose rows the next transaction sees. What it
+        # leaves repeats something else than the ledger has: new there, or in conflict with it.
         await self._write(connection, "record_again", batch, batch.unanswered)
+        batch.repeat_none()
         await self._write(connection, "record_new", batch, batch.unanswered)
         await self._write(connection, "record_again", batch, batch.unanswered)
         self._failpoints.reach("record.committed")
@@ -96,16 +99,13 @@ class Recording:
         """Run a statement, which is a transaction of its own, over places of a batch."""
         if not places:
             return
-        columns = self._columns(batch, places, with_all_bodies=name == "record_new")
+        columns = self._columns(batch, places)
         rows = await _run_past_deadlocks(connection, self._queries.one(name), columns)
         for position, event, outcome in rows:
             batch.answer(places[position - 1], Receipt(event, _OUTCOMES[outcome]))
 
-    def _columns(
-        self, batch: _Batch, places: list[int], *, with_all_bodies: bool
-    ) -> dict[str, Any]:
+    def _columns(self, batch: _Batch, places: list[int]) -> dict[str, Any]:
         arrivals = [batch.arrivals[place] for place in places]
-        bodies = [batch.body(place, even_if_repeated=with_all_bodies) for place in places]
         return {
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
@@ -113,7 +113,7 @@ class Recording:
             "references": texts([arrival.reference for arrival in arrivals]),
             "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
             "headers": blobs([arrival.headers for arrival in arrivals]),
-            "bodies": blobs(bodies),
+            "bodies": blobs([batch.body(place) for place in places]),
             "row_limit": self._row_limit,
         }
 

@@ -45,8 +45,8 @@ FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 -- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
 -- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
 -- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
--- are small is kept when they are large. They are counted in order of their ids: two receivers
--- cannot deadlock.
+-- are small is kept when they are large. They are counted in order of their ids, because an index is
+-- read for them: two receivers cannot deadlock. A conflict whose body was not sent is left out.
 WITH arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
@@ -71,6 +71,7 @@ WITH arrived AS MATERIALIZED (
         WHERE event = k.id AND body_sha256 = a.sha256 AND a.sha256 <> k.body_sha256
         LIMIT 1
     ) AS kept ON true
+    WHERE a.body IS NOT NULL OR a.sha256 = k.body_sha256
 ), tally AS MATERIALIZED (
     SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
     FROM judged GROUP BY event ORDER BY event

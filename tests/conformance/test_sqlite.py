@@ -1,6 +1,7 @@
 """What only SQLite has: one file, one writer, one serving process."""
 
 import asyncio
+import gc
 import signal
 import sqlite3
 import sys
@@ -38,6 +39,7 @@ from tests.factories import (
 
 ROOT = Path(__file__).parents[2]
 INSERT = "INSERT INTO notes VALUES (1)"
+ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT sum(i) FROM n"
 
 
 @pytest.fixture
@@ -108,13 +110,23 @@ async def test_a_statement_that_runs_for_too_long_is_broken_off(
     store: Store, direct: Direct, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_session, "STATEMENT_SECONDS", 0.2)
-    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT sum(i) FROM n"
     async with working(store, "handlers.py:3 in sum_up") as work:
         await work.tx.execute(INSERT)
         with pytest.raises(TransactionHeld, match=r"handlers\.py:3 in sum_up"):
-            await work.tx.fetch(endless)
+            await work.tx.fetch(ENDLESS)
     assert direct.count("notes") == 0
     await record(store, arrival())
+
+
+async def test_a_statement_that_nobody_waits_for_ends_without_a_word(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with working(store) as work:
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(work.tx.fetch(ENDLESS), 0.1)
+    await record(store, arrival())  # the writer has ended what came before
+    gc.collect()
+    assert not [entry for entry in caplog.records if entry.name == "asyncio"]
 
 
 @pytest.mark.parametrize("sql", ["/* /* */ COMMIT -- */ SELECT", "/* /* */ ROLLBACK -- */ SELECT"])

@@ -42,6 +42,17 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(
         finish(service, journal)
 
 
+def test_a_worker_tells_of_an_outage_once_and_of_its_end(
+    postgres_url: str, postgres_cluster: Cluster
+) -> None:
+    with Serve(PROBE, postgres_url, forked=True, **FAST) as service:
+        postgres_cluster.crash()
+        time.sleep(2.5)  # an outage of several looks
+        postgres_cluster.start()
+        eventually(lambda: "jobs can be claimed again" in service.log, "it is told")
+        assert service.log.count("no jobs can be claimed") == 1
+
+
 def test_a_job_is_not_blamed_for_connections_that_broke_while_nobody_worked(
     postgres_url: str, postgres_cluster: Cluster
 ) -> None:

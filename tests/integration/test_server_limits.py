@@ -88,6 +88,16 @@ def test_chunks_without_end_are_refused_and_not_read_on(
         assert connection.send_until_closed(b"3e8\r\n" + b" " * 1000 + b"\r\n") < 50_000_000
 
 
+def test_chunks_that_come_in_one_piece_are_measured_too(nothing_recorded: Running) -> None:
+    path, size = "/webhooks/partner", BODY_LIMIT + 1
+    head = request(path, headers=headers_of(path, 0) | CHUNKED).replace(
+        b"content-length: 0\r\n", b""
+    )
+    with nothing_recorded.raw() as connection:
+        connection.send(head + b"%x\r\n" % size + b" " * size + b"\r\n0\r\n\r\n")
+        assert connection.answer().status == 413
+
+
 def test_a_body_of_just_the_limit_is_taken(strict: Running) -> None:
     body = b'{"type":"order.paid"}'.ljust(BODY_LIMIT)
     assert strict.signed(partner_webhook("limit", body)).status_code == 202

@@ -100,7 +100,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._application.take(scope, bytes(held.body), partial(self._give, held))
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        can_hold = self._is_at_head and not (cycle.waiting_for_100_continue or self._is_clogged)
+        can_hold = self._is_at_head and not self._is_clogged
         if can_hold and self._application.takes(cast("Scope", cycle.scope)):
             self._held = cycle
         else:

@@ -299,7 +299,7 @@ class SqliteStore(SharedStore):
         await self._gate.enter(receiver=receiver)
         future = self._writer.call(link.in_transaction(act))
         future.add_done_callback(lambda _: self._gate.leave())
-        return await asyncio.shield(future)
+        return await link.end_of(future)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Run]:

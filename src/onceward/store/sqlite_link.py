@@ -155,6 +155,21 @@ def _resolve(future: asyncio.Future[T], result: T | None, problem: BaseException
         future.set_result(result)  # type: ignore[arg-type] # no problem: there is a result
 
 
+async def end_of(future: asyncio.Future[T]) -> T:
+    """What came of something that goes on to its end, also when nobody waits for it any more."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        future.add_done_callback(_look_at)
+        raise
+
+
+def _look_at(future: asyncio.Future[T]) -> None:
+    """Take notice of an error: asyncio tells of those that nobody has seen."""
+    if not future.cancelled():
+        future.exception()
+
+
 def in_transaction(
     act: Callable[[sqlite3.Connection], T],
 ) -> Callable[[sqlite3.Connection], T]:

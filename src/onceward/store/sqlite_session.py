@@ -101,7 +101,7 @@ class SqliteSession:
             self._open = False
             future = self._thread.call(link.rollback)
             future.add_done_callback(lambda _: self._gate.leave())
-            await asyncio.shield(future)
+            await link.end_of(future)
 
     async def named(self, name: str, /, **parameters: object) -> list[dict[str, Any]]:
         """Run one of our own statements in the transaction. Raises StoreError."""
@@ -132,7 +132,7 @@ class SqliteSession:
             self._loop.call_later(limit_seconds, self._thread.interrupt) if limit_seconds else None
         )
         try:
-            return await asyncio.shield(self._thread.call(act))
+            return await link.end_of(self._thread.call(act))
         except sqlite3.OperationalError as error:
             if "interrupted" not in str(error):
                 raise

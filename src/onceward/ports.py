@@ -37,6 +37,9 @@ class Ledger(Protocol):
     lanes: int
     """How many batches may be written at one time."""
 
+    def seems_known(self, arrival: Arrival) -> bool:
+        """Whether it seems to repeat an event of the ledger, and is best written with such."""
+
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order.
 

@@ -1,7 +1,8 @@
 """Group commit: deliveries that wait together are written together.
 
 There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
-being written forms the next one. What waits is bounded, in number, in bytes and in time.
+being written forms the next one. What seems to repeat an event is written apart from what seems to
+be new, so that neither waits for the other. What waits is bounded, in number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -35,18 +36,26 @@ class _Waiting(NamedTuple):
     deadline: Deadline
 
 
+class _Queue:
+    """Deliveries that are written together."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Waiting] = deque()
+        self.lanes = 0
+        self.last_began = 0.0
+
+
 class Recorder:
     """Takes deliveries one by one and writes them in batches."""
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._queue: deque[_Waiting] = deque()
+        self._new, self._known = _Queue(), _Queue()
         self._deadlines = Deadlines(settings.answer_within_seconds)
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
-        self._last_began = 0.0
         self._refused = 0
 
     def submit(self, arrival: Arrival) -> Answer:
@@ -65,22 +74,24 @@ class Recorder:
         deadline = self._deadlines.add(partial(_expire, answer))
         self._held_events += 1
         self._held_bytes += len(arrival.body)
-        self._queue.append(_Waiting(arrival, answer, deadline))
-        if self._wants_lane(loop.time()):
-            self._lanes.add(loop.create_task(self._drain()))
+        queue = self._known if self._ledger.seems_known(arrival) else self._new
+        queue.waiting.append(_Waiting(arrival, answer, deadline))
+        if self._wants_lane(queue, loop.time()):
+            queue.lanes += 1
+            self._lanes.add(loop.create_task(self._drain(queue)))
         return answer
 
-    def _wants_lane(self, now: float) -> bool:
+    def _wants_lane(self, queue: _Queue, now: float) -> bool:
         """Whether what waits is to be written beside what is being written.
 
-        One lane makes larger batches, and these cost less; another one helps when a whole batch
-        waits, or when the ledger takes long.
+        One lane for each queue makes larger batches, and these cost less; another one helps when a
+        whole batch waits, or when the ledger takes long.
         """
-        if not self._lanes:
+        if not queue.lanes:
             return True
         return len(self._lanes) < self._ledger.lanes and (
-            len(self._queue) >= self._settings.batch_events
-            or now - self._last_began > PATIENCE_SECONDS
+            len(queue.waiting) >= self._settings.batch_events
+            or now - queue.last_began > PATIENCE_SECONDS
         )
 
     async def close(self) -> None:
@@ -89,22 +100,23 @@ class Recorder:
             await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
         self._deadlines.close()
 
-    async def _drain(self) -> None:
+    async def _drain(self, queue: _Queue) -> None:
         try:
-            while batch := self._take():
-                self._last_began = asyncio.get_running_loop().time()
+            while batch := self._take(queue):
+                queue.last_began = asyncio.get_running_loop().time()
                 try:
                     await self._write(batch)
                 finally:
                     self._release(batch)
         finally:
             # At once, not in a callback: what is submitted from now on needs another lane.
+            queue.lanes -= 1
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _take(self) -> list[_Waiting]:
+    def _take(self, queue: _Queue) -> list[_Waiting]:
         batch: list[_Waiting] = []
-        while self._queue and len(batch) < self._settings.batch_events:
-            waiting = self._queue.popleft()
+        while queue.waiting and len(batch) < self._settings.batch_events:
+            waiting = queue.waiting.popleft()
             if waiting.answer.done():  # it was told to come back later
                 self._release([waiting])
             else:

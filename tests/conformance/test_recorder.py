@@ -11,7 +11,7 @@ from onceward.ports import Store
 from onceward.record import Recorder
 from onceward.settings import Settings
 from tests.direct import Direct
-from tests.factories import EVERYTHING, arrival, arrivals
+from tests.factories import EVERYTHING, arrival, arrivals, opened
 
 
 class Spy:
@@ -28,6 +28,9 @@ class Spy:
     @property
     def sizes(self) -> list[int]:
         return [len(batch) for batch in self.batches]
+
+    def seems_known(self, arrival: Arrival) -> bool:
+        return self._store.seems_known(arrival)
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         self.batches.append(list(arrivals))
@@ -110,6 +113,21 @@ async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
     await asyncio.gather(*(recorder.submit(it) for it in arrivals(20)))
     assert spy.sizes == [5, 5, 5, 5]
     assert len(await ids(store)) == 20
+
+
+async def test_what_is_known_does_not_wait_for_what_is_new(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        recorder = Recorder(store, Settings())
+        first = await recorder.submit(arrival("known"))
+        with Direct(postgres_url).connection() as connection:
+            connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
+            new = recorder.submit(arrival("new"))
+            await asyncio.sleep(0)  # the write of what is new begins
+            again = await asyncio.wait_for(recorder.submit(arrival("known")), 2)
+            assert (again.event, again.outcome) == (first.event, Outcome.DUPLICATE)
+            assert not new.done()
+        assert (await new).outcome is Outcome.RECORDED
+        await recorder.close()
 
 
 async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:

@@ -133,6 +133,10 @@ class PostgresStore(SharedStore):
         for line in (*self._recording_lines, self._claiming, self._renewing, self._acting):
             await line.close()
 
+    def seems_known(self, arrival: Arrival) -> bool:
+        """Whether it seems to repeat an event of the ledger, and is best written with such."""
+        return self._writing.seems_known(arrival)
+
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
         line = await self._recording.get()

@@ -76,6 +76,10 @@ class Recording:
         self._row_limit = row_limit
         self._recent = Recent()
 
+    def seems_known(self, arrival: Arrival) -> bool:
+        """Whether it repeats one of the last events."""
+        return self._recent.has(arrival)
+
     async def record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
         batch = _Batch(arrivals, self._recent.repeated(arrivals))

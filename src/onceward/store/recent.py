@@ -18,6 +18,11 @@ class Recent:
         self._hashes: dict[tuple[str, str], bytes] = {}
         self._older: dict[tuple[str, str], bytes] = {}
 
+    def has(self, arrival: Arrival) -> bool:
+        """Whether this event is in the ledger, with this body."""
+        key = arrival.source, arrival.event_id
+        return (self._hashes.get(key) or self._older.get(key)) == arrival.body_sha256
+
     def repeated(self, arrivals: Sequence[Arrival]) -> list[int]:
         """The places of those with the body of one before: in the ledger, or among these."""
         found = []

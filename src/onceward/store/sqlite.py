@@ -116,6 +116,10 @@ class SqliteStore(SharedStore):
             self._lock_file.close()
             self._lock_file = None
 
+    def seems_known(self, arrival: Arrival) -> bool:  # noqa: ARG002 - of the protocol
+        """No: there is one writer, who writes both in one transaction."""
+        return False
+
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
         now = self._now()

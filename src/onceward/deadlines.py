@@ -5,37 +5,37 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
 
 
-class Deadline:
-    """One wait. Once it is `over`, nothing happens any more."""
+class Wait(Protocol):
+    """Something that ends, such as a future."""
 
-    __slots__ = ("at", "expire", "over")
-
-    def __init__(self, at: float, expire: Callable[[], object]) -> None:
-        self.at = at
-        self.expire = expire
-        self.over = False
+    def done(self) -> bool:
+        """Whether it has ended."""
 
 
-class Deadlines:
-    """Calls back what is not over after so many seconds."""
+W = TypeVar("W", bound=Wait)
 
-    def __init__(self, seconds: float) -> None:
+
+class Deadlines(Generic[W]):
+    """Gives to `expire` what is not done after so many seconds."""
+
+    def __init__(self, seconds: float, expire: Callable[[W], object]) -> None:
         self._seconds = seconds
-        self._waiting: deque[Deadline] = deque()
+        self._expire = expire
+        self._waits: deque[tuple[float, W]] = deque()
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, expire: Callable[[], object]) -> Deadline:
-        """Begin to wait."""
+    def add(self, wait: W) -> None:
+        """Begin to wait for one more."""
         loop = asyncio.get_running_loop()
-        deadline = Deadline(loop.time() + self._seconds, expire)
-        while self._waiting and self._waiting[0].over:  # nothing that is over is held for long
-            self._waiting.popleft()
-        self._waiting.append(deadline)
+        at = loop.time() + self._seconds
+        while self._waits and self._waits[0][1].done():  # nothing that is done is held for long
+            self._waits.popleft()
+        self._waits.append((at, wait))
         if self._timer is None:
-            self._timer = loop.call_at(deadline.at, self._look)
-        return deadline
+            self._timer = loop.call_at(at, self._look)
 
     def close(self) -> None:
         """Wait for nothing any more."""
@@ -46,10 +46,9 @@ class Deadlines:
         """End what has waited too long, and look again when the next one will have."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        while self._waiting and (self._waiting[0].over or self._waiting[0].at <= now):
-            deadline = self._waiting.popleft()
-            if not deadline.over:
-                deadline.over = True
-                deadline.expire()
-        following = self._waiting[0].at if self._waiting else None
+        while self._waits and (self._waits[0][0] <= now or self._waits[0][1].done()):
+            _, wait = self._waits.popleft()
+            if not wait.done():
+                self._expire(wait)
+        following = self._waits[0][0] if self._waits else None
         self._timer = None if following is None else loop.call_at(following, self._look)

@@ -11,10 +11,9 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
-from typing import Final, NamedTuple, cast
+from typing import Final, cast
 
-from onceward.deadlines import Deadline, Deadlines
+from onceward.deadlines import Deadlines
 from onceward.errors import RequestRefused, StoreError, Unwritable
 from onceward.model import Arrival, Receipt
 from onceward.ports import Ledger
@@ -26,14 +25,8 @@ _log = logging.getLogger("onceward.record")
 RETRY_AFTER: Final = (("retry-after", "2"),)
 PATIENCE_SECONDS: Final = 0.05
 
-
 Answer = asyncio.Future[Receipt]
-
-
-class _Waiting(NamedTuple):
-    arrival: Arrival
-    answer: Answer
-    deadline: Deadline
+_Waiting = tuple[Arrival, Answer]
 
 
 class _Queue:
@@ -52,7 +45,7 @@ class Recorder:
         self._ledger = ledger
         self._settings = settings
         self._new, self._known = _Queue(), _Queue()
-        self._deadlines = Deadlines(settings.answer_within_seconds)
+        self._deadlines = Deadlines(settings.answer_within_seconds, _expire)
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
@@ -71,11 +64,11 @@ class Recorder:
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
-        deadline = self._deadlines.add(partial(_expire, answer))
+        self._deadlines.add(answer)
         self._held_events += 1
         self._held_bytes += len(arrival.body)
         queue = self._known if self._ledger.seems_known(arrival) else self._new
-        queue.waiting.append(_Waiting(arrival, answer, deadline))
+        queue.waiting.append((arrival, answer))
         if self._wants_lane(queue, loop.time()):
             queue.lanes += 1
             self._lanes.add(loop.create_task(self._drain(queue)))
@@ -117,7 +110,7 @@ class Recorder:
         batch: list[_Waiting] = []
         while queue.waiting and len(batch) < self._settings.batch_events:
             waiting = queue.waiting.popleft()
-            if waiting.answer.done():  # it was told to come back later
+            if waiting[1].done():  # it was told to come back later
                 self._release([waiting])
             else:
                 batch.append(waiting)
@@ -125,13 +118,11 @@ class Recorder:
 
     def _release(self, batch: Sequence[_Waiting]) -> None:
         self._held_events -= len(batch)
-        for waiting in batch:
-            waiting.deadline.over = True
-            self._held_bytes -= len(waiting.arrival.body)
+        self._held_bytes -= sum([len(arrival.body) for arrival, _ in batch])
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         try:
-            receipts = await self._ledger.record([waiting.arrival for waiting in batch])
+            receipts = await self._ledger.record([arrival for arrival, _ in batch])
         except Unwritable as error:
             await self._write_apart(batch, error)
         except StoreError as error:
@@ -140,9 +131,9 @@ class Recorder:
             self._give_up(batch, locate(error))
         else:
             self._note_success()
-            for waiting, receipt in zip(batch, receipts, strict=True):
-                if not waiting.answer.done():
-                    waiting.answer.set_result(receipt)
+            for (_, answer), receipt in zip(batch, receipts, strict=True):
+                if not answer.done():
+                    answer.set_result(receipt)
 
     def _give_up(self, batch: Sequence[_Waiting], reason: str) -> None:
         """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
@@ -173,12 +164,11 @@ def refusal(code: str, message: str) -> RequestRefused:
 
 
 def _refuse(batch: Sequence[_Waiting], code: str, message: str) -> None:
-    for waiting in batch:
-        if not waiting.answer.done():
-            waiting.answer.set_exception(refusal(code, message))
+    for _, answer in batch:
+        if not answer.done():
+            answer.set_exception(refusal(code, message))
 
 
 def _expire(answer: Answer) -> None:
     """Answer what has waited too long; it may still be written."""
-    if not answer.done():
-        answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))
+    answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Final, Literal, Protocol
 
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
@@ -167,7 +168,9 @@ class HmacScheme:
         for secret in secrets:
             if not secret:  # anyone can sign with an empty key
                 continue
-            expected = hmac.digest(secret, content, self.digest)
+            keyed = _keyed(secret, self.digest).copy()
+            keyed.update(content)
+            expected = keyed.digest()
             for signature in claimed:
                 if hmac.compare_digest(expected, signature):
                     return
@@ -192,6 +195,12 @@ class HmacScheme:
                 for part in self.signed
             ]
         )
+
+
+@lru_cache(maxsize=256)
+def _keyed(secret: bytes, digest: str) -> hmac.HMAC:
+    """A digest that has begun with the secret; to begin anew each time takes twice as long."""
+    return hmac.new(secret, digestmod=digest)
 
 
 def verify(

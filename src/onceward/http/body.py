@@ -39,37 +39,58 @@ def bounded_headers(scope: Scope, settings: Settings) -> Headers:
     return Headers(raw)
 
 
+class _Reading:
+    """A body that is being read, until it is whole."""
+
+    def __init__(self) -> None:
+        self.task = cast("asyncio.Task[Any]", asyncio.current_task())
+        self.is_whole = False
+        self.is_late = False
+
+    def done(self) -> bool:
+        return self.is_whole
+
+    def break_off(self) -> None:
+        self.is_late = True
+        self.task.cancel()
+
+
 class BodyReader:
     """Reads bodies; all that are being read share one limit of memory."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._held_bytes = 0
-        self._deadlines = Deadlines(settings.body_timeout_seconds)
+        self._deadlines = Deadlines(settings.body_timeout_seconds, _Reading.break_off)
 
-    def check(self, headers: Headers, body: bytes = b"") -> None:
+    def check(self, headers: Headers, body: bytes) -> None:
         """Raise RequestRefused (400, 413, 415) for a body that is encoded or too large."""
+        self._check_encoding(headers)
+        if len(body) > self._limit:
+            raise self._too_large()
+
+    def _check_encoding(self, headers: Headers) -> None:
         if (headers.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
             message = "Send the body as it was signed, without a Content-Encoding."
             raise RequestRefused(415, "encoded_body", message, headers=_CLOSE)
-        declared = headers.get(b"content-length")
-        if len(body) > self._limit or (declared is not None and not self._is_within(declared)):
-            raise self._too_large()
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
-        self.check(headers)
-        reading = cast("asyncio.Task[Any]", asyncio.current_task())
-        deadline = self._deadlines.add(reading.cancel)
+        self._check_encoding(headers)
+        declared = headers.get(b"content-length")
+        if declared is not None and not self._is_within(declared):
+            raise self._too_large()
+        reading = _Reading()
+        self._deadlines.add(reading)
         try:
             body = await self._whole(receive)
         except asyncio.CancelledError:
-            if not deadline.over or reading.uncancel() > 0:  # somebody else broke it off
+            if not reading.is_late or reading.task.uncancel() > 0:  # somebody else broke it off
                 raise
             message = f"The body did not arrive in {self._settings.body_timeout_seconds:g} s."
             raise RequestRefused(408, "slow_body", message, headers=_CLOSE) from None
         finally:
-            deadline.over = True
+            reading.is_whole = True
         return body
 
     async def _whole(self, receive: Receive) -> bytes:

@@ -145,6 +145,8 @@ def route_path(scope: Scope) -> str:
     """The path below the point where the application is mounted."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
+    if not root:
+        return path
     return path[len(root) :] if path.startswith(f"{root}/") else path
 
 

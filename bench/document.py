@@ -18,17 +18,18 @@ def measured(every: Sequence[Results]) -> str:
     """What was measured, as Markdown."""
     postgres = {results.measure: results for results in every if results.store == "postgres"}
     tables = [grid(targets(postgres)), *grids(every)]
-    parts = [_origin(every[0]), f"![Rates as bars]({DRAWING})"]
+    parts = [_origin(every), f"![Rates as bars]({DRAWING})"]
     return "\n\n".join([*parts, *(table.to_markdown() for table in tables)])
 
 
-def _origin(results: Results) -> str:
-    facts = results.facts
+def _origin(every: Sequence[Results]) -> str:
+    facts = every[0].facts
+    commands = dict.fromkeys(f"`{results.facts['command']}`" for results in every)
     packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
     return (
         f"Measured {facts['date'][:10]} on {facts['cores']} cores ({facts['processor']}), "
         f"{facts['memory_gb']} GB, {facts['system']}, Python {facts['python']}, "
-        f"{facts['store']} {facts['server_version']}, by `{facts['command']}`. {packages}."
+        f"{facts['store']} {facts['server_version']}, by {', '.join(commands)}. {packages}."
     )
 
 

@@ -4,7 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from prove.checker import Rule, check_copy
@@ -13,7 +13,7 @@ from prove.timeline import told
 from prove.trial import Trial
 from tests.direct import Direct
 from tests.postgres import Cluster
-from tests.processes import eventually
+from tests.processes import TooLate, eventually
 from tests.proxy import Mode, Proxy
 
 LOSS_SECONDS = 5.0
@@ -30,9 +30,8 @@ def lose_commits(trial: Trial, proxy: Proxy, count: int, progress: Progress) -> 
         mode = Mode.LOSE_COMMITS if number % 2 else Mode.LOSE_ANSWERS
         so_far = proxy.losses
         proxy.lose(mode)
-        deadline = time.monotonic() + LOSS_SECONDS
-        while proxy.losses == so_far and time.monotonic() < deadline:
-            time.sleep(0.005)
+        with suppress(TooLate):  # nobody may commit just now
+            eventually(lambda: proxy.losses > so_far, "an answer is lost", LOSS_SECONDS)  # noqa: B023 - called here only
         proxy.lose(Mode.FORWARD)
         handlers = "answers to a COMMIT lost" if number % 2 else "answers of any sort lost"
         trial.tally[handlers] += proxy.losses - so_far
@@ -50,7 +49,7 @@ def fill_disk(trial: Trial, disk: Path, restart: Callable[[], None]) -> None:
         "the disk is full and requests are refused",
         LOSS_SECONDS * 2,
     )
-    time.sleep(HOLD_SECONDS)
+    time.sleep(HOLD_SECONDS)  # it stays full for a while
     trial.tally["requests refused on a full disk"] += trial.journal.unknown - so_far
     filler.unlink()
     restart()

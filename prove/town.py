@@ -128,9 +128,9 @@ class Town:
     def _start(self, place: int) -> Process:
         start = self._serve if self.is_receiver(place) else self._work
         for _ in range(START_TRIES - 1):
-            with suppress(Died):  # the database may be in recovery
+            with suppress(Died):
                 return self._noted(start())
-            time.sleep(0.2)
+            time.sleep(0.2)  # the database may be in recovery
         return self._noted(start())
 
     def _noted(self, process: Process) -> Process:

@@ -14,7 +14,7 @@ from bench import document, results, targets
 from bench.database import open_databases
 from bench.facts import machine
 from bench.field import FIELD, STORES, chosen
-from bench.measures import crash, growth, ingest, latency, lone, process
+from bench.measures import crash, growth, ingest, latency, lone, process, verify
 from bench.plot import charts, draw
 from bench.progress import carry_out
 from bench.results import RESULTS, Results
@@ -24,13 +24,14 @@ from bench.tables import grids
 MEASURES: dict[str, Callable[[Run], list[Step]]] = {
     "ingest": ingest.steps,
     "lone": lone.steps,
+    "verify": verify.steps,
     "process": process.steps,
     "latency": latency.steps,
     "growth": growth.steps,
     "crash": crash.steps,
 }
 
-QUICK = ("ingest", "lone", "process")
+QUICK = ("ingest", "lone", "verify", "process")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -110,6 +110,15 @@ def lone(results: Results) -> list[Grid]:
     return [Grid("One request at a time, idle service", ["", "p50 ms", "p99 ms"], rows)]
 
 
+def verify(results: Results) -> list[Grid]:
+    """Ours beside a bare digest."""
+    rows = [
+        [title, shown(results.spread(name, "Stripe", "us"), 1)]
+        for name, title in ((OURS, TITLES[OURS]), ("bare", "HMAC-SHA256, nothing else"))
+    ]
+    return [Grid("To verify a request of 600 bytes", ["", "µs"], rows)]
+
+
 def latency(results: Results) -> list[Grid]:
     """One table for each pace."""
     grids = []
@@ -195,6 +204,7 @@ def _left_out(results: Results) -> list[str]:
 GRIDS = {
     "ingest": ingest,
     "lone": lone,
+    "verify": verify,
     "process": process,
     "latency": latency,
     "growth": growth,

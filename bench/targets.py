@@ -51,6 +51,11 @@ def _lone(results: Results) -> Iterator[Target]:
     yield Target("lone p50, above INSERT and COMMIT", 2.0, more, is_most=True, unit=" ms")
 
 
+def _verify(results: Results) -> Iterator[Target]:
+    ours, bare = (results.median(name, "Stripe", "us") for name in (OURS, "bare"))
+    yield Target("verify, against the bare digest", 3.0, _ratio(ours, bare), is_most=True)
+
+
 def _process(results: Results) -> Iterator[Target]:
     for workload in WORKLOADS:
         ours = results.median(OURS, workload, "rate")
@@ -89,7 +94,13 @@ def _growth(results: Results) -> Iterator[Target]:
                      max(ratios, default=None), is_most=True)  # fmt: skip
 
 
-TARGETS = {"ingest": _ingest, "lone": _lone, "process": _process, "growth": _growth}
+TARGETS = {
+    "ingest": _ingest,
+    "lone": _lone,
+    "verify": _verify,
+    "process": _process,
+    "growth": _growth,
+}
 
 
 def targets(every: Mapping[str, Results]) -> list[Target]:

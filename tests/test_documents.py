@@ -14,10 +14,14 @@ import click
 import pytest
 
 from onceward.cli import main
+from onceward.providers import PRESETS, Preset
+from onceward.providers.interface import DEFAULT
+from onceward.schemes import Scheme
 from onceward.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
 
@@ -75,7 +79,57 @@ def cli_page() -> str:
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize(("name", "page"), [("settings", settings_page), ("cli", cli_page)])
+def sources_table() -> str:
+    rows = [
+        f"| `{preset.name}` | {preset.title} | {schemes_of(preset)} | {id_of(preset)} "
+        f"| {resent(preset)} | {preset.note} |"
+        for preset in sorted(PRESETS.values(), key=lambda it: it.name)
+    ]
+    return "\n".join(
+        [
+            f"{len(PRESETS)} presets:",
+            "",
+            "| preset | sender | signature | id | resends for | worth knowing |",
+            "| --- | --- | --- | --- | --- | --- |",
+            *rows,
+        ]
+    )
+
+
+def schemes_of(preset: Preset) -> str:
+    return "; ".join(
+        (f"`{name}`: " if name != DEFAULT else "") + summary_of(scheme)
+        for name, scheme in preset.named_schemes.items()
+    )
+
+
+def summary_of(scheme: Scheme) -> str:
+    tolerance = scheme.tolerance_seconds
+    return f"{escaped(scheme.summary)}{f', {tolerance} s' if tolerance is not None else ''}"
+
+
+def id_of(preset: Preset) -> str:
+    return " and ".join(f"`{escaped(place)}`" for place in preset.ids)
+
+
+def resent(preset: Preset) -> str:
+    return "not said" if preset.resends_for_hours is None else f"{preset.resends_for_hours:g} h"
+
+
+def escaped(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+def sources_page() -> str:
+    before, mark, rest = (ROOT / "docs" / "sources.md").read_text().partition(TABLE_BEGINS)
+    _, end, after = rest.partition(TABLE_ENDS)
+    return f"{before}{mark}\n\n{sources_table()}\n\n{end}{after}"
+
+
+@pytest.mark.parametrize(
+    ("name", "page"),
+    [("settings", settings_page), ("cli", cli_page), ("sources", sources_page)],
+)
 def test_a_page_made_from_the_code_is_up_to_date(name: str, page: object) -> None:
     assert callable(page)
     path = ROOT / "docs" / f"{name}.md"
@@ -90,7 +144,7 @@ def test_an_example_in_the_documents_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(block)
-    assert "inbox" in runpy.run_path("example.py"), place
+    assert {"inbox", "found"} & runpy.run_path("example.py").keys(), place
 
 
 def test_there_are_examples_to_run() -> None:

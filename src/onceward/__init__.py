@@ -12,21 +12,35 @@ from onceward.errors import (
 )
 from onceward.inbox import Inbox
 from onceward.model import Event
+from onceward.providers import Preset
+from onceward.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
+from onceward.sources import Verified
+from onceward.sources import verify_request as verify
 from onceward.transaction import Transaction
 from onceward.version import __version__
 
 __all__ = [
+    "ECDSA_P256",
+    "ED25519",
+    "RSA_SHA256",
     "ConfigurationError",
     "Effects",
     "Event",
+    "Hmac",
     "Inbox",
+    "Jwt",
     "MalformedPayload",
     "OncewardError",
     "PermanentError",
+    "Preset",
     "RetryLater",
+    "Signature",
     "SignatureRejected",
     "SyncEffects",
     "SyncTransaction",
+    "Token",
     "Transaction",
+    "Verified",
     "__version__",
+    "verify",
 ]

@@ -1,7 +1,6 @@
 """Where the id, the type and the reference are in a request.
 
-A place is written as text: ``header:X-GitHub-Delivery`` or ``json:data.object.id``. Places are
-checked once, when a source is configured. Of a body only what is asked for is decoded.
+Places are written as text, as in `onceward.request`. Of a body only what is asked for is decoded.
 """
 
 from __future__ import annotations
@@ -9,40 +8,23 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
 
 from onceward.errors import ConfigurationError, RequestRefused
 from onceward.model import Identity, text_fault
-from onceward.verify import Headers, header_key
+from onceward.request import (
+    BODY_HASH,
+    JsonPlace,
+    Place,
+    Request,
+    parse_places,
+    struct_field,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class HeaderPlace:
-    """A value in a header."""
-
-    name: str
-    key: bytes
-
-    def __str__(self) -> str:
-        return f"header {self.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class JsonPlace:
-    """A value in a JSON body, by the names that lead to it."""
-
-    path: tuple[str, ...]
-    field: attrgetter[Any]
-    """Takes the value out of the struct that `_shape` makes."""
-
-    def __str__(self) -> str:
-        return f"json:{'.'.join(self.path)}"
-
-
-Place = HeaderPlace | JsonPlace
+Choice = tuple[Place, ...]
+"""Places of which the first that is there counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,50 +39,71 @@ class Fault:
 class Locators:
     """Where a source's requests keep their id, type and reference."""
 
-    id: Place
-    type: tuple[Place, ...]
-    reference: Place | None
+    id: tuple[Choice, ...]
+    type: tuple[Choice, ...]
+    reference: Choice | None
     body: msgspec.json.Decoder[Any] | None
     """Decodes what is asked for of a body; None where nothing is."""
 
 
-def make_locators(id: str, type: Sequence[str], reference: str | None) -> Locators:
+def make_locators(id: Sequence[str], type: Sequence[str], reference: str | None) -> Locators:
     """Read places from their texts. Raises ConfigurationError with every fault found."""
-    texts = [id, *type] if reference is None else [id, *type, reference]
-    places: dict[str, Place] = {}
-    faults: list[str] = []
+    texts = [*id, *type] if reference is None else [*id, *type, reference]
+    choices: dict[str, Choice] = {}
+    faults: list[str] = [] if id else ["it has no place for the id"]
     for text in texts:
         try:
-            places[text] = _place(text)
+            choices[text] = parse_places(text)
         except ConfigurationError as error:
             faults.extend(error.faults)
-    paths = [place.path for place in places.values() if isinstance(place, JsonPlace)]
+    places = [place for choice in choices.values() for place in choice]
+    paths = list(dict.fromkeys(place.path for place in places if isinstance(place, JsonPlace)))
     faults.extend(_overlaps(paths))
     if faults:
         raise ConfigurationError(faults)
     return Locators(
-        id=places[id],
-        type=tuple(places[text] for text in type),
-        reference=None if reference is None else places[reference],
+        id=tuple(choices[text] for text in id),
+        type=tuple(choices[text] for text in type),
+        reference=None if reference is None else choices[reference],
         body=msgspec.json.Decoder(_shape(paths)) if paths else None,
     )
 
 
-def identify(locators: Locators, headers: Headers, body: bytes) -> Identity:
+def identify(locators: Locators, request: Request) -> Identity:
     """Say what a request is about.
 
     Raises RequestRefused (422) where there is no usable id. A type that is not usable becomes "",
     a reference None: what was signed is not refused for those.
     """
-    document = _NOT_READ if locators.body is None else _read(locators.body, body)
-    event_id = _text_at(locators.id, headers, document)
+    document = _NOT_READ if locators.body is None else _read(locators.body, request.body)
+    event_id = _event_id(locators.id, request, document)
     if isinstance(event_id, Fault):
         raise RequestRefused(422, "no_event_id", event_id.text)
-    event_type = _type(locators.type, headers, document)
+    event_type = _type(locators.type, request, document)
     if locators.reference is None:
         return Identity(event_id, event_type)
-    reference = _text_at(locators.reference, headers, document)
+    reference = _text_at(locators.reference, request, document)
     return Identity(event_id, event_type, None if isinstance(reference, Fault) else reference)
+
+
+def _event_id(choices: Sequence[Choice], request: Request, document: Any) -> str | Fault:
+    """The id, of one part or of several with ``|`` between.
+
+    Where one of several is missing the body's hash stands for all: what differs is never taken for
+    the same.
+    """
+    if len(choices) == 1:
+        return _text_at(choices[0], request, document)
+    parts = [_text_at(choice, request, document) for choice in choices]
+    joined = "|".join([_plain(part) for part in parts if isinstance(part, str)])
+    is_whole = not any(isinstance(part, Fault) for part in parts)
+    is_usable = is_whole and text_fault(joined) is None
+    return joined if is_usable else BODY_HASH.bytes_of(request).decode()
+
+
+def _plain(part: str) -> str:
+    """A part of an id in which nothing looks like the end of it."""
+    return part.replace("%", "%25").replace("|", "%7C")
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -157,20 +160,6 @@ def _refused(code: str, message: str) -> RequestRefused:
     return RequestRefused(422, code, message)
 
 
-def _place(text: str) -> Place:
-    kind, _, rest = text.partition(":")
-    if kind == "header":
-        return HeaderPlace(rest, header_key(rest))
-    if kind != "json":
-        raise ConfigurationError(f"{text!r} is no place: write header:Some-Name or json:some.path")
-    path = tuple(rest.split("."))
-    if "[" in rest:
-        raise ConfigurationError(f"{text!r} points into a list; a request holds one event")
-    if "" in path:
-        raise ConfigurationError(f"{text!r} has an empty name in its path")
-    return JsonPlace(path, attrgetter(".".join(_field(name) for name in path)))
-
-
 def _overlaps(paths: Iterable[tuple[str, ...]]) -> list[str]:
     """A place inside another can never be read together with it."""
     known = set(paths)
@@ -182,24 +171,19 @@ def _overlaps(paths: Iterable[tuple[str, ...]]) -> list[str]:
     ]
 
 
-def _field(name: str) -> str:
-    """An attribute's name for any JSON name."""
-    return f"k{name.encode(errors='surrogatepass').hex()}"
-
-
 def _shape(paths: Iterable[tuple[str, ...]]) -> type[msgspec.Struct]:
     """A struct that holds what the paths lead to and lets the rest of a body pass undecoded."""
     inner: dict[str, list[tuple[str, ...]]] = {}
     for first, *rest in paths:
         inner.setdefault(first, []).append(tuple(rest))
     fields: list[tuple[str, Any, Any]] = [
-        (_field(name), _shape(rests) | None, None)
+        (struct_field(name), _shape(rests) | None, None)
         if any(rests)
-        else (_field(name), Any, msgspec.UNSET)
+        else (struct_field(name), Any, msgspec.UNSET)
         for name, rests in inner.items()
     ]
     return msgspec.defstruct(
-        "Body", fields, rename={_field(name): name for name in inner}, gc=False
+        "Body", fields, rename={struct_field(name): name for name in inner}, gc=False
     )
 
 
@@ -236,31 +220,33 @@ def _read_tolerantly(body: bytes) -> dict[str, Any] | Fault:
 _TOLERANT: Final = json.JSONDecoder(strict=False, parse_int=str)
 
 
-def _text_at(place: Place, headers: Headers, document: Any) -> str | Fault:
-    if isinstance(place, HeaderPlace):
-        return _usable(place, _header_value(place, headers))
-    try:
-        value = place.field(document)
-    except AttributeError:  # the way there is null, or the document is not a struct
-        if isinstance(document, Fault):
-            return Fault(f"{place} is missing: {document.text}", is_absent=True)
-        value = _walk(place.path, document)
-    return _usable(place, value)
+def _text_at(choice: Choice, request: Request, document: Any) -> str | Fault:
+    """The text in the first of the places that is there; the fault of the first, where none is."""
+    first: Fault | None = None
+    for place in choice:
+        found = _usable(place, _value_at(place, request, document))
+        if isinstance(found, str):
+            return found
+        first = first or _explained(found, place, document)
+        if not found.is_absent:
+            break
+    return first or Fault("there is no place to look", is_absent=True)
 
 
-def _header_value(place: HeaderPlace, headers: Headers) -> object:
-    value = headers.get(place.key)
-    if value is None:
-        return msgspec.UNSET
-    return value.decode(errors="surrogateescape")
+def _explained(fault: Fault, place: Place, document: Any) -> Fault:
+    if isinstance(place, JsonPlace) and isinstance(document, Fault):
+        return Fault(f"{place} is missing: {document.text}", is_absent=True)
+    return fault
 
 
-def _walk(path: Iterable[str], value: Any) -> object:
-    for name in path:
-        if not isinstance(value, dict) or name not in value:
-            return msgspec.UNSET
-        value = value[name]
-    return value
+def _value_at(place: Place, request: Request, document: Any) -> object:
+    if isinstance(place, JsonPlace):
+        try:
+            return place.of_struct(document)
+        except AttributeError:  # the way there is null, or the document is not a struct
+            return place.of(document)
+    value = place.bytes_of(request)
+    return msgspec.UNSET if value is None else value.decode(errors="surrogateescape")
 
 
 def _usable(place: object, value: object) -> str | Fault:
@@ -293,11 +279,11 @@ def _kind(value: object) -> str:
             return "a string or a number"
 
 
-def _type(places: Sequence[Place], headers: Headers, document: Any) -> str:
+def _type(choices: Sequence[Choice], request: Request, document: Any) -> str:
     """The type, of one part or of several with dots between; later parts may be absent."""
     parts: list[str] = []
-    for place in places:
-        part = _text_at(place, headers, document)
+    for choice in choices:
+        part = _text_at(choice, request, document)
         if isinstance(part, str):
             parts.append(part)
         elif not parts or not part.is_absent:

@@ -30,11 +30,13 @@ from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
 from onceward.model import INGEST_SOURCE, HandlerEntry
 from onceward.operate import LISTS, Operator
 from onceward.ports import Store
+from onceward.providers import Preset
 from onceward.receive import Receiver
 from onceward.record import Recorder
 from onceward.record import refusal as unavailable
 from onceward.redact import redact
 from onceward.retry import RetryPolicy
+from onceward.schemes import Scheme
 from onceward.settings import Settings, resolve
 from onceward.settle import settlement_of
 from onceward.sources import Source, make_source
@@ -78,12 +80,14 @@ class Inbox:
         self,
         name: str,
         *,
-        preset: str | None = None,
+        preset: str | Preset | None = None,
+        scheme: str | Scheme | None = None,
         secrets: Sequence[str | bytes] = (),
         unsigned: bool = False,
+        url: str | None = None,
         signature_header: str | None = None,
         signature_prefix: str | None = None,
-        id: str | None = None,
+        id: str | Sequence[str] | None = None,
         type: str | Sequence[str] | None = None,
         reference: str | None = None,
         tolerance_seconds: int | None = None,
@@ -92,14 +96,17 @@ class Inbox:
         """Take webhooks from a sender at ``POST /webhooks/{name}``.
 
         `preset` says how the sender signs; without it, the preset of the same name, else ``hmac``.
-        Several `secrets` are all accepted, so that one can be replaced by another. `id`, `type` and
-        `reference` say where these are: ``header:Name`` or ``json:path``.
+        `scheme` names one of the preset's, or is one of your own. Several `secrets` are all
+        accepted, so that one can be replaced by another. `url` is the public URL, for senders that
+        sign it. `id`, `type` and `reference` say where these are: ``header:Name`` or ``json:path``.
         """
         source = make_source(
             name,
             preset=preset,
+            scheme=scheme,
             secrets=secrets,
             unsigned=unsigned,
+            url=url,
             signature_header=signature_header,
             signature_prefix=signature_prefix,
             id=id,

@@ -14,8 +14,8 @@ from onceward.failpoints import Failpoints
 from onceward.identify import identify_envelope
 from onceward.model import INGEST_SOURCE, Arrival, Identity
 from onceward.record import Answer, Recorder
+from onceward.request import Request
 from onceward.sources import Source
-from onceward.verify import Headers
 
 _INGEST_HEADERS: Final = (b"content-type", b"user-agent")
 
@@ -44,20 +44,21 @@ class Receiver:
             message = "No source has this name."
             raise RequestRefused(404, "unknown_source", message) from None
 
-    def receive(self, source: Source, headers: Headers, body: bytes) -> tuple[Identity, Answer]:
+    def receive(self, source: Source, request: Request) -> tuple[Identity, Answer]:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
-        identity = source.admit(headers, body, self._clock.now())
-        return self._record(source.name, identity, source.kept_headers(headers), body)
+        identity = source.admit(request, self._clock.now())
+        kept = source.kept_headers(request.headers)
+        return self._record(source.name, identity, kept, request.body)
 
-    def ingest(self, headers: Headers, body: bytes) -> tuple[Identity, Answer]:
+    def ingest(self, request: Request) -> tuple[Identity, Answer]:
         """Identify and record what one of the team's own applications sends."""
-        identity = identify_envelope(body)
+        identity = identify_envelope(request.body)
         kept = {
             name.decode(): value.decode("latin-1")
             for name in _INGEST_HEADERS
-            if (value := headers.joined(name)) is not None
+            if (value := request.headers.joined(name)) is not None
         }
-        return self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), body)
+        return self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), request.body)
 
     def _record(
         self, source: str, identity: Identity, headers: bytes, body: bytes

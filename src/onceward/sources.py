@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from onceward.errors import ConfigurationError
+from onceward.clock import SystemClock
+from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.identify import Locators, identify, make_locators
 from onceward.model import INGEST_SOURCE, Identity
-from onceward.providers import PRESETS, Preset, presets
-from onceward.verify import Headers, HmacScheme, Plain, Scheme, header_key, is_header_name, verify
+from onceward.providers import BY_HAND, PRESETS, Preset, find_preset
+from onceward.request import Headers, Request, header_key, is_header_name
+from onceward.schemes import Jwt, Key, Scheme, Signature, verify
 
 SHORTEST_SECRET_BYTES: Final = 8
 ALWAYS_KEPT: Final = ("content-type", "user-agent")
@@ -35,17 +38,22 @@ class Source:
     locators: Locators = field(repr=False)
     kept: tuple[tuple[str, bytes], ...]
     unsigned: bool = False
+    keys: tuple[Key, ...] = field(default=(), repr=False)
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
+    """What must not be shown anywhere."""
+    url: str | None = None
+    """The public URL that the sender signs, where it is known."""
+    signs_url: bool = False
 
-    def admit(self, headers: Headers, body: bytes, now: float) -> Identity:
+    def admit(self, request: Request, now: float) -> Identity:
         """Say what a genuine request is about.
 
         Raises SignatureRejected (401) when it is not genuine, RequestRefused (422) when it has no
         usable id and (400) when a header that decides occurs twice.
         """
         if not self.unsigned:
-            verify(self.scheme, self.secrets, headers, body, now)
-        return identify(self.locators, headers, body)
+            verify(self.scheme, self.keys, request, now)
+        return identify(self.locators, request)
 
     def kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
@@ -60,12 +68,14 @@ class Source:
 def make_source(
     name: str,
     *,
-    preset: str | None = None,
+    preset: str | Preset | None = None,
+    scheme: str | Scheme | None = None,
     secrets: Sequence[str | bytes] = (),
     unsigned: bool = False,
+    url: str | None = None,
     signature_header: str | None = None,
     signature_prefix: str | None = None,
-    id: str | None = None,
+    id: str | Sequence[str] | None = None,
     type: str | Sequence[str] | None = None,
     reference: str | None = None,
     tolerance_seconds: int | None = None,
@@ -77,15 +87,110 @@ def make_source(
     """
     checks = _Checks(name)
     checks.attempt(_check_name, name)
-    base = checks.attempt(_preset, name, preset) or PRESETS[presets.BY_HAND]
-    scheme = checks.attempt(_scheme, base, signature_header, signature_prefix, tolerance_seconds)
-    types = base.type if type is None else (type,) if isinstance(type, str) else tuple(type)
-    locators = checks.attempt(make_locators, id or base.id, types, reference or base.reference)
+    base = checks.attempt(_preset, name, preset) or PRESETS[BY_HAND]
+    chosen = checks.attempt(_chosen, base, scheme)
+    final = None
+    if chosen is not None:
+        final = checks.attempt(
+            _adapted, base, chosen, signature_header, signature_prefix, tolerance_seconds
+        )
+    locators = checks.attempt(
+        make_locators,
+        base.ids if id is None else _several(id),
+        base.types if type is None else _several(type),
+        reference or base.reference,
+    )
     kept = checks.attempt(_kept, base, keep_headers)
-    keys = checks.attempt(_keys, secrets, unsigned)
-    if scheme is None or locators is None or kept is None or keys is None or checks.faults:
+    keys = checks.attempt(_keys, chosen, secrets, unsigned)
+    checks.attempt(_check_url, chosen, url)
+    if final is None or locators is None or kept is None or keys is None or checks.faults:
         raise ConfigurationError(checks.faults)
-    return Source(name, base.name, scheme, locators, kept, unsigned, keys)
+    return Source(
+        name,
+        base.name,
+        final,
+        locators,
+        kept,
+        unsigned,
+        keys,
+        tuple(_bytes(secret) for secret in secrets),
+        url,
+        final.needs_url,
+    )
+
+
+def _several(places: str | Sequence[str]) -> tuple[str, ...]:
+    return (places,) if isinstance(places, str) else tuple(places)
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a genuine request is about, as far as it says; `time` is the one that was signed."""
+
+    id: str | None
+    type: str
+    reference: str | None
+    time: datetime | None
+
+
+def verify_request(
+    preset: str | Preset,
+    *,
+    secret: str | bytes | Sequence[str | bytes],
+    headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]],
+    body: bytes,
+    url: str = "",
+    method: str = "POST",
+    now: float | None = None,
+    scheme: str | Scheme | None = None,
+) -> Verified:
+    """Say what a request is about that was made with one of the secrets, as a source would.
+
+    `headers` is a mapping, or the pairs as ASGI gives them; `url` is the public one, for senders
+    that sign it; `now` is in seconds since 1970, and the clock's time where it is left out. Raises
+    SignatureRejected, and ConfigurationError for a preset, a scheme or a secret that cannot be one.
+    """
+    base = _preset("", preset)
+    chosen = _chosen(base, scheme)
+    secrets = [secret] if isinstance(secret, str | bytes) else secret
+    keys = [key for one in secrets for key in chosen.keys(one)]
+    request = Request(_as_headers(headers), body, method=method, url=url)
+    try:
+        time = verify(chosen, keys, request, SystemClock().now() if now is None else now)
+    except SignatureRejected:
+        raise
+    except RequestRefused as refused:
+        raise SignatureRejected(refused.message) from None
+    identity = _identity(base, request)
+    return Verified(identity.event_id or None, identity.type, identity.reference, _when(time))
+
+
+def _when(time: float | None) -> datetime | None:
+    try:
+        return None if time is None else datetime.fromtimestamp(time, UTC)
+    except (ValueError, OverflowError, OSError):  # no calendar goes as far
+        return None
+
+
+def _identity(base: Preset, request: Request) -> Identity:
+    try:
+        return identify(base.locators, request)
+    except RequestRefused:
+        return Identity("", "")
+
+
+def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
+    if isinstance(given, Mapping):
+        return Headers([(_sent(name.lower()), _sent(value)) for name, value in given.items()])
+    return Headers((name.lower(), value) for name, value in given)
+
+
+def _sent(text: str) -> bytes:
+    """A header's text as it was sent: servers read one byte for each character."""
+    try:
+        return text.encode("latin-1")
+    except UnicodeEncodeError:
+        return text.encode(errors="surrogatepass")
 
 
 class _Checks:
@@ -112,44 +217,66 @@ def _check_name(name: str) -> None:
         raise ConfigurationError("the name is reserved for POST /events/ingest")
 
 
-def _preset(name: str, preset: str | None) -> Preset:
+def _preset(name: str, preset: str | Preset | None) -> Preset:
+    if isinstance(preset, Preset):
+        return preset
     if preset is None:
-        return PRESETS.get(name, PRESETS[presets.BY_HAND])
-    return presets.preset(preset)
+        return PRESETS.get(name, PRESETS[BY_HAND])
+    return find_preset(preset)
 
 
-def _scheme(
-    base: Preset, header: str | None, prefix: str | None, tolerance_seconds: int | None
+def _chosen(base: Preset, scheme: str | Scheme | None) -> Scheme:
+    return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
+
+
+def _check_url(scheme: Scheme | None, url: str | None) -> None:
+    if url is not None and not url.startswith(("https://", "http://")):
+        raise ConfigurationError(f"url {url!r} must begin with https:// (or http://)")
+    if url is not None and scheme is not None and not scheme.needs_url:
+        raise ConfigurationError("url has no use: this scheme does not sign it")
+
+
+def _adapted(
+    base: Preset,
+    scheme: Scheme,
+    header: str | None,
+    prefix: str | None,
+    tolerance_seconds: int | None,
 ) -> Scheme:
-    faults = list(_scheme_faults(base, header, prefix, tolerance_seconds))
+    faults = list(_scheme_faults(base, scheme, header, prefix, tolerance_seconds))
     if faults:
         raise ConfigurationError(faults)
-    scheme = base.scheme
-    if not isinstance(scheme, HmacScheme):
-        return scheme
+    changes: dict[str, Any] = {}
     if header is not None:
-        scheme = replace(scheme, header=header)
+        changes["at"] = f"header:{header}"
     if prefix is not None:
-        scheme = replace(scheme, layout=Plain(prefix.encode()))
+        changes["prefix"] = prefix
     if tolerance_seconds is not None:
-        scheme = replace(scheme, tolerance_seconds=tolerance_seconds)
-    return scheme
+        changes["tolerance_seconds"] = tolerance_seconds
+    return replace(scheme, **changes) if changes else scheme  # type: ignore[type-var] # every scheme is a dataclass
 
 
 def _scheme_faults(
-    base: Preset, header: str | None, prefix: str | None, tolerance_seconds: int | None
+    base: Preset,
+    scheme: Scheme,
+    header: str | None,
+    prefix: str | None,
+    tolerance_seconds: int | None,
 ) -> Iterator[str]:
-    if (header is not None or prefix is not None) and base.name != presets.BY_HAND:
+    by_hand = base.name == BY_HAND and isinstance(scheme, Signature)
+    if (header is not None or prefix is not None) and not by_hand:
         yield (
             f"the preset {base.name!r} fixes the signature's header and prefix; "
-            f"to set them, use preset={presets.BY_HAND!r}"
+            f"to set them, use preset={BY_HAND!r}"
         )
     if header is not None and not is_header_name(header):
         yield f"signature_header {header!r} is not the name of a header"
     if prefix is not None and not prefix.isascii():
         yield "signature_prefix must be plain ASCII"
-    if tolerance_seconds is not None and base.scheme.tolerance_seconds is None:
+    if tolerance_seconds is not None and scheme.tolerance_seconds is None:
         yield f"tolerance_seconds has no use: the preset {base.name!r} signs no timestamp"
+    elif tolerance_seconds is not None and not isinstance(scheme, Signature | Jwt):
+        yield f"the preset {base.name!r} fixes its tolerance"
     elif tolerance_seconds is not None and tolerance_seconds < 1:
         yield f"tolerance_seconds is {tolerance_seconds}; it must be 1 or more"
 
@@ -172,7 +299,11 @@ def _kept_fault(name: str) -> str | None:
     return None
 
 
-def _keys(secrets: Sequence[str | bytes], unsigned: bool) -> tuple[bytes, ...]:  # noqa: FBT001
+def _keys(
+    scheme: Scheme | None,
+    secrets: Sequence[str | bytes],
+    unsigned: bool,  # noqa: FBT001
+) -> tuple[Key, ...]:
     if isinstance(secrets, str | bytes):
         raise ConfigurationError("secrets must be a list, also where there is only one")
     if unsigned and secrets:
@@ -182,29 +313,24 @@ def _keys(secrets: Sequence[str | bytes], unsigned: bool) -> tuple[bytes, ...]: 
             "it has no secrets; give secrets=[…] from the sender's settings, "
             "or unsigned=True to take what anyone sends"
         )
-    faults = [
-        f"secret {position} {fault}"
-        for position, secret in enumerate(secrets, start=1)
-        if (fault := _secret_fault(secret))
-    ]
+    keys: list[Key] = []
+    faults: list[str] = []
+    for position, secret in enumerate(secrets, start=1):
+        try:
+            keys += () if scheme is None else scheme.keys(secret)
+            _check_length(secret)
+        except ConfigurationError as error:
+            faults += [f"secret {position} {fault}" for fault in error.faults]
     if faults:
         raise ConfigurationError(faults)
-    return tuple(_secret_bytes(secret) for secret in secrets)
+    return tuple(keys)
 
 
-def _secret_bytes(secret: str | bytes) -> bytes:
+def _check_length(secret: str | bytes) -> None:
+    length = len(_bytes(secret))
+    if length < SHORTEST_SECRET_BYTES:
+        raise ConfigurationError(f"is {length} bytes long; the least is {SHORTEST_SECRET_BYTES}")
+
+
+def _bytes(secret: str | bytes) -> bytes:
     return secret.encode() if isinstance(secret, str) else secret
-
-
-def _secret_fault(secret: str | bytes) -> str | None:
-    try:
-        key = _secret_bytes(secret)
-    except UnicodeEncodeError:
-        return "is not valid text"
-    if not key:
-        return "is empty"
-    if key.strip(b"\r\n") != key:
-        return "begins or ends with a line break"
-    if len(key) < SHORTEST_SECRET_BYTES:
-        return f"is {len(key)} bytes long; the least is {SHORTEST_SECRET_BYTES}"
-    return None

@@ -6,9 +6,9 @@ import pytest
 
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.model import Identity
-from onceward.providers import PRESETS, preset
+from onceward.providers import PRESETS, find_preset
+from onceward.request import Headers, Request
 from onceward.sources import Source, make_source
-from onceward.verify import Headers
 
 SECRET = "a secret of the source"
 BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
@@ -39,7 +39,7 @@ def signed(body: bytes, header: bytes = b"x-signature", prefix: bytes = b"") -> 
 
 
 def test_a_source_takes_the_preset_of_its_own_name() -> None:
-    assert make_source("stripe", secrets=[SECRET]).scheme == PRESETS["stripe"].scheme
+    assert make_source("stripe", secrets=[SECRET]).scheme == PRESETS["stripe"].scheme()
 
 
 def test_a_second_account_takes_the_preset_under_another_name() -> None:
@@ -49,7 +49,7 @@ def test_a_second_account_takes_the_preset_under_another_name() -> None:
 
 def test_a_sender_that_nobody_knows_signs_its_body_by_default() -> None:
     body = b'{"type":"order.shipped"}'
-    assert shop().admit(signed(body), body, NOW) == Identity("e1", "order.shipped")
+    assert shop().admit(Request(signed(body), body), NOW) == Identity("e1", "order.shipped")
 
 
 def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
@@ -61,7 +61,7 @@ def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
         reference="json:customer",
     )
     body = b'{"order":{"id":7},"kind":"order","step":"shipped","customer":"c1"}'
-    identity = source.admit(signed(body, b"x-shop-sig", b"v1:"), body, NOW)
+    identity = source.admit(Request(signed(body, b"x-shop-sig", b"v1:"), body), NOW)
     assert identity == Identity("7", "order.shipped", "c1")
 
 
@@ -71,22 +71,22 @@ def test_a_preset_can_be_told_other_places() -> None:
     signature = b"sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex().encode()
     pairs = [(b"x-hub-signature-256", signature), (b"x-github-delivery", b"d1")]
     headers = Headers([*pairs, (b"x-github-event", b"issues")])
-    assert source.admit(headers, body, NOW) == Identity("d1", "issues")
+    assert source.admit(Request(headers, body), NOW) == Identity("d1", "issues")
 
 
 def test_a_request_that_does_not_verify_is_refused_before_it_is_read() -> None:
     with pytest.raises(SignatureRejected):
-        shop().admit(Headers([]), b"", NOW)
+        shop().admit(Request(Headers([]), b""), NOW)
 
 
 def test_a_request_that_verifies_still_needs_an_id() -> None:
     with pytest.raises(RequestRefused, match="json:id is missing"):
-        shop(id="json:id").admit(signed(b"{}"), b"{}", NOW)
+        shop(id="json:id").admit(Request(signed(b"{}"), b"{}"), NOW)
 
 
 def test_an_unsigned_source_takes_what_anyone_sends() -> None:
     source = make_source("shop", unsigned=True)
-    assert source.admit(Headers([(b"x-event-id", b"e1")]), b"", NOW) == Identity("e1", "")
+    assert source.admit(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW) == Identity("e1", "")
 
 
 def test_a_tolerance_can_be_set() -> None:
@@ -94,9 +94,9 @@ def test_a_tolerance_can_be_set() -> None:
     content = f"{NOW:.0f}." + '{"id":"evt_1"}'
     signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
     headers = Headers([(b"stripe-signature", f"t={NOW:.0f},v1={signature}".encode())])
-    assert source.admit(headers, b'{"id":"evt_1"}', NOW + 10).event_id == "evt_1"
+    assert source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 10).event_id == "evt_1"
     with pytest.raises(SignatureRejected):
-        source.admit(headers, b'{"id":"evt_1"}', NOW + 11)
+        source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 11)
 
 
 def test_secrets_may_be_bytes_and_are_never_shown() -> None:
@@ -138,11 +138,13 @@ def test_a_lone_secret_must_still_be_in_a_list() -> None:
     assert faults_of(secrets=SECRET) == [fault]
 
 
-def test_a_preset_that_does_not_exist_is_refused_with_those_that_do() -> None:
-    fault = "source 'shop': no preset 'strype'; there are: github, hmac, stripe"
+def test_a_preset_that_does_not_exist_is_refused_with_those_that_are_called_alike() -> None:
+    fault = (
+        "source 'shop': no preset 'strype'; did you mean stripe? `onceward sources` lists them all"
+    )
     assert faults_of(preset="strype", secrets=[SECRET]) == [fault]
-    with pytest.raises(ConfigurationError):
-        preset("strype")
+    with pytest.raises(ConfigurationError, match="no preset 'qqq'; `onceward sources` lists"):
+        find_preset("qqq")
 
 
 def test_a_preset_keeps_its_own_signature_header() -> None:

@@ -6,6 +6,7 @@ import click
 
 from onceward.cli.migrate import migrate
 from onceward.cli.serve import serve
+from onceward.cli.sources import sources
 from onceward.cli.work import work
 from onceward.version import __version__
 
@@ -19,3 +20,4 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(work)
 main.add_command(migrate)
+main.add_command(sources)

@@ -24,7 +24,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 _database = click.option(
     "--database", metavar="URL", help="Where the ledger is: sqlite:///file.db or postgresql://…"
 )
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
 _weak = click.option(
     "--allow-weak-durability",
     is_flag=True,
@@ -38,7 +38,7 @@ _workers = click.option(
 
 def common(command: F) -> F:
     """The options that every command has."""
-    return _database(_json(command))
+    return _database(json_flag(command))
 
 
 def serving(command: F) -> F:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Final
 
 from onceward.errors import ConfigurationError, RequestRefused
-from onceward.verify import Headers
+from onceward.request import Headers
 
 SHORTEST_TOKEN: Final = 16
 DEV_NAME: Final = "dev"

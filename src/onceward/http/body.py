@@ -9,8 +9,8 @@ from onceward.deadlines import Deadlines
 from onceward.errors import OncewardError, RequestRefused
 from onceward.http.answers import Message, Receive, Scope
 from onceward.record import refusal
+from onceward.request import Headers
 from onceward.settings import Settings
-from onceward.verify import Headers
 
 _LENGTH_DIGITS: Final = 18
 _CLOSE: Final = (("connection", "close"),)

@@ -16,8 +16,8 @@ from onceward.http.body import BodyReader, Disconnected, bounded_headers, requir
 from onceward.http.complaints import Complaints
 from onceward.model import INGEST_SOURCE, Identity, Outcome, Receipt
 from onceward.receive import Receiver
+from onceward.request import Headers, Request
 from onceward.settings import Settings
-from onceward.verify import Headers
 
 WEBHOOKS: Final = "/webhooks/"
 INGEST: Final = "/events/ingest"
@@ -30,7 +30,8 @@ Give = Callable[[Answer], None]
 
 class _Door(NamedTuple):
     source: str
-    receive: Callable[[Headers, bytes], tuple[Identity, asyncio.Future[Receipt]]]
+    receive: Callable[[Request], tuple[Identity, asyncio.Future[Receipt]]]
+    url: str = ""
 
 
 class IngestApp:
@@ -76,10 +77,10 @@ class IngestApp:
         """
         try:
             headers = bounded_headers(scope, self._settings)
-            door = self._door(route_path(scope), headers)
+            door = self._door(scope, headers)
             self._bodies.check(headers, body)
             self._failpoints.reach("receive.read")
-            identity, pending = door.receive(headers, body)
+            identity, pending = door.receive(Request(headers, body, url=door.url))
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
             give(self._complaint(scope, error))
             return
@@ -105,7 +106,7 @@ class IngestApp:
         headers = bounded_headers(scope, self._settings)
         if _is_received(path):
             _allow(scope, "POST")
-            return await self._receive(path, headers, receive)
+            return await self._receive(scope, headers, receive)
         if path == HEALTHZ:
             _allow(scope, "GET", "HEAD")
             return answer(200, {"healthy": True})
@@ -114,15 +115,16 @@ class IngestApp:
             return await self._readiness()
         raise RequestRefused(404, "not_found", "There is nothing here.")
 
-    async def _receive(self, path: str, headers: Headers, receive: Receive) -> Answer:
-        door = self._door(path, headers)
+    async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
+        door = self._door(scope, headers)
         body = await self._bodies.read(headers, receive)
         self._failpoints.reach("receive.read")
-        identity, pending = door.receive(headers, body)
+        identity, pending = door.receive(Request(headers, body, url=door.url))
         return _accepted(door.source, identity, await pending)
 
-    def _door(self, path: str, headers: Headers) -> _Door:
+    def _door(self, scope: Scope, headers: Headers) -> _Door:
         """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
+        path = route_path(scope)
         if path == INGEST:
             self._access.authenticate(headers)
             require_json(headers)
@@ -130,7 +132,8 @@ class IngestApp:
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
-        return _Door(source.name, partial(self._receiver.receive, source))
+        url = source.url or (_url(scope, headers) if source.signs_url else "")
+        return _Door(source.name, partial(self._receiver.receive, source), url)
 
     async def _readiness(self) -> Answer:
         try:
@@ -148,6 +151,14 @@ def route_path(scope: Scope) -> str:
     if not root:
         return path
     return path[len(root) :] if path.startswith(f"{root}/") else path
+
+
+def _url(scope: Scope, headers: Headers) -> str:
+    """The URL as the sender has it, unless something in between changes it."""
+    host = (headers.get(b"host") or b"").decode("latin-1")
+    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+    query = scope.get("query_string", b"").decode("latin-1")
+    return f"{scope.get('scheme', 'http')}://{host}{path}{'?' if query else ''}{query}"
 
 
 def _is_received(path: str) -> bool:

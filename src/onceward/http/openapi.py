@@ -21,9 +21,9 @@ from onceward.model import (
     JobItem,
 )
 from onceward.operate import DEFAULT_LIMIT, ID_DIGITS, LARGEST_LIMIT, STATUSES, filters_of
+from onceward.schemes import Scheme
 from onceward.settings import Settings
 from onceward.sources import NAME, Source
-from onceward.verify import HmacScheme
 from onceward.version import __version__
 
 OPENAPI: Final = "/openapi.json"
@@ -342,12 +342,17 @@ def _signatures(sources: Mapping[str, Source]) -> Json:
         f"signature_{name}": {
             "type": "apiKey",
             "in": "header",
-            "name": source.scheme.header,
+            "name": header,
             "description": f"The signature of source {name}, as the preset {source.preset} has it.",
         }
         for name, source in sorted(sources.items())
-        if not source.unsigned and isinstance(source.scheme, HmacScheme)
+        if not source.unsigned and (header := _header_of(source.scheme))
     }
+
+
+def _header_of(scheme: Scheme) -> str | None:
+    kind, _, name = scheme.at.partition("|")[0].partition(":")
+    return name if kind == "header" else None
 
 
 def _source_name(sources: Mapping[str, Source]) -> Json:

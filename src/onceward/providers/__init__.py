@@ -1,5 +1,6 @@
-"""What each provider does, as data."""
+"""What each known sender does. An entry is data, checked when it is loaded."""
 
-from onceward.providers.presets import PRESETS, Preset, preset
+from onceward.providers.catalogue import BY_HAND, PRESETS, find_preset
+from onceward.providers.interface import Preset
 
-__all__ = ["PRESETS", "Preset", "preset"]
+__all__ = ["BY_HAND", "PRESETS", "Preset", "find_preset"]

@@ -1,0 +1,86 @@
+"""``onceward sources``: the senders that are known by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from onceward.cli.options import json_flag, print_json, told
+from onceward.providers import PRESETS, Preset, find_preset
+
+
+@click.command()
+@click.argument("name", required=False)
+@json_flag
+def sources(name: str | None, as_json: bool) -> None:
+    """List the senders that are known by name, or tell all that is known of one."""
+    with told():
+        chosen = list(PRESETS.values()) if name is None else [find_preset(name)]
+        if as_json:
+            for preset in chosen:
+                print_json(described(preset))
+        elif name is None:
+            _show_all(chosen)
+        else:
+            _show(chosen[0])
+
+
+def described(preset: Preset) -> dict[str, Any]:
+    """What is known of a sender."""
+    return {
+        "name": preset.name,
+        "title": preset.title,
+        "schemes": {
+            name: {
+                "summary": scheme.summary,
+                "tolerance_seconds": scheme.tolerance_seconds,
+                "needs_url": scheme.needs_url,
+                "covers_body": scheme.covers_body,
+            }
+            for name, scheme in preset.named_schemes.items()
+        },
+        "id": list(preset.ids),
+        "type": list(preset.types),
+        "reference": preset.reference,
+        "resends_for_hours": preset.resends_for_hours,
+        "note": preset.note,
+    }
+
+
+def _show_all(presets: list[Preset]) -> None:
+    table = Table(box=None, header_style="bold")
+    for title in ("name", "sender", "scheme", "id"):
+        table.add_column(title, overflow="fold")
+    for preset in sorted(presets, key=lambda it: it.name):
+        summary = preset.scheme().summary.replace("`", "")
+        table.add_row(preset.name, preset.title, summary, " + ".join(preset.ids))
+    console = Console()
+    console.print(table)
+    console.print(f"\n{len(presets)} senders. One of them: onceward sources stripe")
+
+
+def _show(preset: Preset) -> None:
+    facts = Table(box=None, show_header=False)
+    facts.add_column(style="bold")
+    facts.add_column(overflow="fold")
+    facts.add_row("sender", preset.title)
+    for name, scheme in preset.named_schemes.items():
+        facts.add_row(f"scheme {name}", scheme.summary.replace("`", ""))
+        if scheme.tolerance_seconds is not None:
+            facts.add_row("", f"its time may be {scheme.tolerance_seconds} s off")
+        if scheme.needs_url:
+            facts.add_row("", "the public URL is signed: give url= where a proxy changes it")
+        if not scheme.covers_body:
+            facts.add_row("", "a body that was changed on its way is not found out")
+    facts.add_row("id", " + ".join(preset.ids))
+    facts.add_row("type", " . ".join(preset.types) or "none")
+    facts.add_row("reference", preset.reference or "none")
+    if preset.resends_for_hours is not None:
+        facts.add_row("resends for", f"{preset.resends_for_hours:g} h")
+    if preset.note:
+        facts.add_row("note", preset.note)
+    facts.add_row("use", f'inbox.source("{preset.name}", secrets=["…"])')
+    Console().print(facts)

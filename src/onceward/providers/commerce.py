@@ -1,0 +1,171 @@
+"""Shops, shipping, customers, documents."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.providers.interface import Preset
+from onceward.schemes import Hmac, Signature, Token
+from onceward.schemes.algorithms import as_decomposed_text
+
+PRESETS: Final = (
+    Preset(
+        name="shopify",
+        title="Shopify",
+        schemes=Signature(at="header:X-Shopify-Hmac-SHA256", encoding="base64"),
+        id=("header:X-Shopify-Event-Id|header:X-Shopify-Webhook-Id", "header:X-Shopify-Topic"),
+        type="header:X-Shopify-Topic",
+        reference="json:admin_graphql_api_id|json:id",
+        keep_headers=(
+            "X-Shopify-API-Version",
+            "X-Shopify-Shop-Domain",
+            "X-Shopify-Topic",
+            "X-Shopify-Triggered-At",
+            "X-Shopify-Webhook-Id",
+        ),
+        resends_for_hours=4,
+        note="With several subscriptions to one topic, set id='header:X-Shopify-Webhook-Id'.",
+    ),
+    Preset(
+        name="woocommerce",
+        title="WooCommerce",
+        schemes=Signature(at="header:X-WC-Webhook-Signature", encoding="base64"),
+        id=("header:X-WC-Webhook-Topic", "json:id", "json:date_modified_gmt"),
+        type="header:X-WC-Webhook-Topic",
+        reference="json:id",
+        keep_headers=("X-WC-Webhook-ID", "X-WC-Webhook-Source", "X-WC-Webhook-Topic"),
+        resends_for_hours=0,
+        note="Its delivery id is not unique; the topic, the object and its last change are.",
+    ),
+    Preset(
+        name="easypost",
+        title="EasyPost",
+        schemes=Signature(
+            at="header:X-Hmac-Signature",
+            prefix="hmac-sha256-hex=",
+            algorithm=Hmac(written=as_decomposed_text),
+        ),
+        id="json:id",
+        type="json:description",
+        reference="json:result.id",
+    ),
+    Preset(
+        name="hubspot",
+        title="HubSpot",
+        schemes=Signature(
+            at="header:X-HubSpot-Signature-v3",
+            encoding="base64",
+            timestamp="header:X-HubSpot-Request-Timestamp",
+            time_format="milliseconds",
+            content="{method}{url}{body}{timestamp}",
+            tolerance_seconds=300,
+        ),
+        id="body:sha256",
+        resends_for_hours=24,
+        note="Version 3 of its signatures. A request holds several events and is recorded as one.",
+    ),
+    Preset(
+        name="intercom",
+        title="Intercom",
+        schemes=Signature(at="header:X-Hub-Signature", prefix="sha1=", algorithm=Hmac("sha1")),
+        id="json:id",
+        type="json:topic",
+        reference="json:data.item.id",
+    ),
+    Preset(
+        name="zendesk",
+        title="Zendesk",
+        schemes=Signature(
+            at="header:X-Zendesk-Webhook-Signature",
+            encoding="base64",
+            timestamp="header:X-Zendesk-Webhook-Signature-Timestamp",
+            time_format="iso",
+            content="{timestamp}{body}",
+        ),
+        id="json:id|header:X-Zendesk-Webhook-Invocation-Id|body:sha256",
+        type="json:type",
+        reference="json:detail.id",
+        keep_headers=("X-Zendesk-Account-Id", "X-Zendesk-Webhook-Id"),
+    ),
+    Preset(
+        name="typeform",
+        title="Typeform",
+        schemes=Signature(at="header:Typeform-Signature", prefix="sha256=", encoding="base64"),
+        id="json:event_id",
+        type="json:event_type",
+        reference="json:form_response.token",
+    ),
+    Preset(
+        name="calendly",
+        title="Calendly",
+        schemes=Signature(
+            at="header:Calendly-Webhook-Signature",
+            separator=",",
+            prefix="v1=",
+            timestamp="list:t=",
+            content="{timestamp}.{body}",
+            tolerance_seconds=180,
+        ),
+        id=("json:event", "json:payload.uri", "json:created_at"),
+        type="json:event",
+        reference="json:payload.uri",
+    ),
+    Preset(
+        name="customerio",
+        title="Customer.io",
+        schemes=Signature(
+            at="header:X-CIO-Signature",
+            timestamp="header:X-CIO-Timestamp",
+            content="v0:{timestamp}:{body}",
+        ),
+        id="json:event_id",
+        type=("json:object_type", "json:metric"),
+    ),
+    Preset(
+        name="webflow",
+        title="Webflow",
+        schemes=Signature(
+            at="header:x-webflow-signature",
+            timestamp="header:x-webflow-timestamp",
+            time_format="milliseconds",
+            content="{timestamp}:{body}",
+            tolerance_seconds=300,
+        ),
+        id="body:sha256",
+        type="json:triggerType",
+    ),
+    Preset(
+        name="docusign",
+        title="DocuSign",
+        schemes=Signature(
+            at="|".join(f"header:X-DocuSign-Signature-{number}" for number in range(1, 11)),
+            encoding="base64",
+        ),
+        id=("json:event", "json:data.envelopeId", "json:generatedDateTime"),
+        type="json:event",
+        reference="json:data.envelopeId",
+    ),
+    Preset(
+        name="box",
+        title="Box",
+        schemes=Signature(
+            at="header:Box-Signature-Primary|header:Box-Signature-Secondary",
+            encoding="base64",
+            timestamp="header:Box-Delivery-Timestamp",
+            time_format="iso",
+            content="{body}{timestamp}",
+            tolerance_seconds=600,
+        ),
+        id="json:id",
+        type="json:trigger",
+        reference="json:source.id",
+    ),
+    Preset(
+        name="figma",
+        title="Figma",
+        schemes=Token(at="json:passcode"),
+        id=("json:webhook_id", "json:event_type", "json:timestamp"),
+        type="json:event_type",
+        note="The passcode is in the body and proves nothing about the rest of it.",
+    ),
+)

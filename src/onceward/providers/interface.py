@@ -1,0 +1,72 @@
+"""What is known about a sender before anything is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onceward.errors import ConfigurationError
+from onceward.identify import Locators, make_locators
+from onceward.request import header_key
+from onceward.schemes import Scheme
+
+DEFAULT = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One sender: how it signs, and where it puts what its requests are about.
+
+    An id of several parts is all of them together. `schemes` has more than one where the sender
+    does; the first counts unless a source names another. Raises ConfigurationError for what cannot
+    be.
+    """
+
+    name: str
+    title: str
+    schemes: Scheme | Mapping[str, Scheme]
+    id: str | tuple[str, ...]
+    type: str | tuple[str, ...] = ()
+    reference: str | None = None
+    keep_headers: tuple[str, ...] = ()
+    """Headers worth keeping with the payload, beyond content-type and user-agent."""
+    resends_for_hours: float | None = None
+    """How long the sender tries again by itself; None where it does not say."""
+    checked_with: str | None = None
+    """The sender's own library, or another's, with which this entry was compared."""
+    note: str = ""
+    locators: Locators = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.named_schemes:
+            raise ConfigurationError(f"the preset {self.name!r} has no scheme")
+        for name in self.keep_headers:
+            header_key(name)
+        object.__setattr__(self, "locators", make_locators(self.ids, self.types, self.reference))
+
+    @property
+    def named_schemes(self) -> Mapping[str, Scheme]:
+        """The schemes by their names."""
+        return self.schemes if isinstance(self.schemes, Mapping) else {DEFAULT: self.schemes}
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The places that make up the id."""
+        return (self.id,) if isinstance(self.id, str) else self.id
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The places that make up the type."""
+        return (self.type,) if isinstance(self.type, str) else self.type
+
+    def scheme(self, name: str | None = None) -> Scheme:
+        """The scheme of a name, or the first. Raises ConfigurationError with the known names."""
+        schemes = self.named_schemes
+        if name is None:
+            return next(iter(schemes.values()))
+        try:
+            return schemes[name]
+        except KeyError:
+            known = ", ".join(schemes)
+            message = f"the preset {self.name!r} has no scheme {name!r}; there are: {known}"
+            raise ConfigurationError(message) from None

@@ -1,0 +1,220 @@
+"""Money: payments, banking, invoices."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.providers.interface import Preset
+from onceward.providers.special import AdyenItems, MercadoPago
+from onceward.schemes import Hmac, Jwt, Signature, Token
+from onceward.schemes.algorithms import as_hex
+
+BODY_HASH: Final = "body:sha256"
+
+PRESETS: Final = (
+    Preset(
+        name="stripe",
+        title="Stripe",
+        schemes=Signature(
+            at="header:Stripe-Signature",
+            separator=",",
+            prefix="v1=",
+            timestamp="list:t=",
+            content="{timestamp}.{body}",
+            tolerance_seconds=300,
+        ),
+        id="json:id",
+        type="json:type",
+        reference="json:data.object.id|json:related_object.id",
+        resends_for_hours=72,
+        checked_with="stripe",
+    ),
+    Preset(
+        name="square",
+        title="Square",
+        schemes=Signature(
+            at="header:x-square-hmacsha256-signature",
+            encoding="base64",
+            content="{url}{body}",
+        ),
+        id="json:event_id",
+        type="json:type",
+        reference="json:data.id",
+        keep_headers=("square-environment", "square-retry-number"),
+        resends_for_hours=24,
+    ),
+    Preset(
+        name="paddle",
+        title="Paddle",
+        schemes=Signature(
+            at="header:Paddle-Signature",
+            separator=";",
+            prefix="h1=",
+            timestamp="list:ts=",
+            content="{timestamp}:{body}",
+            tolerance_seconds=5,
+        ),
+        id="json:event_id",
+        type="json:event_type",
+        reference="json:data.id",
+        resends_for_hours=72,
+        note="Paddle's own tolerance is 5 s: set tolerance_seconds where clocks differ by more.",
+    ),
+    Preset(
+        name="mollie",
+        title="Mollie",
+        schemes=Signature(at="header:X-Mollie-Signature", prefix="sha256="),
+        id="json:id",
+        type="json:type",
+        reference="json:entityId",
+        note="The older unsigned form posts are not received: fetch the payment from the API.",
+    ),
+    Preset(
+        name="razorpay",
+        title="Razorpay",
+        schemes=Signature(at="header:X-Razorpay-Signature"),
+        id="header:x-razorpay-event-id|body:sha256",
+        type="json:event",
+        resends_for_hours=24,
+    ),
+    Preset(
+        name="paystack",
+        title="Paystack",
+        schemes=Signature(at="header:x-paystack-signature", algorithm=Hmac("sha512")),
+        id=("json:event", "json:data.id"),
+        type="json:event",
+        reference="json:data.reference",
+        resends_for_hours=72,
+        note="The secret is the account's secret key.",
+    ),
+    Preset(
+        name="flutterwave",
+        title="Flutterwave",
+        schemes={
+            "v3": Token(at="header:verif-hash"),
+            "v4": Signature(at="header:flutterwave-signature", encoding="base64"),
+        },
+        id=("json:event|json:type", "json:data.id"),
+        type="json:event|json:type",
+        reference="json:data.id",
+    ),
+    Preset(
+        name="coinbase-commerce",
+        title="Coinbase Commerce",
+        schemes=Signature(at="header:X-CC-Webhook-Signature"),
+        id="json:event.id",
+        type="json:event.type",
+        reference="json:event.data.code",
+    ),
+    Preset(
+        name="gocardless",
+        title="GoCardless",
+        schemes=Signature(at="header:Webhook-Signature"),
+        id="json:meta.webhook_id|body:sha256",
+        note="A request holds several events and is recorded as one.",
+    ),
+    Preset(
+        name="lemonsqueezy",
+        title="Lemon Squeezy",
+        schemes=Signature(at="header:X-Signature"),
+        id=("json:meta.event_name", "json:data.id", "json:data.attributes.updated_at"),
+        type="json:meta.event_name",
+        reference="json:data.id",
+    ),
+    Preset(
+        name="checkout-com",
+        title="Checkout.com",
+        schemes=Signature(at="header:Cko-Signature"),
+        id="json:id",
+        type="json:type",
+        reference="json:data.id",
+    ),
+    Preset(
+        name="plaid",
+        title="Plaid",
+        schemes=Jwt(
+            at="header:Plaid-Verification",
+            algorithm="ES256",
+            body_claim="request_body_sha256",
+            tolerance_seconds=300,
+        ),
+        id=BODY_HASH,
+        type=("json:webhook_type", "json:webhook_code"),
+        reference="json:item_id",
+        note="The secret is Plaid's public key for webhooks, in PEM: fetch it once, by its key id.",
+    ),
+    Preset(
+        name="modern-treasury",
+        title="Modern Treasury",
+        schemes=Signature(at="header:X-Signature"),
+        id="header:X-Webhook-ID|body:sha256",
+        type=("header:X-Topic", "json:event"),
+        reference="json:data.id",
+    ),
+    Preset(
+        name="orb",
+        title="Orb",
+        schemes=Signature(
+            at="header:X-Orb-Signature",
+            separator=" ",
+            prefix="v1=",
+            timestamp="header:X-Orb-Timestamp",
+            time_format="iso",
+            content="v1:{timestamp}:{body}",
+            tolerance_seconds=300,
+        ),
+        id="json:id",
+        type="json:type",
+    ),
+    Preset(
+        name="quickbooks",
+        title="QuickBooks",
+        schemes=Signature(at="header:intuit-signature", encoding="base64"),
+        id=BODY_HASH,
+        note="A request holds several changes and is recorded as one event.",
+    ),
+    Preset(
+        name="xero",
+        title="Xero",
+        schemes=Signature(at="header:x-xero-signature", encoding="base64"),
+        id=BODY_HASH,
+        note="A request holds several events and is recorded as one.",
+    ),
+    Preset(
+        name="adyen",
+        title="Adyen",
+        schemes={
+            "items": AdyenItems(),
+            "header": Signature(
+                at="header:hmacsignature", encoding="base64", algorithm=Hmac(written=as_hex)
+            ),
+        },
+        id=BODY_HASH,
+        type="json:type",
+        note="Standard notifications sign eight fields of each item, and may hold several items, "
+        "recorded as one event. Those of the platform and of the management API have the "
+        "signature in a header.",
+    ),
+    Preset(
+        name="mercadopago",
+        title="Mercado Pago",
+        schemes=MercadoPago(),
+        id=("json:action|json:type", "json:id|json:data.id"),
+        type="json:action|json:type",
+        reference="json:data.id",
+        note="The body is not signed: fetch the payment from the API before you trust it.",
+    ),
+    Preset(
+        name="onfido",
+        title="Onfido",
+        schemes=Signature(at="header:X-SHA2-Signature"),
+        id=(
+            "json:payload.resource_type",
+            "json:payload.action",
+            "json:payload.object.id",
+            "json:payload.object.completed_at_iso8601",
+        ),
+        type="json:payload.action",
+        reference="json:payload.object.id",
+    ),
+)

@@ -1,0 +1,175 @@
+"""A signed token (JWT) that names the hash of the body it belongs to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgspec
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+from onceward.errors import SignatureRejected
+from onceward.request import Place, Request, bytes_at, parse_places
+from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
+from onceward.schemes.interface import Key, require_match
+
+TOKEN_BYTES: Final = 16_384
+LEEWAY_SECONDS: Final = 60
+FARTHEST_SECONDS: Final = 10**12
+_ES256_BYTES: Final = 64
+
+JwtName = Literal["HS256", "HS384", "HS512", "ES256", "RS256"]
+_ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
+    "HS256": Hmac("sha256"),
+    "HS384": Hmac("sha384"),
+    "HS512": Hmac("sha512"),
+    "ES256": ECDSA_P256,
+    "RS256": RSA_SHA256,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Jwt:
+    """A token in a header. Its algorithm is the source's to say, never the token's."""
+
+    at: str
+    algorithm: JwtName = "HS256"
+    prefix: str = ""
+    body_claim: str | None = None
+    """The claim with the SHA-256 of the body."""
+    body_encoding: Literal["hex", "base64"] = "hex"
+    url_claim: str | None = None
+    """The claim with the SHA-256 of the URL, in hexadecimal digits."""
+    issuer: str | None = None
+    tolerance_seconds: int | None = None
+    """How old `iat` may be, where it is checked."""
+    _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", parse_places(self.at))
+
+    @property
+    def needs_url(self) -> bool:
+        """Whether the token names the URL."""
+        return self.url_claim is not None
+
+    @property
+    def covers_body(self) -> bool:
+        """Whether the token names the body."""
+        return self.body_claim is not None
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return f"JWT by {self.algorithm} with the body's hash, in {self._places[0]}"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        return _ALGORITHMS[self.algorithm].keys(secret)
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """When the token was issued; raises SignatureRejected unless it is for this request."""
+        claims = self._claims(keys, self._token(request))
+        if self.issuer is not None and claims.get("iss") != self.issuer:
+            raise SignatureRejected("the token was issued by somebody else")
+        issued = _check_times(claims, now, self.tolerance_seconds)
+        if self.body_claim is not None:
+            self._check_hash(claims.get(self.body_claim), request.body, "body")
+        if self.url_claim is not None:
+            url = request.url.encode(errors="surrogatepass")
+            _compare(claims.get(self.url_claim), hashlib.sha256(url).hexdigest(), "URL")
+        return issued
+
+    def _token(self, request: Request) -> bytes:
+        header = bytes_at(self._places, request)
+        if header is None:
+            raise SignatureRejected(f"no {self._places[0]}")
+        prefix = self.prefix.encode()
+        if header[: len(prefix)].lower() != prefix.lower():
+            raise SignatureRejected(f"no {self.prefix}<token> in the {self._places[0]}")
+        if len(header) > TOKEN_BYTES:
+            raise SignatureRejected("the token is too long")
+        return header[len(prefix) :]
+
+    def _claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
+        content, _, last = token.rpartition(b".")
+        head = _object(content.partition(b".")[0])
+        if head.get("alg") != self.algorithm or "crit" in head:
+            raise SignatureRejected(f"the token is not signed by {self.algorithm}")
+        signature = _decoded(last)
+        if self.algorithm == "ES256":
+            signature = _der(signature)
+        require_match(keys, content, (signature,))
+        return _object(content.partition(b".")[2])
+
+    def _check_hash(self, claim: object, content: bytes, what: str) -> None:
+        digest = hashlib.sha256(content).digest()
+        is_hex = self.body_encoding == "hex"
+        _compare(claim, digest.hex() if is_hex else base64.b64encode(digest).decode(), what)
+
+
+def _compare(claim: object, expected: str, what: str) -> None:
+    sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
+    if not hmac.compare_digest(sent, expected.encode()):
+        raise SignatureRejected(f"the token is for another {what}")
+
+
+def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
+    """When it was issued. Raises SignatureRejected for one that is not of this time."""
+    times = {name: _time(claims, name) for name in ("exp", "nbf", "iat")}
+    expires, begins, issued = times["exp"], times["nbf"], times["iat"]
+    if expires is not None and not now < expires + LEEWAY_SECONDS:
+        raise SignatureRejected("the token has expired")
+    if begins is not None and not now > begins - LEEWAY_SECONDS:
+        raise SignatureRejected("the token is not valid yet")
+    if tolerance_seconds is not None:
+        if issued is None:
+            raise SignatureRejected("the token does not say when it was issued")
+        if not abs(now - issued) <= tolerance_seconds:
+            raise SignatureRejected(
+                f"the token was issued {abs(now - issued):.12g} s off, "
+                f"tolerance {tolerance_seconds} s"
+            )
+    return issued
+
+
+def _time(claims: dict[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or abs(value) > FARTHEST_SECONDS:
+        raise SignatureRejected(f"the token's {name} is not a time")
+    return float(value)
+
+
+def _object(part: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(_decoded(part))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise SignatureRejected("the token is not a JWT")
+    return found
+
+
+def _decoded(part: bytes) -> bytes:
+    try:
+        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise SignatureRejected("the token is not a JWT") from None
+
+
+def _der(signature: bytes) -> bytes:
+    """Two numbers side by side, as the arithmetic wants them."""
+    if len(signature) != _ES256_BYTES:
+        raise SignatureRejected("the token's signature has the wrong length")
+    half = _ES256_BYTES // 2
+    return encode_dss_signature(
+        int.from_bytes(signature[:half], "big"), int.from_bytes(signature[half:], "big")
+    )

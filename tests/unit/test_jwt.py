@@ -1,0 +1,166 @@
+"""A token is believed when the source's own algorithm made it, for this body and in time."""
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
+
+import onceward
+from onceward.errors import ConfigurationError, SignatureRejected
+
+SECRET = "the-signing-key-of-the-account"
+BODY = b'{"id":"d1","state":"ready","updated_at":"2025-10-09"}'
+NOW = 1_760_000_000
+URL = "https://shop.example/webhooks/messagebird?a=1"
+
+
+def part(value: object) -> bytes:
+    text = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return base64.urlsafe_b64encode(text).rstrip(b"=")
+
+
+def hs(claims: object, head: object = None, secret: str = SECRET, digest: str = "sha256") -> str:
+    content = part({"alg": "HS256", "typ": "JWT"} if head is None else head) + b"." + part(claims)
+    return (content + b"." + part(hmac.digest(secret.encode(), content, digest))).decode()
+
+
+def netlify_claims(**more: Any) -> dict[str, Any]:
+    return {"iss": "netlify", "sha256": hashlib.sha256(BODY).hexdigest(), **more}
+
+
+def netlify(token: str, secret: str = SECRET, now: float = NOW) -> onceward.Verified:
+    headers = {"X-Webhook-Signature": token}
+    return onceward.verify("netlify", secret=secret, headers=headers, body=BODY, now=now)
+
+
+def check_of(token: str, **more: Any) -> str:
+    with pytest.raises(SignatureRejected) as caught:
+        netlify(token, **more)
+    return caught.value.check
+
+
+def test_a_token_for_this_body_is_believed() -> None:
+    assert netlify(hs(netlify_claims())).id == "d1|ready|2025-10-09"
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        {"alg": "none"},
+        {"alg": "HS512"},
+        {"alg": "RS256"},
+        {"alg": ["HS256"]},
+        {"typ": "JWT"},
+        {"alg": "HS256", "crit": ["exp"]},
+    ],
+)
+def test_the_token_does_not_choose_its_algorithm(head: dict[str, Any]) -> None:
+    assert check_of(hs(netlify_claims(), head)) == "the token is not signed by HS256"
+
+
+@pytest.mark.parametrize("end", ["", ".", "..", ".a.b.c", ".=", ".\xff"])
+def test_what_is_no_token_is_refused(end: str) -> None:
+    check_of(hs(netlify_claims()).rpartition(".")[0] + end)
+    check_of(end)
+
+
+@pytest.mark.parametrize("claims", [b"null", b"[]", b"{", b"\xff", b"[" * 10_000])
+def test_claims_that_are_none_are_refused(claims: bytes) -> None:
+    assert check_of(hs(claims)) == "the token is not a JWT"
+
+
+def test_another_secret_another_body_and_another_issuer_are_refused() -> None:
+    assert "no signature matched" in check_of(hs(netlify_claims(), secret="another-signing-key"))
+    assert check_of(hs(netlify_claims(sha256="00" * 32))) == "the token is for another body"
+    assert check_of(hs(netlify_claims(sha256=7))) == "the token is for another body"
+    assert check_of(hs(netlify_claims(iss="evil"))) == "the token was issued by somebody else"
+
+
+@pytest.mark.parametrize(
+    ("claims", "check"),
+    [
+        ({"exp": NOW - 61}, "the token has expired"),
+        ({"nbf": NOW + 61}, "the token is not valid yet"),
+        ({"exp": "soon"}, "the token's exp is not a time"),
+        ({"nbf": True}, "the token's nbf is not a time"),
+        ({"exp": 10**400}, "the token's exp is not a time"),
+        ({"iat": 10**13}, "the token's iat is not a time"),
+    ],
+)
+def test_a_token_has_its_time(claims: dict[str, Any], check: str) -> None:
+    assert check_of(hs(netlify_claims(**claims))) == check
+
+
+def test_clocks_may_differ_a_little() -> None:
+    assert netlify(hs(netlify_claims(exp=NOW - 59, nbf=NOW + 59))).type == "ready"
+
+
+PRIVATE = ec.generate_private_key(ec.SECP256R1())
+PUBLIC = PRIVATE.public_key().public_bytes(
+    serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+)
+
+
+def es(claims: object, head: object = None) -> str:
+    content = part({"alg": "ES256", "kid": "k"} if head is None else head) + b"." + part(claims)
+    r, s = decode_dss_signature(PRIVATE.sign(content, ec.ECDSA(hashes.SHA256())))
+    return (content + b"." + part(r.to_bytes(32, "big") + s.to_bytes(32, "big"))).decode()
+
+
+def plaid(token: str, now: float = NOW) -> onceward.Verified:
+    headers = {"Plaid-Verification": token}
+    return onceward.verify("plaid", secret=PUBLIC, headers=headers, body=BODY, now=now)
+
+
+def plaid_claims(**more: Any) -> dict[str, Any]:
+    return {"iat": NOW, "request_body_sha256": hashlib.sha256(BODY).hexdigest(), **more}
+
+
+def test_a_token_made_with_a_private_key_is_believed_in_time() -> None:
+    found = plaid(es(plaid_claims()), NOW + 300)
+    assert found.time is not None
+    assert found.time.timestamp() == NOW
+    for token, now in (
+        (es(plaid_claims()), NOW + 301),
+        (es(plaid_claims(iat=None)), NOW),
+        (es(plaid_claims())[:-4], NOW),
+        (hs(plaid_claims(), {"alg": "HS256"}, PUBLIC.decode()), NOW),
+        (hs(plaid_claims(), {"alg": "ES256"}, PUBLIC.decode()), NOW),
+    ):
+        with pytest.raises(SignatureRejected):
+            plaid(token, now)
+
+
+def test_a_public_key_is_no_shared_secret() -> None:
+    with pytest.raises(ConfigurationError, match="a shared secret is needed"):
+        netlify(hs(netlify_claims()), secret=PUBLIC.decode())
+
+
+def test_the_url_is_named_too() -> None:
+    claims = {
+        "iss": "MessageBird",
+        "url_hash": hashlib.sha256(URL.encode()).hexdigest(),
+        "payload_hash": hashlib.sha256(BODY).hexdigest(),
+    }
+    headers = {"MessageBird-Signature-JWT": hs(claims)}
+    onceward.verify("messagebird", secret=SECRET, headers=headers, body=BODY, url=URL, now=NOW)
+    with pytest.raises(SignatureRejected, match="not accepted"):
+        onceward.verify("messagebird", secret=SECRET, headers=headers, body=BODY, url=URL + "2")
+
+
+def test_a_hash_may_be_in_base64_and_a_token_behind_a_word() -> None:
+    digest = hashlib.sha256(BODY).digest()
+    livekit = {"Authorization": hs({"sha256": base64.b64encode(digest).decode(), "exp": NOW + 5})}
+    assert onceward.verify("livekit", secret=SECRET, headers=livekit, body=BODY, now=NOW).id == "d1"
+    vonage = {"Authorization": f"bearer {hs({'payload_hash': digest.hex()})}"}
+    onceward.verify("vonage", secret=SECRET, headers=vonage, body=BODY, now=NOW)
+    with pytest.raises(SignatureRejected):
+        onceward.verify(
+            "vonage", secret=SECRET, headers={"Authorization": "Basic eDp5"}, body=BODY, now=NOW
+        )

@@ -1,0 +1,210 @@
+"""Senders that sign what no template says: what they document is accepted, and nothing near it."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import onceward
+from onceward.errors import ConfigurationError, SignatureRejected
+
+SECRET = "a-secret-of-the-account"
+BODY = b'{"id":"7","event":"ice","callid":"c1","sys":{"id":"s1","version":3}}'
+NOW = 1_760_000_000
+URL = "https://shop.example/webhooks/source?data.id=ABC&x=1"
+TARGET = "/webhooks/source?data.id=ABC&x=1"
+
+Sent = dict[str, Any]
+
+
+def digest(content: str | bytes, name: str = "sha256", key: bytes = SECRET.encode()) -> bytes:
+    return hmac.digest(key, content.encode() if isinstance(content, str) else content, name)
+
+
+def sent(headers: Mapping[str, str], body: bytes = BODY, **more: Any) -> Sent:
+    return {"secret": SECRET, "headers": headers, "body": body, "url": URL, "now": NOW, **more}
+
+
+def hook0() -> Sent:
+    content = f"{NOW}.x-event-id x-event-type.e1.order.paid.".encode() + BODY
+    return sent(
+        {
+            "X-Hook0-Signature": f"t={NOW},h=x-event-id x-event-type,v1={digest(content).hex()}",
+            "X-Event-Id": "e1",
+            "X-Event-Type": "order.paid",
+        }
+    )
+
+
+def contentful() -> Sent:
+    listed = "x-contentful-timestamp,x-contentful-signed-headers,x-contentful-topic"
+    values = {
+        "x-contentful-signed-headers": listed,
+        "x-contentful-timestamp": str(NOW * 1000),
+        "x-contentful-topic": "Entry.publish",
+    }
+    headers = ";".join(f"{name}:{value}" for name, value in sorted(values.items()))
+    content = f"POST\n{TARGET}\n{headers}\n".encode() + BODY
+    return sent({**values, "x-contentful-signature": digest(content).hex()})
+
+
+def sinch() -> Sent:
+    at = datetime.fromtimestamp(NOW, UTC).isoformat()
+    md5 = base64.b64encode(hashlib.md5(BODY, usedforsecurity=False).digest()).decode()
+    content = f"POST\n{md5}\napplication/json\nx-timestamp:{at}\n{TARGET}"
+    key = base64.b64encode(b"a key of the application")
+    signature = base64.b64encode(digest(content, key=b"a key of the application")).decode()
+    headers = {
+        "Authorization": f"application the-key-id:{signature}",
+        "x-timestamp": at,
+        "content-type": "application/json",
+    }
+    return sent(headers, secret=key)
+
+
+def mercadopago() -> Sent:
+    content = f"id:abc;request-id:r1;ts:{NOW};"
+    value = f"ts={NOW},v1={digest(content).hex()}"
+    return sent({"x-signature": value, "x-request-id": "r1"})
+
+
+def mandrill() -> Sent:
+    form = b"mandrill_events=%5B%5D&b=2&a=1"
+    signature = base64.b64encode(digest(f"{URL}a1b2mandrill_events[]", "sha1")).decode()
+    return sent({"X-Mandrill-Signature": signature}, form)
+
+
+def graph() -> Sent:
+    item = f'{{"clientState":"{SECRET}"}}'
+    return sent({}, f'{{"value":[{item},{item}]}}'.encode())
+
+
+def event_grid() -> Sent:
+    return sent({}, url=f"https://shop.example/webhooks/grid?code={SECRET}")
+
+
+def cloudevents() -> Sent:
+    token = {"Authorization": f"Bearer {SECRET}"}
+    return sent({**token, "ce-id": "1", "ce-source": "/a|b", "ce-type": "t"}, b"")
+
+
+def postmark() -> Sent:
+    basic = base64.b64encode(b"user:password").decode()
+    return sent({"Authorization": f"Basic {basic}"}, secret="user:password")
+
+
+def figma() -> Sent:
+    return sent({}, f'{{"passcode":"{SECRET}","event_type":"PING"}}'.encode())
+
+
+GENUINE: dict[str, Callable[[], Sent]] = {
+    "hook0": hook0,
+    "contentful": contentful,
+    "sinch": sinch,
+    "mercadopago": mercadopago,
+    "mandrill": mandrill,
+    "microsoft-graph": graph,
+    "azure-event-grid": event_grid,
+    "cloudevents": cloudevents,
+    "postmark": postmark,
+    "figma": figma,
+}
+COVERS_BODY = ("hook0", "contentful", "sinch", "mandrill")
+COVERS_URL = ("contentful", "sinch", "mercadopago", "mandrill")
+
+
+def is_accepted(preset: str, given: Sent) -> bool:
+    try:
+        onceward.verify(preset, **given)
+    except SignatureRejected:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("preset", GENUINE)
+def test_what_the_sender_documents_is_accepted(preset: str) -> None:
+    assert is_accepted(preset, GENUINE[preset]())
+
+
+@pytest.mark.parametrize("preset", GENUINE)
+def test_another_secret_is_refused(preset: str) -> None:
+    other: str | bytes = "other:another-secret-of-it"
+    if preset == "sinch":
+        other = base64.b64encode(b"another key of the application")
+    given = GENUINE[preset]() | {"secret": other}
+    assert not is_accepted(preset, given)
+
+
+@pytest.mark.parametrize("preset", COVERS_BODY)
+def test_another_body_is_refused(preset: str) -> None:
+    given = GENUINE[preset]()
+    assert not is_accepted(preset, given | {"body": given["body"] + b"&c=3"})
+
+
+@pytest.mark.parametrize("preset", COVERS_URL)
+def test_another_url_is_refused(preset: str) -> None:
+    assert not is_accepted(preset, GENUINE[preset]() | {"url": URL.replace("ABC", "ABD")})
+
+
+@pytest.mark.parametrize("preset", GENUINE)
+def test_every_header_that_is_taken_away_or_changed_is_missed(preset: str) -> None:
+    given = GENUINE[preset]()
+    for name in given["headers"]:
+        if name.startswith("ce-"):
+            continue  # a token covers nothing
+        rest = {key: value for key, value in given["headers"].items() if key != name}
+        assert not is_accepted(preset, given | {"headers": rest}), name
+        changed = {**rest, name: given["headers"][name][:-1] + "~"}
+        assert not is_accepted(preset, given | {"headers": changed}), name
+
+
+@pytest.mark.parametrize(("preset", "tolerance"), [("hook0", 300), ("contentful", 30)])
+def test_a_time_that_is_off_is_refused(preset: str, tolerance: int) -> None:
+    assert is_accepted(preset, GENUINE[preset]() | {"now": NOW + tolerance})
+    assert not is_accepted(preset, GENUINE[preset]() | {"now": NOW + tolerance + 1})
+    assert not is_accepted(preset, GENUINE[preset]() | {"now": NOW - tolerance - 1})
+
+
+def test_contentful_must_sign_its_timestamp() -> None:
+    content = b"POST\n" + TARGET.encode() + b"\nx-contentful-topic:a\n" + BODY
+    headers = {
+        "x-contentful-signed-headers": "x-contentful-topic",
+        "x-contentful-topic": "a",
+        "x-contentful-timestamp": str(NOW * 1000),
+        "x-contentful-signature": digest(content).hex(),
+    }
+    assert not is_accepted("contentful", sent(headers))
+
+
+def test_more_headers_than_anybody_signs_are_refused_at_once() -> None:
+    names = " ".join(f"h{number}" for number in range(10_000))
+    headers = {"X-Hook0-Signature": f"t={NOW},h={names},v1={'0' * 64}"}
+    assert not is_accepted("hook0", sent(headers))
+
+
+def test_every_notification_needs_the_client_state() -> None:
+    one = f'{{"value":[{{"clientState":"{SECRET}"}},{{}}]}}'.encode()
+    for body in (one, b'{"value":[]}', b'{"value":{}}', b"[]", b"{"):
+        assert not is_accepted("microsoft-graph", sent({}, body))
+
+
+def test_a_port_may_be_signed_or_not() -> None:
+    signature = base64.b64encode(digest("https://shop.example:443/hook", "sha1")).decode()
+    headers = {"X-Mandrill-Signature": signature}
+    assert is_accepted("mandrill", sent(headers, b"", url="https://shop.example/hook"))
+    assert is_accepted("mandrill", sent(headers, b"", url="https://shop.example:443/hook"))
+    assert not is_accepted("mandrill", sent(headers, b"", url="https://shop.example:444/hook"))
+
+
+def test_parts_of_an_id_cannot_be_taken_for_one_another() -> None:
+    found = onceward.verify("cloudevents", **cloudevents())
+    assert (found.id, found.type) == ("/a%7Cb|1", "t")
+
+
+def test_user_and_password_have_a_colon_between() -> None:
+    with pytest.raises(ConfigurationError, match="is not user:password"):
+        onceward.verify("postmark", **(postmark() | {"secret": "password"}))

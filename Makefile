@@ -24,7 +24,7 @@ serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

@@ -13,6 +13,17 @@ from tests.direct import Direct
 from tests.factories import make_store, opened
 from tests.postgres import Cluster
 
+# What starts processes, and kills them, has one of the test runners for itself.
+WITH_PROCESSES = ("acceptance", "crash", "integration")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Share the tests between two runners: one waits most of the time, the other computes."""
+    for item in items:
+        folder = item.path.parent.name
+        is_one = folder in WITH_PROCESSES
+        item.add_marker(pytest.mark.xdist_group("processes" if is_one else "the others"))
+
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:

@@ -8,7 +8,7 @@ import asyncio
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any
 
@@ -97,11 +97,11 @@ def _replace(name: str, pattern: str, by: str) -> None:
     assert count == 1, f"{name} has changed; change its sabotage as well"
 
 
-def _answer_early(submit: Callable[[Recorder, Arrival], Answer]) -> Callable[..., Answer]:
-    def submit_and_forget(recorder: Recorder, arrival: Arrival) -> Answer:
-        submit(recorder, arrival).add_done_callback(lambda written: written.exception())
+def _answer_early(submit: Callable[..., Answer]) -> Callable[..., Answer]:
+    def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Answer:
+        submit(recorder, arrivals).add_done_callback(lambda written: written.exception())
         answer: Answer = asyncio.get_running_loop().create_future()
-        answer.set_result(Receipt(0, Outcome.RECORDED))
+        answer.set_result([Receipt(0, Outcome.RECORDED) for _ in arrivals])
         return answer
 
     return submit_and_forget

@@ -24,7 +24,16 @@ DIALECTS = ("sqlite", "postgres")
 BANDS = (
     ("version", "errors", "clock", "failpoints", "model"),
     (
-        *("request", "schemes", "identify", "providers", "sources", "payload"),
+        *(
+            "request",
+            "schemes",
+            "identify",
+            "split",
+            "handshake",
+            "providers",
+            "sources",
+            "payload",
+        ),
         *("retry", "settle", "redact", "settings", "sqltext"),
     ),
     ("ports",),

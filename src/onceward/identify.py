@@ -42,12 +42,20 @@ class Locators:
     id: tuple[Choice, ...]
     type: tuple[Choice, ...]
     reference: Choice | None
+    or_hash: bool
+    """Whether the body's hash stands for an id that is not there."""
     body: msgspec.json.Decoder[Any] | None
     """Decodes what is asked for of a body; None where nothing is."""
 
 
-def make_locators(id: Sequence[str], type: Sequence[str], reference: str | None) -> Locators:
-    """Read places from their texts. Raises ConfigurationError with every fault found."""
+def make_locators(
+    id: Sequence[str], type: Sequence[str], reference: str | None, *, is_part: bool = False
+) -> Locators:
+    """Read places from their texts. Raises ConfigurationError with every fault found.
+
+    Where an id has several parts, and where it is that of a part of a request (`is_part`), one that
+    is not there is no reason to refuse what was signed.
+    """
     texts = [*id, *type] if reference is None else [*id, *type, reference]
     choices: dict[str, Choice] = {}
     faults: list[str] = [] if id else ["it has no place for the id"]
@@ -65,6 +73,7 @@ def make_locators(id: Sequence[str], type: Sequence[str], reference: str | None)
         id=tuple(choices[text] for text in id),
         type=tuple(choices[text] for text in type),
         reference=None if reference is None else choices[reference],
+        or_hash=is_part or len(id) > 1,
         body=msgspec.json.Decoder(_shape(paths)) if paths else None,
     )
 
@@ -78,7 +87,9 @@ def identify(locators: Locators, request: Request) -> Identity:
     document = _NOT_READ if locators.body is None else _read(locators.body, request.body)
     event_id = _event_id(locators.id, request, document)
     if isinstance(event_id, Fault):
-        raise RequestRefused(422, "no_event_id", event_id.text)
+        if not locators.or_hash:
+            raise RequestRefused(422, "no_event_id", event_id.text)
+        event_id = BODY_HASH.bytes_of(request).decode()
     event_type = _type(locators.type, request, document)
     if locators.reference is None:
         return Identity(event_id, event_type)
@@ -87,18 +98,18 @@ def identify(locators: Locators, request: Request) -> Identity:
 
 
 def _event_id(choices: Sequence[Choice], request: Request, document: Any) -> str | Fault:
-    """The id, of one part or of several with ``|`` between.
-
-    Where one of several is missing the body's hash stands for all: what differs is never taken for
-    the same.
-    """
+    """The id, of one part or of several with ``|`` between."""
     if len(choices) == 1:
         return _text_at(choices[0], request, document)
-    parts = [_text_at(choice, request, document) for choice in choices]
-    joined = "|".join([_plain(part) for part in parts if isinstance(part, str)])
-    is_whole = not any(isinstance(part, Fault) for part in parts)
-    is_usable = is_whole and text_fault(joined) is None
-    return joined if is_usable else BODY_HASH.bytes_of(request).decode()
+    parts = []
+    for choice in choices:
+        part = _text_at(choice, request, document)
+        if isinstance(part, Fault):
+            return part
+        parts.append(_plain(part))
+    joined = "|".join(parts)
+    fault = text_fault(joined)
+    return joined if fault is None else Fault(f"the id {fault}")
 
 
 def _plain(part: str) -> str:

@@ -85,6 +85,7 @@ class Inbox:
         secrets: Sequence[str | bytes] = (),
         unsigned: bool = False,
         url: str | None = None,
+        verify_token: str | None = None,
         signature_header: str | None = None,
         signature_prefix: str | None = None,
         id: str | Sequence[str] | None = None,
@@ -98,7 +99,8 @@ class Inbox:
         `preset` says how the sender signs; without it, the preset of the same name, else ``hmac``.
         `scheme` names one of the preset's, or is one of your own. Several `secrets` are all
         accepted, so that one can be replaced by another. `url` is the public URL, for senders that
-        sign it. `id`, `type` and `reference` say where these are: ``header:Name`` or ``json:path``.
+        sign it; `verify_token` is what Meta sends when it is told of the URL. `id`, `type` and
+        `reference` say where these are: ``header:Name`` or ``json:path``.
         """
         source = make_source(
             name,
@@ -107,6 +109,7 @@ class Inbox:
             secrets=secrets,
             unsigned=unsigned,
             url=url,
+            verify_token=verify_token,
             signature_header=signature_header,
             signature_prefix=signature_prefix,
             id=id,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -11,11 +11,14 @@ import msgspec
 from onceward.clock import Clock
 from onceward.errors import RequestRefused
 from onceward.failpoints import Failpoints
+from onceward.handshake import Reply
 from onceward.identify import identify_envelope
-from onceward.model import INGEST_SOURCE, Arrival, Identity
+from onceward.model import INGEST_SOURCE, Arrival
 from onceward.record import Answer, Recorder
 from onceward.request import Request
-from onceward.sources import Source
+from onceward.sources import Admitted, Source
+
+Received = tuple[Sequence[Arrival], Answer]
 
 _INGEST_HEADERS: Final = (b"content-type", b"user-agent")
 
@@ -44,13 +47,14 @@ class Receiver:
             message = "No source has this name."
             raise RequestRefused(404, "unknown_source", message) from None
 
-    def receive(self, source: Source, request: Request) -> tuple[Identity, Answer]:
+    def receive(self, source: Source, request: Request) -> Received | Reply:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
-        identity = source.admit(request, self._clock.now())
-        kept = source.kept_headers(request.headers)
-        return self._record(source.name, identity, kept, request.body)
+        admitted = source.admit(request, self._clock.now())
+        if isinstance(admitted, Reply):
+            return admitted
+        return self._record(source.name, admitted, source.kept_headers(request.headers))
 
-    def ingest(self, request: Request) -> tuple[Identity, Answer]:
+    def ingest(self, request: Request) -> Received:
         """Identify and record what one of the team's own applications sends."""
         identity = identify_envelope(request.body)
         kept = {
@@ -58,19 +62,21 @@ class Receiver:
             for name in _INGEST_HEADERS
             if (value := request.headers.joined(name)) is not None
         }
-        return self._record(INGEST_SOURCE, identity, msgspec.json.encode(kept), request.body)
+        admitted = [(identity, request.body)]
+        return self._record(INGEST_SOURCE, admitted, msgspec.json.encode(kept))
 
-    def _record(
-        self, source: str, identity: Identity, headers: bytes, body: bytes
-    ) -> tuple[Identity, Answer]:
+    def _record(self, source: str, admitted: Sequence[Admitted], headers: bytes) -> Received:
         self._failpoints.reach("receive.verified")
-        arrival = Arrival(
-            source=source,
-            event_id=identity.event_id,
-            type=identity.type,
-            reference=identity.reference,
-            body_sha256=hashlib.sha256(body).digest(),
-            headers=headers,
-            body=body,
-        )
-        return identity, self._recorder.submit(arrival)
+        arrivals = [
+            Arrival(
+                source=source,
+                event_id=identity.event_id,
+                type=identity.type,
+                reference=identity.reference,
+                body_sha256=hashlib.sha256(body).digest(),
+                headers=headers,
+                body=body,
+            )
+            for identity, body in admitted
+        ]
+        return arrivals, self._recorder.submit(arrivals)

@@ -1,8 +1,9 @@
 """Group commit: deliveries that wait together are written together.
 
 There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
-being written forms the next one. What seems to repeat an event is written apart from what seems to
-be new, so that neither waits for the other. What waits is bounded, in number, in bytes and in time.
+being written forms the next one. What came in one request stays together. What seems to repeat
+events is written apart from what seems to be new, so that neither waits for the other. What waits
+is bounded, in number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ _log = logging.getLogger("onceward.record")
 RETRY_AFTER: Final = (("retry-after", "2"),)
 PATIENCE_SECONDS: Final = 0.05
 
-Answer = asyncio.Future[Receipt]
-_Waiting = tuple[Arrival, Answer]
+Answer = asyncio.Future[Sequence[Receipt]]
+_Waiting = tuple[Sequence[Arrival], Answer]
 
 
 class _Queue:
@@ -51,24 +52,29 @@ class Recorder:
         self._lanes: set[asyncio.Task[None]] = set()
         self._refused = 0
 
-    def submit(self, arrival: Arrival) -> Answer:
-        """Queue a delivery. The future has its receipt once it is durable.
+    def submit(self, arrivals: Sequence[Arrival]) -> Answer:
+        """Queue what came in one request. The future has the receipts once all are durable.
 
         Raises RequestRefused (503) when too much waits already, and so does the future when the
         ledger does not answer in time or cannot be used.
         """
+        size = _size(arrivals)
         if (
             self._held_events >= self._settings.waiting_events
-            or self._held_bytes + len(arrival.body) > self._settings.waiting_bytes
+            or self._held_bytes + size > self._settings.waiting_bytes
         ):
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
         loop = asyncio.get_running_loop()
         answer: Answer = loop.create_future()
+        if not arrivals:  # a request that held no events
+            answer.set_result(())
+            return answer
         self._deadlines.add(answer)
-        self._held_events += 1
-        self._held_bytes += len(arrival.body)
-        queue = self._known if self._ledger.seems_known(arrival) else self._new
-        queue.waiting.append((arrival, answer))
+        self._held_events += len(arrivals)
+        self._held_bytes += size
+        is_known = all(map(self._ledger.seems_known, arrivals))
+        queue = self._known if is_known else self._new
+        queue.waiting.append((arrivals, answer))
         if self._wants_lane(queue, loop.time()):
             queue.lanes += 1
             self._lanes.add(loop.create_task(self._drain(queue)))
@@ -108,21 +114,26 @@ class Recorder:
 
     def _take(self, queue: _Queue) -> list[_Waiting]:
         batch: list[_Waiting] = []
-        while queue.waiting and len(batch) < self._settings.batch_events:
+        room = self._settings.batch_events
+        while queue.waiting and (not batch or room >= len(queue.waiting[0][0])):
             waiting = queue.waiting.popleft()
             if waiting[1].done():  # it was told to come back later
                 self._release([waiting])
             else:
                 batch.append(waiting)
+                room -= len(waiting[0])
         return batch
 
     def _release(self, batch: Sequence[_Waiting]) -> None:
-        self._held_events -= len(batch)
-        self._held_bytes -= sum([len(arrival.body) for arrival, _ in batch])
+        for arrivals, _ in batch:
+            self._held_events -= len(arrivals)
+            self._held_bytes -= _size(arrivals)
 
     async def _write(self, batch: Sequence[_Waiting]) -> None:
         try:
-            receipts = await self._ledger.record([arrival for arrival, _ in batch])
+            receipts = await self._ledger.record(
+                [arrival for arrivals, _ in batch for arrival in arrivals]
+            )
         except Unwritable as error:
             await self._write_apart(batch, error)
         except StoreError as error:
@@ -131,9 +142,7 @@ class Recorder:
             self._give_up(batch, locate(error))
         else:
             self._note_success()
-            for (_, answer), receipt in zip(batch, receipts, strict=True):
-                if not answer.done():
-                    answer.set_result(receipt)
+            _give(batch, receipts)
 
     def _give_up(self, batch: Sequence[_Waiting], reason: str) -> None:
         """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
@@ -156,6 +165,20 @@ class Recorder:
         middle = len(batch) // 2
         await self._write(batch[:middle])
         await self._write(batch[middle:])
+
+
+def _size(arrivals: Sequence[Arrival]) -> int:
+    return sum([len(arrival.body) for arrival in arrivals])
+
+
+def _give(batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
+    """Answer each request with its own receipts."""
+    first = 0
+    for arrivals, answer in batch:
+        last = first + len(arrivals)
+        if not answer.done():
+            answer.set_result(receipts[first:last])
+        first = last
 
 
 def refusal(code: str, message: str) -> RequestRefused:

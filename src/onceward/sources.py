@@ -6,17 +6,20 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from onceward.clock import SystemClock
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
+from onceward.handshake import Handshake, Known, Reply
 from onceward.identify import Locators, identify, make_locators
 from onceward.model import INGEST_SOURCE, Identity
 from onceward.providers import BY_HAND, PRESETS, Preset, find_preset
 from onceward.request import Headers, Request, header_key, is_header_name
 from onceward.schemes import Jwt, Key, Scheme, Signature, verify
+from onceward.split import Split
 
 SHORTEST_SECRET_BYTES: Final = 8
 ALWAYS_KEPT: Final = ("content-type", "user-agent")
@@ -26,6 +29,10 @@ NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 T = TypeVar("T")
 _encode = msgspec.json.Encoder().encode
+
+
+Admitted = tuple[Identity, bytes]
+"""An event, and the bytes of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,17 +50,35 @@ class Source:
     """What must not be shown anywhere."""
     url: str | None = None
     """The public URL that the sender signs, where it is known."""
-    signs_url: bool = False
+    needs_url: bool = False
+    split: Split | None = None
+    handshake: Handshake | None = None
+    verify_token: bytes | None = field(default=None, repr=False)
+    accepted: int | Reply = 202
 
-    def admit(self, request: Request, now: float) -> Identity:
-        """Say what a genuine request is about.
+    def greet(self, request: Request) -> Reply | None:
+        """The answer to what the sender asks before it signs anything; None where it does not."""
+        return None if self.handshake is None else self.handshake.before(request, self._known)
+
+    def admit(self, request: Request, now: float) -> list[Admitted] | Reply:
+        """Say what a genuine request is about: one event, or several where the sender packs them.
+
+        A request that asks for an answer, and tells of nothing, has that answer.
 
         Raises SignatureRejected (401) when it is not genuine, RequestRefused (422) when it has no
         usable id and (400) when a header that decides occurs twice.
         """
+        if self.handshake is not None and (reply := self.greet(request)):
+            return reply
         if not self.unsigned:
             verify(self.scheme, self.keys, request, now)
-        return identify(self.locators, request)
+        if self.handshake is not None and (reply := self.handshake.after(request, self._known)):
+            return reply
+        return _events_of(self.locators, self.split, request)
+
+    @property
+    def _known(self) -> Known:
+        return Known(self.secrets, self.verify_token)
 
     def kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
@@ -65,6 +90,13 @@ class Source:
         return _encode(found)
 
 
+def _events_of(locators: Locators, split: Split | None, request: Request) -> list[Admitted]:
+    if split is None:
+        return [(identify(locators, request), request.body)]
+    parts = [Request(request.headers, body) for body in split.bodies(request.body)]
+    return [(identify(locators, part), part.body) for part in parts]
+
+
 def make_source(
     name: str,
     *,
@@ -73,6 +105,7 @@ def make_source(
     secrets: Sequence[str | bytes] = (),
     unsigned: bool = False,
     url: str | None = None,
+    verify_token: str | None = None,
     signature_header: str | None = None,
     signature_prefix: str | None = None,
     id: str | Sequence[str] | None = None,
@@ -95,14 +128,15 @@ def make_source(
             _adapted, base, chosen, signature_header, signature_prefix, tolerance_seconds
         )
     locators = checks.attempt(
-        make_locators,
+        partial(make_locators, is_part=base.events is not None),
         base.ids if id is None else _several(id),
         base.types if type is None else _several(type),
         reference or base.reference,
     )
     kept = checks.attempt(_kept, base, keep_headers)
     keys = checks.attempt(_keys, chosen, secrets, unsigned)
-    checks.attempt(_check_url, chosen, url)
+    checks.attempt(_check_url, base, chosen, url)
+    checks.attempt(_check_verify_token, base, verify_token)
     if final is None or locators is None or kept is None or keys is None or checks.faults:
         raise ConfigurationError(checks.faults)
     return Source(
@@ -115,7 +149,11 @@ def make_source(
         keys,
         tuple(_bytes(secret) for secret in secrets),
         url,
-        final.needs_url,
+        final.needs_url or base.handshake is not None,
+        base.split,
+        base.handshake,
+        None if verify_token is None else verify_token.encode(),
+        base.accepted,
     )
 
 
@@ -125,12 +163,17 @@ def _several(places: str | Sequence[str]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a genuine request is about, as far as it says; `time` is the one that was signed."""
+    """What a genuine request is about, as far as it says.
+
+    `time` is the one that was signed. `events` has each event; `id`, `type` and `reference` are
+    those of the only one.
+    """
 
     id: str | None
     type: str
     reference: str | None
     time: datetime | None
+    events: tuple[Identity, ...]
 
 
 def verify_request(
@@ -161,8 +204,11 @@ def verify_request(
         raise
     except RequestRefused as refused:
         raise SignatureRejected(refused.message) from None
-    identity = _identity(base, request)
-    return Verified(identity.event_id or None, identity.type, identity.reference, _when(time))
+    events = _identities(base, request)
+    if len(events) != 1:
+        return Verified(None, "", None, _when(time), events)
+    (only,) = events
+    return Verified(only.event_id, only.type, only.reference, _when(time), events)
 
 
 def _when(time: float | None) -> datetime | None:
@@ -172,11 +218,12 @@ def _when(time: float | None) -> datetime | None:
         return None
 
 
-def _identity(base: Preset, request: Request) -> Identity:
+def _identities(base: Preset, request: Request) -> tuple[Identity, ...]:
     try:
-        return identify(base.locators, request)
+        admitted = _events_of(base.locators, base.split, request)
     except RequestRefused:
-        return Identity("", "")
+        return ()
+    return tuple(identity for identity, _ in admitted)
 
 
 def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
@@ -229,10 +276,20 @@ def _chosen(base: Preset, scheme: str | Scheme | None) -> Scheme:
     return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
 
 
-def _check_url(scheme: Scheme | None, url: str | None) -> None:
+def _check_verify_token(base: Preset, verify_token: str | None) -> None:
+    if verify_token is None:
+        return
+    if base.handshake is None:
+        raise ConfigurationError(f"verify_token has no use: {base.name!r} does not ask for one")
+    if len(verify_token) < SHORTEST_SECRET_BYTES:
+        raise ConfigurationError(f"verify_token is shorter than {SHORTEST_SECRET_BYTES}")
+
+
+def _check_url(base: Preset, scheme: Scheme | None, url: str | None) -> None:
     if url is not None and not url.startswith(("https://", "http://")):
         raise ConfigurationError(f"url {url!r} must begin with https:// (or http://)")
-    if url is not None and scheme is not None and not scheme.needs_url:
+    is_needed = base.handshake is not None or (scheme is not None and scheme.needs_url)
+    if url is not None and not is_needed:
         raise ConfigurationError("url has no use: this scheme does not sign it")
 
 

@@ -45,7 +45,7 @@ def spy(store: Store) -> Spy:
     return Spy(store)
 
 
-async def refusals(futures: Sequence[asyncio.Future[Receipt]]) -> list[RequestRefused]:
+async def refusals(futures: Sequence[asyncio.Future[Sequence[Receipt]]]) -> list[RequestRefused]:
     results = await asyncio.gather(*futures, return_exceptions=True)
     return [result for result in results if isinstance(result, RequestRefused)]
 
@@ -56,7 +56,7 @@ async def ids(store: Store) -> set[str]:
 
 async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
     recorder = Recorder(spy, Settings())
-    receipt = await asyncio.wait_for(recorder.submit(arrival()), 1.0)
+    (receipt,) = await asyncio.wait_for(recorder.submit([arrival()]), 1.0)
     assert receipt.outcome is Outcome.RECORDED
     assert spy.sizes == [1]
     await recorder.close()
@@ -65,7 +65,7 @@ async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
 async def test_a_delivery_right_behind_another_is_not_forgotten(spy: Spy) -> None:
     recorder = Recorder(spy, Settings())
     for number in range(5):  # each in the very moment in which the one before is answered
-        await asyncio.wait_for(recorder.submit(arrival(f"evt_{number}")), 1.0)
+        await asyncio.wait_for(recorder.submit([arrival(f"evt_{number}")]), 1.0)
     assert sum(spy.sizes) == 5
     await recorder.close()
 
@@ -77,10 +77,10 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
     spy.failing = StoreUnavailable("away")
     for number in range(3):
         with pytest.raises(RequestRefused):
-            await recorder.submit(arrival(f"evt_{number}"))
+            await recorder.submit([arrival(f"evt_{number}")])
     spy.failing = None
     for number in range(2):
-        await recorder.submit(arrival(f"evt_{number}"))
+        await recorder.submit([arrival(f"evt_{number}")])
     assert [record.getMessage() for record in caplog.records] == [
         "the ledger cannot be written, senders are asked to retry: away",
         "the ledger can be written again; 3 were asked to retry",
@@ -90,27 +90,27 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
 async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings(batch_events=40))
     spy.open.clear()
-    futures = [recorder.submit(arrival("first"))]
+    futures = [recorder.submit([arrival("first")])]
     await asyncio.sleep(0)  # the first one's write begins
-    futures += [recorder.submit(it) for it in arrivals(100)]
+    futures += [recorder.submit([it]) for it in arrivals(100)]
     spy.open.set()
-    receipts = await asyncio.gather(*futures)
+    events = [receipt.event for (receipt,) in await asyncio.gather(*futures)]
     assert spy.sizes == [1, 40, 40, 20]
-    assert [receipt.event for receipt in receipts] == sorted(receipt.event for receipt in receipts)
+    assert events == sorted(events)
     assert len(await ids(store)) == 101
 
 
 async def test_two_hundred_requests_at_once_take_few_transactions(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings())
-    receipts = await asyncio.gather(*(recorder.submit(arrival()) for _ in range(200)))
-    assert sum(receipt.outcome is Outcome.RECORDED for receipt in receipts) == 1
+    receipts = await asyncio.gather(*(recorder.submit([arrival()]) for _ in range(200)))
+    assert sum(receipt.outcome is Outcome.RECORDED for (receipt,) in receipts) == 1
     assert spy.sizes == [200]
 
 
 async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
     spy = Spy(store, lanes=2)
     recorder = Recorder(spy, Settings(batch_events=5))
-    await asyncio.gather(*(recorder.submit(it) for it in arrivals(20)))
+    await asyncio.gather(*(recorder.submit([it]) for it in arrivals(20)))
     assert spy.sizes == [5, 5, 5, 5]
     assert len(await ids(store)) == 20
 
@@ -118,42 +118,59 @@ async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
 async def test_what_is_known_does_not_wait_for_what_is_new(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         recorder = Recorder(store, Settings())
-        first = await recorder.submit(arrival("known"))
+        (first,) = await recorder.submit([arrival("known")])
         with Direct(postgres_url).connection() as connection:
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
-            new = recorder.submit(arrival("new"))
+            new = recorder.submit([arrival("new")])
             await asyncio.sleep(0)  # the write of what is new begins
-            again = await asyncio.wait_for(recorder.submit(arrival("known")), 2)
+            (again,) = await asyncio.wait_for(recorder.submit([arrival("known")]), 2)
             assert (again.event, again.outcome) == (first.event, Outcome.DUPLICATE)
             assert not new.done()
-        assert (await new).outcome is Outcome.RECORDED
+        assert (await new)[0].outcome is Outcome.RECORDED
         await recorder.close()
+
+
+async def test_what_came_in_one_request_is_written_and_answered_together(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(batch_events=10))
+    spy.open.clear()
+    first = recorder.submit([arrival("first")])
+    await asyncio.sleep(0)  # the first one's write begins
+    requests = [arrivals(4, prefix="a"), arrivals(7, prefix="b"), arrivals(25, prefix="c"), []]
+    futures = [recorder.submit(request) for request in requests]
+    spy.open.set()
+    answers = await asyncio.gather(first, *futures)
+    assert [len(receipts) for receipts in answers] == [1, 4, 7, 25, 0]
+    assert spy.sizes == [1, 4, 7, 25], "a request is never divided, however large"
+    again = await recorder.submit([*arrivals(2, prefix="a"), arrival("new")])
+    outcomes = [receipt.outcome for receipt in again]
+    assert outcomes == [Outcome.DUPLICATE, Outcome.DUPLICATE, Outcome.RECORDED]
+    assert [receipt.event for receipt in again[:2]] == [it.event for it in answers[1][:2]]
 
 
 async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(waiting_events=3))
     spy.open.clear()
-    futures = [recorder.submit(it) for it in arrivals(3)]
+    futures = [recorder.submit([it]) for it in arrivals(3)]
     with pytest.raises(RequestRefused) as refused:
-        recorder.submit(arrival("one too many"))
+        recorder.submit([arrival("one too many")])
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
     assert refused.value.headers == (("retry-after", "2"),)
     spy.open.set()
     await asyncio.gather(*futures)
-    assert (await recorder.submit(arrival("later"))).outcome is Outcome.RECORDED
+    assert (await recorder.submit([arrival("later")]))[0].outcome is Outcome.RECORDED
 
 
 async def test_too_many_bytes_that_wait_are_refused_with_503(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(waiting_bytes=1024))
     spy.open.clear()
-    waiting = recorder.submit(arrival("a", body=b"x" * 1000))
+    waiting = recorder.submit([arrival("a", body=b"x" * 1000)])
     with pytest.raises(RequestRefused) as refused:
-        recorder.submit(arrival("b", body=b"x" * 25))
+        recorder.submit([arrival("b", body=b"x" * 25)])
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
-    fits = recorder.submit(arrival("c", body=b"x" * 24))
+    fits = recorder.submit([arrival("c", body=b"x" * 24)])
     spy.open.set()
     await asyncio.gather(waiting, fits)
-    await recorder.submit(arrival("d", body=b"x" * 1024))
+    await recorder.submit([arrival("d", body=b"x" * 1024)])
 
 
 async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
@@ -161,48 +178,48 @@ async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
 ) -> None:
     recorder = Recorder(spy, Settings(answer_within_seconds=0.1))
     spy.open.clear()
-    futures = [recorder.submit(arrival("in the write"))]
+    futures = [recorder.submit([arrival("in the write")])]
     await asyncio.sleep(0)
-    futures += [recorder.submit(it) for it in arrivals(5)]
+    futures += [recorder.submit([it]) for it in arrivals(5)]
     refused = await asyncio.wait_for(refusals(futures), 1.0)
     assert [(it.status, it.code) for it in refused] == [(503, "slow")] * 6
     spy.open.set()
-    later = await recorder.submit(arrival("later"))
+    (later,) = await recorder.submit([arrival("later")])
     assert later.outcome is Outcome.RECORDED
     # What was being written is there; what only waited was told to come again, and is not.
     assert await ids(store) == {"in the write", "later"}
-    assert (await recorder.submit(arrival("in the write"))).outcome is Outcome.DUPLICATE
+    assert (await recorder.submit([arrival("in the write")]))[0].outcome is Outcome.DUPLICATE
 
 
 async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(answer_within_seconds=0.5, waiting_events=4))
     spy.open.clear()
-    futures = [recorder.submit(it) for it in arrivals(4)]
+    futures = [recorder.submit([it]) for it in arrivals(4)]
     await refusals(futures)
     with pytest.raises(RequestRefused, match="Too many"):
-        recorder.submit(arrival("still too many"))
+        recorder.submit([arrival("still too many")])
     spy.open.set()
     await recorder.close()
-    await recorder.submit(arrival("later"))
+    await recorder.submit([arrival("later")])
 
 
 async def test_a_ledger_that_fails_is_answered_for_with_503(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings())
     spy.failing = StoreUnavailable("no route to host")
-    (refused,) = await refusals([recorder.submit(arrival())])
+    (refused,) = await refusals([recorder.submit([arrival()])])
     assert (refused.status, refused.code) == (503, "unavailable")
     assert "route" not in refused.message
     spy.failing = None
-    assert (await recorder.submit(arrival())).outcome is Outcome.RECORDED
+    assert (await recorder.submit([arrival()]))[0].outcome is Outcome.RECORDED
 
 
 async def test_an_error_nobody_foresaw_is_answered_for_too(spy: Spy) -> None:
     recorder = Recorder(spy, Settings())
     spy.failing = ZeroDivisionError("a defect")
-    (refused,) = await refusals([recorder.submit(arrival())])
+    (refused,) = await refusals([recorder.submit([arrival()])])
     assert refused.status == 503
     spy.failing = None
-    await recorder.submit(arrival())
+    await recorder.submit([arrival()])
 
 
 async def test_one_that_the_database_refuses_takes_no_other_down(
@@ -210,11 +227,11 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
 ) -> None:
     direct.refuse_events_called("evt_13")
     recorder = Recorder(spy, Settings())
-    futures = [recorder.submit(it) for it in arrivals(50)]
+    futures = [recorder.submit([it]) for it in arrivals(50)]
     (refused,) = await refusals(futures)
     assert (refused.status, refused.code) == (503, "not_recorded")
     assert futures[13].exception() is refused
-    others = {future.result().outcome for future in futures if future is not futures[13]}
+    others = {future.result()[0].outcome for future in futures if future is not futures[13]}
     assert others == {Outcome.RECORDED}
     assert await ids(store) == {f"evt_{number}" for number in range(50)} - {"evt_13"}
 
@@ -222,7 +239,7 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
 async def test_closing_writes_what_waits(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings(batch_events=10))
     spy.open.clear()
-    futures = [recorder.submit(it) for it in arrivals(35)]
+    futures = [recorder.submit([it]) for it in arrivals(35)]
     asyncio.get_running_loop().call_later(0.05, spy.open.set)
     await recorder.close()
     assert all(future.done() for future in futures)
@@ -234,10 +251,10 @@ async def test_a_request_that_gave_up_before_its_turn_is_not_written(
 ) -> None:
     recorder = Recorder(spy, Settings())
     spy.open.clear()
-    recorder.submit(arrival("a"))
+    recorder.submit([arrival("a")])
     await asyncio.sleep(0)
-    recorder.submit(arrival("b")).cancel()
-    recorder.submit(arrival("c"))
+    recorder.submit([arrival("b")]).cancel()
+    recorder.submit([arrival("c")])
     spy.open.set()
     await recorder.close()
     assert await ids(store) == {"a", "c"}

@@ -28,6 +28,7 @@ STRIPE_OLD_SECRET = "whsec_the_old_one_of_stripe"
 GITHUB_SECRET = "the-secret-of-github"
 PARTNER_SECRET = "the-secret-of-a-partner"
 SECRETS = (STRIPE_SECRET, STRIPE_OLD_SECRET, GITHUB_SECRET, PARTNER_SECRET)
+VERIFY_TOKEN = "a-token-that-meta-was-told"
 JSON = {"content-type": "application/json"}
 
 
@@ -43,6 +44,9 @@ def make_inbox(url: str, **settings: Any) -> Inbox:
     inbox.source("stripe", secrets=[STRIPE_SECRET, STRIPE_OLD_SECRET])
     inbox.source("github", secrets=[GITHUB_SECRET])
     inbox.source("partner", secrets=[PARTNER_SECRET])
+    for name in ("gocardless", "xero", "trello"):
+        inbox.source(name, secrets=[PARTNER_SECRET])
+    inbox.source("meta", secrets=[PARTNER_SECRET], verify_token=VERIFY_TOKEN)
     inbox.source("lab", unsigned=True)
 
     @inbox.on("push", source="github")

@@ -1,10 +1,12 @@
 """What is accepted over HTTP, how it is answered, and what is kept of it."""
 
+import base64
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
+import httpx
 import pytest
 import stripe
 
@@ -14,6 +16,7 @@ from tests.integration.running import (
     PARTNER_SECRET,
     STRIPE_OLD_SECRET,
     STRIPE_SECRET,
+    VERIFY_TOKEN,
     Running,
     digest,
     github_webhook,
@@ -100,6 +103,62 @@ def test_a_plain_hmac_over_the_body_is_accepted(service: Running) -> None:
     response = service.signed(partner_webhook("evt_1"))
     assert (response.status_code, response.json()["source"]) == (202, "partner")
     assert service.settled_job("evt_1")["status"] == "done"
+
+
+def several(service: Running, *events: dict[str, str]) -> httpx.Response:
+    body = json.dumps({"events": events, "meta": {"webhook_id": "WB1"}}).encode()
+    headers = {"Webhook-Signature": digest(PARTNER_SECRET, body)}
+    return service.http.post("/webhooks/gocardless", content=body, headers=headers)
+
+
+def test_several_events_in_one_request_are_recorded_each_by_itself(service: Running) -> None:
+    one = {"id": "EV1", "resource_type": "order", "action": "paid"}
+    two = {"id": "EV2", "resource_type": "payments", "action": "failed"}
+    first = several(service, one, two)
+    assert first.status_code == 202
+    assert [event["event_id"] for event in first.json()["events"]] == ["EV1", "EV2"]
+    service.settled_job("EV1")
+    assert json.loads(service.payload("EV2")[0]) == two
+
+    again = several(service, two, {"id": "EV3", "resource_type": "order", "action": "paid"})
+    assert [event["duplicate"] for event in again.json()["events"]] == [True, False]
+    found = service.items("events")
+    assert {(it["event_id"], it["event_type"], it["deliveries"]) for it in found} == {
+        ("EV1", "order.paid", 1),
+        ("EV2", "payments.failed", 2),
+        ("EV3", "order.paid", 1),
+    }
+
+
+def test_a_request_of_no_events_is_accepted_and_leaves_nothing(service: Running) -> None:
+    answer = several(service)
+    assert (answer.status_code, answer.json()) == (
+        202,
+        {"accepted": True, "events": [], "source": "gocardless"},
+    )
+    assert service.rows() == (0, 0, 0)
+
+
+def test_a_sender_that_asks_first_is_answered_as_it_insists(sqlite_url: str, serve: Serve) -> None:
+    running = serve(sqlite_url)
+    asked = {"hub.mode": "subscribe", "hub.verify_token": VERIFY_TOKEN, "hub.challenge": "42"}
+    told = running.http.get("/webhooks/meta", params=asked)
+    assert (told.status_code, told.text) == (200, "42")
+    assert told.headers["content-type"] == "text/plain; charset=utf-8"
+    assert told.headers["x-content-type-options"] == "nosniff"
+    assert running.http.get("/webhooks/meta").status_code == 403
+    assert running.http.head("/webhooks/trello").status_code == 200
+    refused = running.http.get("/webhooks/trello")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST, HEAD")
+
+    body = b'{"events":[]}'
+    signature = base64.b64encode(bytes.fromhex(digest(PARTNER_SECRET, body))).decode()
+    for sent, status in ((signature, 200), ("AAAA", 401)):
+        headers = {"x-xero-signature": sent}
+        answer = running.http.post("/webhooks/xero", content=body, headers=headers)
+        assert answer.status_code == status
+        assert (answer.content == b"") == (status == 200)
+    assert running.rows() == (0, 0, 0)
 
 
 def test_while_a_secret_is_replaced_both_are_accepted(service: Running) -> None:

@@ -1,4 +1,4 @@
-"""Answers: JSON in one shape, made once."""
+"""Answers: in one shape, made once."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 
-_JSON: Final = (
-    (b"content-type", b"application/json"),
+NO_CONTENT: Final = 204
+_ALWAYS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
@@ -23,16 +23,21 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Answer(NamedTuple):
-    """A status, a JSON body and further headers."""
+    """A status, a body, JSON unless it says otherwise, and further headers."""
 
     status: int
     body: bytes
     headers: Sequence[tuple[bytes, bytes]] = ()
+    content_type: bytes = b"application/json"
 
     @property
     def all_headers(self) -> list[tuple[bytes, bytes]]:
         """The headers as they go out."""
-        return [*_JSON, (b"content-length", str(len(self.body)).encode()), *self.headers]
+        if self.status == NO_CONTENT:
+            return [*_ALWAYS, *self.headers]
+        length = str(len(self.body)).encode()
+        content = ((b"content-type", self.content_type), (b"content-length", length))
+        return [*content, *_ALWAYS, *self.headers]
 
     async def send(self, send: Send) -> None:
         """Put it on the wire."""

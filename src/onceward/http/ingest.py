@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
 from onceward.clock import Clock
 from onceward.errors import RequestRefused, StoreError
 from onceward.failpoints import Failpoints
+from onceward.handshake import Reply
 from onceward.http.access import Access
 from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
 from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.complaints import Complaints
-from onceward.model import INGEST_SOURCE, Identity, Outcome, Receipt
-from onceward.receive import Receiver
+from onceward.model import INGEST_SOURCE, Arrival, Outcome, Receipt
+from onceward.receive import Received, Receiver
 from onceward.request import Headers, Request
 from onceward.settings import Settings
+from onceward.sources import Source
 
 WEBHOOKS: Final = "/webhooks/"
 INGEST: Final = "/events/ingest"
@@ -30,8 +32,9 @@ Give = Callable[[Answer], None]
 
 class _Door(NamedTuple):
     source: str
-    receive: Callable[[Request], tuple[Identity, asyncio.Future[Receipt]]]
+    receive: Callable[[Request], Received | Reply]
     url: str = ""
+    accepted: int | Reply = 202
 
 
 class IngestApp:
@@ -80,17 +83,21 @@ class IngestApp:
             door = self._door(scope, headers)
             self._bodies.check(headers, body)
             self._failpoints.reach("receive.read")
-            identity, pending = door.receive(Request(headers, body, url=door.url))
+            found = door.receive(Request(headers, body, url=door.url))
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
             give(self._complaint(scope, error))
             return
+        if isinstance(found, Reply):
+            give(_reply(found))
+            return
+        arrivals, pending = found
 
-        def received(pending: asyncio.Future[Receipt]) -> None:
+        def received(pending: asyncio.Future[Sequence[Receipt]]) -> None:
             try:
-                found = _accepted(door.source, identity, pending.result())
+                made = _accepted(door, arrivals, pending.result())
             except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-                found = self._complaint(scope, error)
-            give(found)
+                made = self._complaint(scope, error)
+            give(made)
             self._failpoints.reach("receive.answered")
 
         pending.add_done_callback(received)
@@ -104,6 +111,8 @@ class IngestApp:
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
         path = route_path(scope)
         headers = bounded_headers(scope, self._settings)
+        if path.startswith(WEBHOOKS) and scope["method"] != "POST":
+            return self._greet(scope, headers)
         if _is_received(path):
             _allow(scope, "POST")
             return await self._receive(scope, headers, receive)
@@ -119,8 +128,22 @@ class IngestApp:
         door = self._door(scope, headers)
         body = await self._bodies.read(headers, receive)
         self._failpoints.reach("receive.read")
-        identity, pending = door.receive(Request(headers, body, url=door.url))
-        return _accepted(door.source, identity, await pending)
+        found = door.receive(Request(headers, body, url=door.url))
+        if isinstance(found, Reply):
+            return _reply(found)
+        arrivals, pending = found
+        return _accepted(door, arrivals, await pending)
+
+    def _greet(self, scope: Scope, headers: Headers) -> Answer:
+        """What a sender asks before it sends: whether there is somebody here."""
+        source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
+        asked = ("POST", *(source.handshake.methods if source.handshake else ()))
+        _allow(scope, *dict.fromkeys(asked))
+        url = _public_url(source, scope, headers)
+        found = source.greet(Request(headers, b"", method=scope["method"], url=url))
+        if found is None:
+            raise RequestRefused(400, "no_question", "The sender's question was not understood.")
+        return _reply(found)
 
     def _door(self, scope: Scope, headers: Headers) -> _Door:
         """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
@@ -132,8 +155,9 @@ class IngestApp:
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
-        url = source.url or (_url(scope, headers) if source.signs_url else "")
-        return _Door(source.name, partial(self._receiver.receive, source), url)
+        url = _public_url(source, scope, headers) if source.needs_url else ""
+        receive = partial(self._receiver.receive, source)
+        return _Door(source.name, receive, url, source.accepted)
 
     async def _readiness(self) -> Answer:
         try:
@@ -153,11 +177,13 @@ def route_path(scope: Scope) -> str:
     return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
-def _url(scope: Scope, headers: Headers) -> str:
-    """The URL as the sender has it, unless something in between changes it."""
+def _public_url(source: Source, scope: Scope, headers: Headers) -> str:
+    """The URL as the sender has it: the one that is configured, else as the request came."""
+    query = scope.get("query_string", b"").decode("latin-1")
+    if source.url is not None:
+        return f"{source.url}?{query}" if query and "?" not in source.url else source.url
     host = (headers.get(b"host") or b"").decode("latin-1")
     path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-    query = scope.get("query_string", b"").decode("latin-1")
     return f"{scope.get('scheme', 'http')}://{host}{path}{'?' if query else ''}{query}"
 
 
@@ -172,15 +198,27 @@ def _allow(scope: Scope, *methods: str) -> None:
         raise RequestRefused(405, "wrong_method", message, headers=allow)
 
 
-def _accepted(source: str, identity: Identity, receipt: Receipt) -> Answer:
-    return answer(
-        202,
-        {
-            "accepted": True,
-            "duplicate": receipt.outcome is not Outcome.RECORDED,
-            "conflict": receipt.outcome is Outcome.CONFLICT,
-            "source": source,
-            "event_id": identity.event_id,
-            "id": str(receipt.event),
-        },
-    )
+def _reply(reply: Reply) -> Answer:
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
+    return Answer(reply.status, reply.body, headers, reply.content_type.encode())
+
+
+def _accepted(door: _Door, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> Answer:
+    """The answer to what is durable now: a receipt, unless the sender insists on another."""
+    if isinstance(door.accepted, Reply):
+        return _reply(door.accepted)
+    if len(receipts) == 1:
+        content = {"accepted": True, **_receipt(arrivals[0], receipts[0]), "source": door.source}
+    else:
+        events = [_receipt(*pair) for pair in zip(arrivals, receipts, strict=True)]
+        content = {"accepted": True, "events": events, "source": door.source}
+    return answer(door.accepted, content)
+
+
+def _receipt(arrival: Arrival, receipt: Receipt) -> dict[str, object]:
+    return {
+        "duplicate": receipt.outcome is not Outcome.RECORDED,
+        "conflict": receipt.outcome is Outcome.CONFLICT,
+        "event_id": arrival.event_id,
+        "id": str(receipt.event),
+    }

@@ -43,7 +43,10 @@ _SPOKEN: Final = {"audit": "audit entries"}
 
 # What is refused: why, and with which codes. Codes may be added; go by the status first.
 _REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
-    400: ("A header that decides occurs more than once.", ["repeated_header"]),
+    400: (
+        "A header that decides occurs more than once, or a sender's question is not understood.",
+        ["no_question", "repeated_header"],
+    ),
     401: ("The token or the signature was not accepted.", ["signature_rejected", "unauthorized"]),
     403: (
         "A foreign host name, a page of another site, or a proxy, on what is open.",
@@ -147,14 +150,19 @@ _ACT: Final = _object(
     actor=_text("Who says so.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
     reason=_text("Why.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
-_RECEIPT: Final = _object(
-    "The delivery is durable.",
-    accepted={"const": True},
-    duplicate=_FLAG | {"description": "The event is known; nothing is applied again."},
-    conflict=_FLAG | {"description": "It is known with another body; this one is kept beside it."},
-    source={"type": "string"},
-    event_id=_text("The event's id, as text."),
-    id=_ID | {"description": "The ledger's own id of the event."},
+_ACCEPTED: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
+_RECEIVED: Final[Json] = {
+    "duplicate": _FLAG | {"description": "The event is known; nothing is applied again."},
+    "conflict": _FLAG
+    | {"description": "It is known with another body; this one is kept beside it."},
+    "event_id": _text("The event's id, as text."),
+    "id": _ID | {"description": "The ledger's own id of the event."},
+}
+_RECEIPT: Final = _object("The delivery is durable.", **_ACCEPTED, **_RECEIVED)
+_RECEIPTS: Final = _object(
+    "A delivery of several events, or of none, is durable.",
+    **_ACCEPTED,
+    events={"type": "array", "items": _object("One of the events.", **_RECEIVED)},
 )
 _REFUSAL: Final = _object(
     "Why a request is refused.",
@@ -303,13 +311,18 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
 
 def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _Guard) -> Json:
     largest = f"The body may have {settings.max_body_bytes} bytes."
-    receipt = _ref("schemas", "Receipt")
-    accepted = {202: _answer("It is durable: new, known, or in conflict.", receipt)}
+    durable = "It is durable: new, known, or in conflict."
+    receipt, receipts = _ref("schemas", "Receipt"), _ref("schemas", "Receipts")
     webhook = _operation(
         "receive_webhook",
         "Receive a webhook from a source",
         _senders(sources),
-        accepted,
+        {
+            status: _answer(durable, {"anyOf": [receipt, receipts]})
+            if is_receipt
+            else {"description": f"{durable} The sender insists on this answer."}
+            for status, is_receipt in _statuses(sources)
+        },
         *(*_BODY_REFUSALS, 400, 404, 503),
         tags=["receiving"],
         description=f"Any content type. {largest} Nothing signed is refused for its content.",
@@ -320,13 +333,19 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
         "ingest_event",
         f"Receive an event from an application of your own, as source {INGEST_SOURCE}",
         guard,
-        accepted,
+        {202: _answer(durable, receipt)},
         *(*_BODY_REFUSALS, 503),
         tags=["receiving"],
         description=largest,
         requestBody=_body(_ref("schemas", "Envelope")),
     )
     return {f"{WEBHOOKS}{{source}}": {"post": webhook}, INGEST: {"post": ingest}}
+
+
+def _statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
+    """How what is durable is answered, and whether by a receipt; those with one come last."""
+    accepted = [source.accepted for source in sources.values()] or [202]
+    return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
 
 
 def _senders(sources: Mapping[str, Source]) -> _Guard:
@@ -432,6 +451,7 @@ def _schemas() -> Json:
         "Envelope": _ENVELOPE,
         "Act": _ACT,
         "Receipt": _RECEIPT,
+        "Receipts": _RECEIPTS,
         "Requeued": _REQUEUED,
         "Refusal": _REFUSAL,
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward import handshake
 from onceward.providers.interface import Preset
 from onceward.schemes import Hmac, Signature, Token
 from onceward.schemes.algorithms import as_decomposed_text
@@ -60,9 +61,12 @@ PRESETS: Final = (
             content="{method}{url}{body}{timestamp}",
             tolerance_seconds=300,
         ),
-        id="body:sha256",
         resends_for_hours=24,
-        note="Version 3 of its signatures. A request holds several events and is recorded as one.",
+        events="json:[]",
+        id=("json:eventId", "json:subscriptionId", "json:objectId", "json:occurredAt"),
+        type="json:subscriptionType",
+        reference="json:objectId",
+        note="Version 3 of its signatures.",
     ),
     Preset(
         name="intercom",
@@ -71,6 +75,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:topic",
         reference="json:data.item.id",
+        handshake=handshake.HEAD,
     ),
     Preset(
         name="zendesk",

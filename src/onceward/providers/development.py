@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward import handshake
 from onceward.providers.interface import Preset
 from onceward.providers.special import CONTENTFUL, HOOK0, ClientState, Sns
 from onceward.schemes import Hmac, Jwt, Signature, Token
@@ -59,6 +60,7 @@ PRESETS: Final = (
         id="header:Linear-Delivery",
         type=("json:type", "json:action"),
         reference="json:data.id",
+        accepted=200,
     ),
     Preset(
         name="circleci",
@@ -176,14 +178,18 @@ PRESETS: Final = (
         id="json:action.id",
         type="json:action.type",
         reference="json:model.id",
+        handshake=handshake.HEAD,
     ),
     Preset(
         name="asana",
         title="Asana",
         schemes=Signature(at="header:X-Hook-Signature"),
+        events="json:events[]",
         id="body:sha256",
-        note="The secret is the webhook's X-Hook-Secret. A request holds several events and is "
-        "recorded as one.",
+        type=("json:resource.resource_type", "json:action"),
+        reference="json:resource.gid",
+        note="The secret is the webhook's X-Hook-Secret. Its events have no id and are known by "
+        "their bytes, which have the time.",
     ),
     Preset(
         name="contentful",
@@ -213,19 +219,26 @@ PRESETS: Final = (
         name="microsoft-graph",
         title="Microsoft Graph",
         schemes=ClientState(),
-        id="body:sha256",
         resends_for_hours=4,
-        note="The client state proves nothing about the rest of the body. A request holds several "
-        "notifications and is recorded as one event.",
+        events="json:value[]",
+        id="json:id|body:sha256",
+        type="json:changeType",
+        reference="json:resource",
+        handshake=handshake.GRAPH,
+        note="The client state proves nothing about the rest of the body. A notification without "
+        "an id is known by its bytes.",
     ),
     Preset(
         name="azure-event-grid",
         title="Azure Event Grid",
         schemes=Token(at="query:code"),
-        id="body:sha256",
         resends_for_hours=24,
-        note="The secret is the value of code in the URL that Event Grid is given. A request "
-        "holds several events and is recorded as one.",
+        events="json:[]",
+        id="json:id",
+        type="json:eventType",
+        reference="json:subject",
+        handshake=handshake.EVENT_GRID,
+        note="The secret is the value of code in the URL that Event Grid is given.",
     ),
     Preset(
         name="cloudevents",
@@ -238,6 +251,7 @@ PRESETS: Final = (
         type="header:ce-type|json:type",
         reference="header:ce-subject|json:subject",
         keep_headers=("ce-id", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-type"),
+        handshake=handshake.CLOUDEVENTS,
         note="Its specification has no signature: the token proves who sends, not what.",
     ),
     Preset(

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onceward.errors import ConfigurationError
+from onceward.handshake import Handshake, Reply
 from onceward.identify import Locators, make_locators
 from onceward.request import header_key
 from onceward.schemes import Scheme
+from onceward.split import Split
 
 DEFAULT = "default"
 
@@ -28,6 +30,11 @@ class Preset:
     id: str | tuple[str, ...]
     type: str | tuple[str, ...] = ()
     reference: str | None = None
+    events: str | None = None
+    """Where the events are, if a request holds several: all places are then those of one event."""
+    handshake: Handshake | None = None
+    accepted: int | Reply = 202
+    """The status of the answer, or all of it, where the sender insists."""
     keep_headers: tuple[str, ...] = ()
     """Headers worth keeping with the payload, beyond content-type and user-agent."""
     resends_for_hours: float | None = None
@@ -36,13 +43,20 @@ class Preset:
     """The sender's own library, or another's, with which this entry was compared."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
+    split: Split | None = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.named_schemes:
             raise ConfigurationError(f"the preset {self.name!r} has no scheme")
+        split = None if self.events is None else Split(self.events)
+        object.__setattr__(self, "split", split)
         for name in self.keep_headers:
             header_key(name)
-        object.__setattr__(self, "locators", make_locators(self.ids, self.types, self.reference))
+        object.__setattr__(self, "locators", self._located())
+
+    def _located(self) -> Locators:
+        is_part = self.events is not None
+        return make_locators(self.ids, self.types, self.reference, is_part=is_part)
 
     @property
     def named_schemes(self) -> Mapping[str, Scheme]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward import handshake
+from onceward.handshake import Reply
 from onceward.providers.interface import Preset
 from onceward.providers.special import SINCH, UrlAndForm
 from onceward.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
@@ -23,6 +25,7 @@ PRESETS: Final = (
         type="json:event.type|json:type|form:command",
         reference="json:event.channel",
         keep_headers=("X-Slack-Retry-Num", "X-Slack-Retry-Reason"),
+        handshake=handshake.SLACK,
     ),
     Preset(
         name="discord",
@@ -36,6 +39,8 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:event.type|json:type",
         resends_for_hours=0.17,
+        handshake=handshake.DISCORD,
+        accepted=Reply(204),
     ),
     Preset(
         name="telegram",
@@ -50,8 +55,11 @@ PRESETS: Final = (
         name="line",
         title="LINE",
         schemes=Signature(at="header:x-line-signature", encoding="base64"),
-        id="body:sha256",
-        note="A request holds several events and is recorded as one.",
+        events="json:events[]",
+        id="json:webhookEventId",
+        type="json:type",
+        reference="json:message.id",
+        accepted=200,
     ),
     Preset(
         name="meta",
@@ -60,10 +68,13 @@ PRESETS: Final = (
             "sha256": Signature(at="header:X-Hub-Signature-256", prefix="sha256="),
             "sha1": Signature(at="header:X-Hub-Signature", prefix="sha1=", algorithm=Hmac("sha1")),
         },
-        id="body:sha256",
-        type="json:object",
         resends_for_hours=36,
-        note="A request holds several events and is recorded as one.",
+        events="json:entry[]",
+        id="body:sha256",
+        reference="json:id",
+        handshake=handshake.META,
+        accepted=200,
+        note="An entry is an event, known by its bytes: it has no id of its own.",
     ),
     Preset(
         name="viber",
@@ -82,8 +93,10 @@ PRESETS: Final = (
             content="{timestamp}{body}",
             algorithm=ECDSA_P256,
         ),
-        id="body:sha256",
-        note="A request holds several events and is recorded as one.",
+        events="json:[]",
+        id="json:sg_event_id",
+        type="json:event",
+        reference="json:sg_message_id",
     ),
     Preset(
         name="twilio",
@@ -102,6 +115,7 @@ PRESETS: Final = (
         title="Mandrill",
         schemes=UrlAndForm(at="header:X-Mandrill-Signature"),
         id="body:sha256",
+        handshake=handshake.HEAD,
         note="A request holds several events and is recorded as one.",
     ),
     Preset(
@@ -124,6 +138,7 @@ PRESETS: Final = (
         id="json:event-data.id",
         type="json:event-data.event",
         reference="json:event-data.message.headers.message-id",
+        accepted=200,
         note="A time and a token are signed, not the event: who captured a request can send "
         "another body with them while the time is fresh.",
     ),
@@ -141,6 +156,7 @@ PRESETS: Final = (
         id=("json:RecordType", "json:MessageID", "json:DeliveredAt|json:BouncedAt|json:ReceivedAt"),
         type="json:RecordType",
         reference="json:MessageID",
+        accepted=200,
         note="The secret is user:password, as in the URL that Postmark is given.",
     ),
     Preset(
@@ -202,6 +218,8 @@ PRESETS: Final = (
         id=("json:event", "json:event_ts", "json:payload.object.uuid"),
         type="json:event",
         reference="json:payload.object.id",
+        handshake=handshake.ZOOM,
+        accepted=200,
     ),
     Preset(
         name="twitch",
@@ -218,6 +236,7 @@ PRESETS: Final = (
         type="header:Twitch-Eventsub-Subscription-Type",
         reference="json:subscription.id",
         keep_headers=("Twitch-Eventsub-Message-Type",),
+        handshake=handshake.TWITCH,
     ),
     Preset(
         name="x-twitter",
@@ -226,5 +245,6 @@ PRESETS: Final = (
             at="header:x-twitter-webhooks-signature", prefix="sha256=", encoding="base64"
         ),
         id="body:sha256",
+        handshake=handshake.X,
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.handshake import Reply
 from onceward.providers.interface import Preset
 from onceward.providers.special import AdyenItems, MercadoPago
 from onceward.schemes import Hmac, Jwt, Signature, Token
@@ -58,6 +59,7 @@ PRESETS: Final = (
         type="json:event_type",
         reference="json:data.id",
         resends_for_hours=72,
+        accepted=200,
         note="Paddle's own tolerance is 5 s: set tolerance_seconds where clocks differ by more.",
     ),
     Preset(
@@ -85,6 +87,7 @@ PRESETS: Final = (
         type="json:event",
         reference="json:data.reference",
         resends_for_hours=72,
+        accepted=200,
         note="The secret is the account's secret key.",
     ),
     Preset(
@@ -105,13 +108,15 @@ PRESETS: Final = (
         id="json:event.id",
         type="json:event.type",
         reference="json:event.data.code",
+        accepted=200,
     ),
     Preset(
         name="gocardless",
         title="GoCardless",
         schemes=Signature(at="header:Webhook-Signature"),
-        id="json:meta.webhook_id|body:sha256",
-        note="A request holds several events and is recorded as one.",
+        events="json:events[]",
+        id="json:id",
+        type=("json:resource_type", "json:action"),
     ),
     Preset(
         name="lemonsqueezy",
@@ -120,6 +125,7 @@ PRESETS: Final = (
         id=("json:meta.event_name", "json:data.id", "json:data.attributes.updated_at"),
         type="json:meta.event_name",
         reference="json:data.id",
+        accepted=200,
     ),
     Preset(
         name="checkout-com",
@@ -141,6 +147,7 @@ PRESETS: Final = (
         id=BODY_HASH,
         type=("json:webhook_type", "json:webhook_code"),
         reference="json:item_id",
+        accepted=200,
         note="The secret is Plaid's public key for webhooks, in PEM: fetch it once, by its key id.",
     ),
     Preset(
@@ -170,15 +177,20 @@ PRESETS: Final = (
         name="quickbooks",
         title="QuickBooks",
         schemes=Signature(at="header:intuit-signature", encoding="base64"),
-        id=BODY_HASH,
-        note="A request holds several changes and is recorded as one event.",
+        events="json:eventNotifications[]",
+        id="body:sha256",
+        reference="json:realmId",
+        note="What happened in one company is one event, known by its bytes.",
     ),
     Preset(
         name="xero",
         title="Xero",
         schemes=Signature(at="header:x-xero-signature", encoding="base64"),
-        id=BODY_HASH,
-        note="A request holds several events and is recorded as one.",
+        events="json:events[]",
+        id=("json:resourceId", "json:eventType", "json:eventDateUtc"),
+        type=("json:eventCategory", "json:eventType"),
+        reference="json:resourceId",
+        accepted=Reply(200),
     ),
     Preset(
         name="adyen",
@@ -189,11 +201,17 @@ PRESETS: Final = (
                 at="header:hmacsignature", encoding="base64", algorithm=Hmac(written=as_hex)
             ),
         },
-        id=BODY_HASH,
-        type="json:type",
-        note="Standard notifications sign eight fields of each item, and may hold several items, "
-        "recorded as one event. Those of the platform and of the management API have the "
-        "signature in a header.",
+        events="json:notificationItems[]",
+        id=(
+            "json:NotificationRequestItem.pspReference",
+            "json:NotificationRequestItem.eventCode",
+            "json:NotificationRequestItem.success",
+        ),
+        type="json:NotificationRequestItem.eventCode|json:type",
+        reference="json:NotificationRequestItem.pspReference",
+        accepted=Reply(200, b"[accepted]"),
+        note="Standard notifications sign eight fields of each item, and nothing else. Those of "
+        "the platform and of the management API have the signature in a header.",
     ),
     Preset(
         name="mercadopago",
@@ -202,6 +220,7 @@ PRESETS: Final = (
         id=("json:action|json:type", "json:id|json:data.id"),
         type="json:action|json:type",
         reference="json:data.id",
+        accepted=200,
         note="The body is not signed: fetch the payment from the API before you trust it.",
     ),
     Preset(

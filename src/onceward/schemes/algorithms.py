@@ -12,18 +12,12 @@ import hmac
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
-
-from cryptography import x509
-from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from typing import Final, Literal, Protocol
 
 from onceward.errors import ConfigurationError
 from onceward.schemes.interface import Key
 
 PUBLIC_KEY_MARKS: Final = (b"-----BEGIN", b"whpk_")
-_RSA_BITS_LEAST: Final = 2048
 
 
 class Algorithm(Protocol):
@@ -146,104 +140,23 @@ def secret_bytes(secret: str | bytes) -> bytes:
     return key
 
 
-class _PublicKey:
-    """A public key, with the check that belongs to it."""
-
-    __slots__ = ("_check",)
-
-    def __init__(self, check: Callable[[bytes, bytes], None]) -> None:
-        self._check = check
-
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        return any(self._holds(signature, content) for signature in signatures)
-
-    def _holds(self, signature: bytes, content: bytes) -> bool:
-        try:
-            self._check(signature, content)
-        except (InvalidSignature, ValueError):
-            return False
-        return True
-
-
 @dataclass(frozen=True, slots=True)
-class _Asymmetric:
+class Asymmetric:
     """A public key here, a private one at the sender's."""
 
     name: str
-    load: Callable[[bytes], Any]
-    check: Callable[[Any], Callable[[bytes, bytes], None]]
+    check: str
+    """The function of `public_keys` that makes a check of a configured key."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The key that is configured. Raises ConfigurationError."""
-        return (_PublicKey(self.check(self.load(secret_bytes(secret)))),)
+        from onceward.schemes import public_keys  # noqa: PLC0415 - few sources need it
+
+        check = getattr(public_keys, self.check)
+        return (public_keys.PublicKey(check(secret_bytes(secret))),)
 
 
-def _decoded(text: bytes) -> bytes | None:
-    """What hexadecimal digits or base64 stand for."""
-    for decode in (binascii.unhexlify, lambda it: base64.b64decode(it, validate=True)):
-        try:
-            return decode(text)
-        except binascii.Error:
-            continue
-    return None
-
-
-def _ed25519_key(text: bytes) -> ed25519.Ed25519PublicKey:
-    raw = _decoded(text.removeprefix(b"whpk_"))
-    try:
-        return ed25519.Ed25519PublicKey.from_public_bytes(raw or b"")
-    except ValueError:
-        message = "is not an Ed25519 public key: 32 bytes, as hexadecimal digits or base64"
-        raise ConfigurationError(message) from None
-
-
-def _public_key(text: bytes) -> Any:
-    """A public key from PEM, a certificate in PEM, or base64 of DER."""
-    try:
-        if b"CERTIFICATE" in text:
-            return x509.load_pem_x509_certificate(text).public_key()
-        if text.startswith(b"-----BEGIN"):
-            return serialization.load_pem_public_key(text)
-        return serialization.load_der_public_key(_decoded(text) or b"")
-    except (ValueError, UnsupportedAlgorithm):
-        message = "is not a public key or a certificate: PEM, or base64 of DER"
-        raise ConfigurationError(message) from None
-
-
-def _p256_key(text: bytes) -> ec.EllipticCurvePublicKey:
-    key = _public_key(text)
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ConfigurationError("is not a public key on the curve P-256")
-    return key
-
-
-def _rsa_key(text: bytes) -> rsa.RSAPublicKey:
-    key = _public_key(text)
-    if not isinstance(key, rsa.RSAPublicKey):
-        raise ConfigurationError("is not an RSA public key")
-    if key.key_size < _RSA_BITS_LEAST:
-        message = f"is an RSA key of {key.key_size} bits; the least is {_RSA_BITS_LEAST}"
-        raise ConfigurationError(message)
-    return key
-
-
-def _rsa(name: str, digest: hashes.HashAlgorithm) -> _Asymmetric:
-    return _Asymmetric(
-        name,
-        _rsa_key,
-        lambda key: (
-            lambda signature, content: key.verify(signature, content, padding.PKCS1v15(), digest)
-        ),
-    )
-
-
-_ECDSA_SHA256: Final = ec.ECDSA(hashes.SHA256())
-
-ED25519: Final = _Asymmetric("Ed25519", _ed25519_key, lambda key: key.verify)
-ECDSA_P256: Final = _Asymmetric(
-    "ECDSA on P-256",
-    _p256_key,
-    lambda key: lambda signature, content: key.verify(signature, content, _ECDSA_SHA256),
-)
-RSA_SHA1: Final = _rsa("RSA with SHA-1", hashes.SHA1())  # noqa: S303 - AWS SNS has nothing else in version 1
-RSA_SHA256: Final = _rsa("RSA with SHA-256", hashes.SHA256())
+ED25519: Final = Asymmetric("Ed25519", "ed25519_check")
+ECDSA_P256: Final = Asymmetric("ECDSA on P-256", "p256_check")
+RSA_SHA1: Final = Asymmetric("RSA with SHA-1", "rsa_sha1_check")
+RSA_SHA256: Final = Asymmetric("RSA with SHA-256", "rsa_sha256_check")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
-from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
 from onceward.errors import SignatureRejected
 from onceward.request import Place, Request, bytes_at, parse_places
@@ -170,6 +169,12 @@ def _der(signature: bytes) -> bytes:
     if len(signature) != _ES256_BYTES:
         raise SignatureRejected("the token's signature has the wrong length")
     half = _ES256_BYTES // 2
-    return encode_dss_signature(
-        int.from_bytes(signature[:half], "big"), int.from_bytes(signature[half:], "big")
-    )
+    numbers = _number(signature[:half]) + _number(signature[half:])
+    return b"\x30" + bytes([len(numbers)]) + numbers
+
+
+def _number(digits: bytes) -> bytes:
+    """A whole number in DER, which begins with a zero where it would look negative."""
+    plain = digits.lstrip(b"\0") or b"\0"
+    padded = b"\0" + plain if plain[0] & 0x80 else plain
+    return b"\x02" + bytes([len(padded)]) + padded

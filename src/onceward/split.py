@@ -1,0 +1,56 @@
+"""Requests that hold several events: each is recorded as one of its own, with its own bytes.
+
+Where they are is written as text: ``json:[]`` is a list, ``json:events[]`` a list in an object,
+``json:entry[].changes[]`` lists in the items of a list.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from onceward.errors import ConfigurationError
+
+EVENTS_MOST: Final = 5_000
+_STEP: Final = re.compile(r"([^.\[\]]+)|(\[\])")
+_NAMES: Final = r"[^.\[\]]+(?:\.[^.\[\]]+)*"
+_TEXT: Final = re.compile(rf"json:(?:{_NAMES})?\[\](?:\.{_NAMES}\[\])*")
+
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Where the events of a request are. Raises ConfigurationError for a text that is no such."""
+
+    text: str
+    _steps: tuple[str | None, ...] = field(init=False, repr=False, compare=False)
+    """Names that lead on, and None for a list."""
+
+    def __post_init__(self) -> None:
+        if not _TEXT.fullmatch(self.text):
+            message = f"{self.text!r} is no place of events: write json:[] or json:some.path[]"
+            raise ConfigurationError(message)
+        found = _STEP.findall(self.text.removeprefix("json:"))
+        object.__setattr__(self, "_steps", tuple(name or None for name, _ in found))
+
+    def bodies(self, body: bytes) -> list[bytes]:
+        """The bytes of each event; the whole body where it is not as expected, or too much."""
+        values: list[msgspec.Raw] = [msgspec.Raw(body)]
+        try:
+            for step in self._steps:
+                values = [inner for value in values for inner in _inner(value, step)]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+            return [body]
+        return [bytes(value) for value in values] if len(values) <= EVENTS_MOST else [body]
+
+
+def _inner(value: msgspec.Raw, step: str | None) -> list[Any]:
+    """What a value holds: the items of a list, or the member of that name."""
+    if step is None:
+        return _ITEMS.decode(value)
+    return [_MEMBERS.decode(value)[step]]

@@ -1,0 +1,159 @@
+"""What senders ask before they send is answered as they insist."""
+
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+
+from onceward.errors import SignatureRejected
+from onceward.handshake import Reply
+from onceward.request import Headers, Request
+from onceward.sources import Source, make_source
+
+SECRET = "a-secret-of-the-account"
+TOKEN = "a-token-for-the-subscription"
+NOW = 1_760_000_000
+URL = "https://shop.example/webhooks/source"
+
+
+def source(preset: str, **options: Any) -> Source:
+    return make_source("source", preset=preset, secrets=[SECRET], **options)
+
+
+def digest(content: str, secret: str = SECRET) -> str:
+    return hmac.digest(secret.encode(), content.encode(), hashlib.sha256).hex()
+
+
+def request(
+    body: object = None,
+    headers: dict[str, str] | None = None,
+    query: str = "",
+    method: str = "POST",
+) -> Request:
+    pairs = [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()]
+    content = b"" if body is None else json.dumps(body).encode()
+    return Request(Headers(pairs), content, method=method, url=f"{URL}?{query}")
+
+
+def v0(body: object, signature_header: str, time_header: str) -> dict[str, str]:
+    content = f"v0:{NOW}:{json.dumps(body)}"
+    return {signature_header: f"v0={digest(content)}", time_header: str(NOW)}
+
+
+def slack(body: object) -> Request:
+    return request(body, v0(body, "X-Slack-Signature", "X-Slack-Request-Timestamp"))
+
+
+def zoom(body: object) -> Request:
+    return request(body, v0(body, "x-zm-signature", "x-zm-request-timestamp"))
+
+
+def admitted(preset: str, sent: Request, **options: Any) -> Any:
+    return source(preset, **options).admit(sent, NOW)
+
+
+def test_slack_has_its_challenge_back() -> None:
+    asked = {"type": "url_verification", "challenge": "3eZbrw1a"}
+    assert admitted("slack", slack(asked)) == Reply(body=b"3eZbrw1a")
+    told = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "message"}}
+    ((identity, _),) = admitted("slack", slack(told))
+    assert (identity.event_id, identity.type) == ("Ev1", "message")
+
+
+def test_nothing_signed_is_answered_to_who_cannot_sign() -> None:
+    asked = {"type": "url_verification", "challenge": "3eZbrw1a"}
+    with pytest.raises(SignatureRejected):
+        admitted("slack", request(asked))
+
+
+@pytest.mark.parametrize("challenge", [None, "", 7, ["a"], "x" * 5000])
+def test_a_question_that_is_none_is_an_event_like_others(challenge: object) -> None:
+    asked = {"type": "url_verification", "challenge": challenge, "event_id": "Ev1"}
+    ((identity, _),) = admitted("slack", slack(asked))
+    assert identity.event_id == "Ev1"
+
+
+def test_zoom_has_its_token_back_with_the_digest_of_it() -> None:
+    asked = {"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}}
+    reply = admitted("zoom", zoom(asked))
+    assert json.loads(reply.body) == {"plainToken": "q9ib", "encryptedToken": digest("q9ib")}
+
+
+def test_twitch_has_its_challenge_back() -> None:
+    body = {"challenge": "pogchamp", "subscription": {"id": "s1"}}
+    at = "2025-10-09T08:53:20.123456789Z"
+    headers = {
+        "Twitch-Eventsub-Message-Id": "m1",
+        "Twitch-Eventsub-Message-Timestamp": at,
+        "Twitch-Eventsub-Message-Type": "webhook_callback_verification",
+        "Twitch-Eventsub-Message-Signature": f"sha256={digest(f'm1{at}{json.dumps(body)}')}",
+    }
+    assert admitted("twitch", request(body, headers)).body == b"pogchamp"
+
+
+@pytest.mark.parametrize(
+    ("query", "status", "body"),
+    [
+        (f"hub.mode=subscribe&hub.verify_token={TOKEN}&hub.challenge=1158", 200, b"1158"),
+        (f"hub.mode=subscribe&hub.verify_token={TOKEN}x&hub.challenge=1158", 403, b""),
+        (f"hub.mode=unsubscribe&hub.verify_token={TOKEN}&hub.challenge=1158", 403, b""),
+        (f"hub.mode=subscribe&hub.verify_token={TOKEN}", 403, b""),
+        ("", 403, b""),
+    ],
+)
+def test_meta_is_told_its_challenge_for_the_token(query: str, status: int, body: bytes) -> None:
+    asked = request(query=query, method="GET")
+    reply = source("meta", verify_token=TOKEN).greet(asked)
+    assert reply is not None
+    assert (reply.status, reply.body) == (status, body)
+    assert source("meta").greet(asked) == Reply(403), "without a token nobody is let in"
+
+
+def test_graph_has_its_validation_token_back_decoded() -> None:
+    asked = request(query="validationToken=Validation%3A%20a%2Bb")
+    assert admitted("microsoft-graph", asked) == Reply(body=b"Validation: a+b")
+    with pytest.raises(SignatureRejected):
+        admitted("microsoft-graph", request({"value": [{"clientState": "wrong-state"}]}))
+
+
+def test_event_grid_has_its_code_back() -> None:
+    body = [{"id": "1", "data": {"validationCode": "512d38b6"}}]
+    headers = {"aeg-event-type": "SubscriptionValidation"}
+    asked = request(body, headers, f"code={SECRET}")
+    assert json.loads(admitted("azure-event-grid", asked).body) == {
+        "validationResponse": "512d38b6"
+    }
+    with pytest.raises(SignatureRejected):
+        admitted("azure-event-grid", request(body, headers, "code=another"))
+    odds: list[Any] = [[], {}, [7], [{}], [{"data": 7}], [{"data": {"validationCode": 7}}]]
+    for odd in odds:
+        assert isinstance(
+            admitted("azure-event-grid", request(odd, headers, f"code={SECRET}")), list
+        )
+
+
+@pytest.mark.parametrize("preset", ["cloudevents", "azure-event-grid"])
+def test_who_asks_whether_to_send_cloudevents_may(preset: str) -> None:
+    headers = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
+    reply = source(preset).greet(request(headers=headers, method="OPTIONS"))
+    assert reply is not None
+    assert dict(reply.headers) == {
+        "Allow": "POST, OPTIONS",
+        "WebHook-Allowed-Origin": "eventemitter.example.com",
+        "WebHook-Allowed-Rate": "*",
+    }
+
+
+def test_x_has_the_digest_of_its_token() -> None:
+    reply = source("x-twitter").greet(request(query="crc_token=abc", method="GET"))
+    assert reply is not None
+    assert json.loads(reply.body)["response_token"].startswith("sha256=")
+
+
+@pytest.mark.parametrize("preset", ["trello", "mandrill", "intercom"])
+def test_a_head_says_that_somebody_is_here_and_a_post_has_to_be_signed(preset: str) -> None:
+    assert source(preset).greet(request(method="HEAD")) == Reply()
+    with pytest.raises(SignatureRejected):
+        admitted(preset, request({}))

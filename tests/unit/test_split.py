@@ -1,0 +1,45 @@
+"""A request that holds several events is taken apart, byte for byte."""
+
+import time
+
+import pytest
+
+from onceward.errors import ConfigurationError
+from onceward.split import EVENTS_MOST, Split
+
+
+@pytest.mark.parametrize(
+    ("text", "body", "parts"),
+    [
+        ("json:[]", b' [ {"a": 1.0} ,{"b":"\\u00e9"}] ', [b'{"a": 1.0}', b'{"b":"\\u00e9"}']),
+        ("json:events[]", b'{"x":[9],"events":[1, "2",null]}', [b"1", b'"2"', b"null"]),
+        ("json:a.b[]", b'{"a":{"b":[{}]}}', [b"{}"]),
+        ("json:e[].c[]", b'{"e":[{"c":[1,2]},{"c":[]},{"c":[3]}]}', [b"1", b"2", b"3"]),
+        ("json:[]", b"[]", []),
+        ("json:events[]", b'{"events":[]}', []),
+    ],
+)
+def test_each_event_keeps_its_bytes(text: str, body: bytes, parts: list[bytes]) -> None:
+    assert Split(text).bodies(body) == parts
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(b"", b"{", b"null", b"7", b"{}", b'{"events":{}}', b'{"events":null}', b'{"events":7}'),
+        *(b"[" * 100_000, b'{"events":[1', b'\xff{"events":[]}', b'{"events":[\xff'),
+        b'{"events":[' + b"1," * EVENTS_MOST + b"1]}",
+    ],
+)
+def test_a_body_that_is_not_as_expected_stays_whole(body: bytes) -> None:
+    started = time.perf_counter()
+    assert Split("json:events[]").bodies(body) == [body]
+    assert time.perf_counter() - started < 0.5
+
+
+@pytest.mark.parametrize(
+    "text", ["", "json:", "json:events", "json:a..b[]", "header:X[]", "json:[][]", "json:.a[]"]
+)
+def test_a_place_that_holds_no_events_is_a_fault_of_the_configuration(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is no place of events"):
+        Split(text)

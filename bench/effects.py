@@ -92,6 +92,10 @@ class Effects:
         """How many handlers were committed."""
         return int(self.rows(_COUNTS[workload])[0][0])
 
+    def clear(self) -> None:
+        """Forget them."""
+        self._connection.execute("TRUNCATE bookings")
+
     def by_event(self) -> dict[str, int]:
         """How often each event was booked."""
         return dict(self.rows("SELECT event_id, count(*) FROM bookings GROUP BY event_id"))

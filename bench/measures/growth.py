@@ -8,7 +8,7 @@ from functools import partial
 
 from bench.contenders.interface import Place
 from bench.deliveries import ordered_ids, prepare, random_ids
-from bench.effects import OWN, Effects
+from bench.effects import Effects
 from bench.field import FIELD, OURS, POSTGRES, Entry
 from bench.fill import ORDERED, ORDERS, fill
 from bench.measures.process import watch
@@ -121,14 +121,13 @@ class Growth:
             run.databases.checkpoint(place.database)
             found = must_be_good(send(run.order(place, deliveries)), server)
             receiver = server.memory()
-        before = _count(place)
+        _clear(place)
         with Running(ENTRY.module, "work", place) as worker:
             done, seconds = watch(
                 worker,
                 place,
-                total=before + found.acknowledged,
+                total=found.acknowledged,
                 cap_seconds=run.options.cap_seconds,
-                before=before,
             )
             working = worker.memory()
         return {
@@ -141,12 +140,11 @@ class Growth:
         }
 
 
-def _count(place: Place) -> int:
+def _clear(place: Place) -> None:
+    """Take away what earlier rounds did: to count it takes the longer, the more there is."""
     effects = Effects(place.database)
-    try:
-        return effects.count(OWN)
-    finally:
-        effects.close()
+    effects.clear()
+    effects.close()
 
 
 def steps(run: Run) -> list[Step]:

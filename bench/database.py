@@ -1,5 +1,6 @@
 """The databases of a run: one server for all, a fresh copy for each measure."""
 
+import os
 import shutil
 import sqlite3
 import tempfile
@@ -80,6 +81,7 @@ class PostgresDatabases:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("VACUUM (ANALYZE)")
             connection.execute("CHECKPOINT")
+        os.sync()  # what was copied or filled is not to be written while something is measured
 
     def checkpoint(self, database: str) -> None:
         """CHECKPOINT."""

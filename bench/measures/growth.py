@@ -17,7 +17,7 @@ from bench.results import Sample
 from bench.run import PREPARED_A_SECOND, Run, Step, must_be_good
 
 ENTRY: Entry = next(entry for entry in FIELD if entry.name == OURS)
-MOST_ROUNDS = 3  # at the size that counts
+MOST_ROUNDS = 5  # at the size that counts
 FEW_ROUNDS = 2  # at the others
 FILL_SECONDS_A_MILLION = 25.0
 STEP_SECONDS = 8.0

@@ -53,6 +53,7 @@ _SPAN = """
 SELECT week, now() - week
 FROM (SELECT date_trunc('week', now() AT TIME ZONE 'UTC') AT TIME ZONE 'UTC' AS week) AS this
 """
+_LAST = "SELECT coalesce(max(id), 0) FROM onceward.events"
 _TAKE_IDS = """
 SELECT setval('onceward.ledger_ids', greatest(last_value, {events})) FROM onceward.ledger_ids
 """
@@ -63,7 +64,7 @@ def fill(database: str, events: int, *, order: str, is_done: bool) -> None:
     """Add events with their payloads and jobs, until there are so many."""
     with psycopg.connect(database, autocommit=True) as connection:
         week, span = _row(connection, _SPAN)
-        (last,) = _row(connection, "SELECT coalesce(max(id), 0) FROM onceward.events")
+        (last,) = _row(connection, _LAST)
         received_at = _RECEIVED_AT.format(week=week, span=span, events=events)
         words = {
             "received_at": received_at,
@@ -81,6 +82,13 @@ def fill(database: str, events: int, *, order: str, is_done: bool) -> None:
         with ThreadPoolExecutor(WRITERS) as writers:
             list(writers.map(partial(_insert, database), batches))
         _row(connection, _TAKE_IDS.format(events=events))
+
+
+def queue(database: str, jobs: int, *, order: str) -> None:
+    """Add so many events whose jobs are not done."""
+    with psycopg.connect(database, autocommit=True) as connection:
+        (last,) = _row(connection, _LAST)
+    fill(database, last + jobs, order=order, is_done=False)
 
 
 def _insert(database: str, words: Mapping[str, object]) -> None:

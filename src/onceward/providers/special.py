@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from onceward.errors import SignatureRejected
 from onceward.request import Request, header_key
 from onceward.schemes import RSA_SHA1, RSA_SHA256, Hmac, Key, Signature, Token
-from onceward.schemes.algorithms import as_base64, as_hex
+from onceward.schemes.algorithms import Algorithm, as_base64, as_hex
 from onceward.schemes.interface import require_match
 
 HEADERS_SIGNED_MOST: Final = 50
@@ -184,11 +184,15 @@ class Sns(_OwnScheme):
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""
-        return "RSA over named fields of the body, base64, in json:Signature"
+        return f"{self._algorithm.name} over named fields of the body, base64, in json:Signature"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """Amazon's certificate, in PEM. Raises ConfigurationError."""
-        return (RSA_SHA1 if self.version == "1" else RSA_SHA256).keys(secret)
+        return self._algorithm.keys(secret)
+
+    @property
+    def _algorithm(self) -> Algorithm:
+        return RSA_SHA1 if self.version == "1" else RSA_SHA256
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the fields were signed."""

@@ -3,8 +3,10 @@
 import base64
 import hashlib
 import hmac
+import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,6 +192,19 @@ def test_every_notification_needs_the_client_state() -> None:
     one = f'{{"value":[{{"clientState":"{SECRET}"}},{{}}]}}'.encode()
     for body in (one, b'{"value":[]}', b'{"value":{}}', b"[]", b"{"):
         assert not is_accepted("microsoft-graph", sent({}, body))
+
+
+def test_every_item_of_adyen_needs_its_signature() -> None:
+    vectors = json.loads((Path(__file__).parent / "vectors.json").read_text())
+    vector = next(it for it in vectors if it["preset"] == "adyen" and it["scheme"] == "items")
+    document = json.loads(vector["body"])
+    (item,) = document["notificationItems"]
+    other = json.loads(json.dumps(item))
+    other["NotificationRequestItem"]["merchantReference"] = "another"
+    for items, verdict in (([item, item], True), ([item, other], False), ([item, {}], False)):
+        body = json.dumps({"notificationItems": items}).encode()
+        given = {"secret": vector["secret"], "headers": {}, "body": body, "scheme": "items"}
+        assert is_accepted("adyen", given) == verdict
 
 
 def test_a_port_may_be_signed_or_not() -> None:

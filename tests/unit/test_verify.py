@@ -17,6 +17,7 @@ from onceward.errors import ConfigurationError, RequestRefused, SignatureRejecte
 from onceward.providers import PRESETS
 from onceward.request import HeaderPlace, Headers, Request, header_key, parse_places
 from onceward.schemes import Hmac, Scheme, Signature
+from onceward.schemes.algorithms import as_base64
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
@@ -197,6 +198,11 @@ def test_an_empty_secret_is_refused_by_every_scheme(preset: onceward.Preset) -> 
         for secret in ("", b""):
             with pytest.raises(ConfigurationError):
                 scheme.keys(secret)
+
+
+def test_a_secret_that_decodes_to_nothing_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="is empty"):
+        Hmac(written=as_base64).keys("whsec_")
 
 
 def test_several_signatures_may_be_sent_while_a_secret_is_replaced() -> None:

@@ -71,7 +71,7 @@ class Running:
             self.check()
             if _answers(self._place.port):
                 return
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # contenders do not say when they serve
         raise Failed(f"{self._what} does not answer:\n{self.log}")
 
     def check(self) -> None:

@@ -63,7 +63,7 @@ class RedisServer:
                     if connection.recv(5) == b"+PONG":
                         return
             except OSError:
-                time.sleep(POLL_SECONDS)
+                time.sleep(POLL_SECONDS)  # it refuses connections until it serves
         raise TimeoutError("Redis did not start")
 
     def kill(self) -> None:

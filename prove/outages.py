@@ -63,7 +63,7 @@ def cut_power(trial: Trial, disk: ImageDisk, cluster: Cluster | None, ledger: st
     `ledger` is where the database is on the disk: a file, or a folder of PostgreSQL's.
     """
     with _frozen(trial, cluster):
-        # What was answered before the freeze may still be on its way to the senders.
+        # What was answered before the freeze may be on its way to the senders, and has no sign.
         time.sleep(ANSWERS_UNDER_WAY_SECONDS)
         attempts = len(trial.journal)
         copy = disk.copy()

@@ -75,7 +75,7 @@ class Trial:
         """Let it run for a while, and look after it."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, TEND_SECONDS))
+            time.sleep(min(left, TEND_SECONDS))  # the faults go on meanwhile
             self.tend()
 
     def wait_for(self, look: Callable[[], bool], rule: Rule, what: str, seconds: float) -> bool:

@@ -3,6 +3,7 @@
 `ONCEWARD_WRITE_DOCS=1` writes what is made from the code instead of comparing it.
 """
 
+import json
 import os
 import re
 import runpy
@@ -21,6 +22,7 @@ from onceward.settings import ENV_PREFIX, Settings
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+VECTORS = ROOT / "tests" / "unit" / "vectors.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
@@ -80,17 +82,18 @@ def cli_page() -> str:
 
 
 def sources_table() -> str:
+    tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
     rows = [
         f"| `{preset.name}` | {preset.title} | {schemes_of(preset)} | {id_of(preset)} "
-        f"| {resent(preset)} | {preset.note} |"
+        f"| {resent(preset)} | {'yes' if preset.name in tested else ''} | {preset.note} |"
         for preset in sorted(PRESETS.values(), key=lambda it: it.name)
     ]
     return "\n".join(
         [
             f"{len(PRESETS)} presets:",
             "",
-            "| preset | sender | signature | id | resends for | worth knowing |",
-            "| --- | --- | --- | --- | --- | --- |",
+            "| preset | sender | signature | id | resends for | tested | worth knowing |",
+            "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )

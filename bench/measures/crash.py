@@ -100,7 +100,7 @@ def _wait_for(place: Place, worker: Running, events: int, seconds: float) -> Non
                 moved_at, seen = time.monotonic(), done
             if time.monotonic() - moved_at > QUIET_SECONDS:
                 return
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # effects are counted by looking: nobody tells of them
     finally:
         effects.close()
 

@@ -108,6 +108,6 @@ def _wait_until_done(place: Place, count: int) -> None:
         while (done := effects.count(OWN)) < count:
             if time.monotonic() > deadline:
                 raise Failed(f"only {done} of {count} were done within {REST_SECONDS:g} s")
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # effects are counted by looking: nobody tells of them
     finally:
         effects.close()

@@ -60,6 +60,6 @@ def watch(
                 raise Failed(f"nothing was done within {FIRST_SECONDS:g} s:\n{worker.log}")
             if first is not None and (count >= total or now - first[0] > cap_seconds):
                 return count - first[1], now - first[0]
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_SECONDS)  # a sample now and then: counting costs the database too
     finally:
         effects.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -13,6 +14,7 @@ import msgspec
 from onceward.request import Request
 
 ECHO_MOST: Final = 4_096
+_CRC_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{1,200}")
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
@@ -75,7 +77,10 @@ def _json(value: object) -> Reply:
     return Reply(body=msgspec.json.encode(value), content_type=JSON)
 
 
-def _hmac(known: Known, text: str) -> bytes:
+def _hmac(known: Known, text: str) -> bytes | None:
+    """The digest of a text; None where there is no secret to make it with."""
+    if not known.secrets:
+        return None
     return hmac.digest(known.secrets[0], text.encode(errors="replace"), "sha256")
 
 
@@ -89,7 +94,8 @@ def _zoom(request: Request, known: Known) -> Reply | None:
     token = _member(request, "payload", "plainToken")
     if _member(request, "event") != "endpoint.url_validation" or token is None:
         return None
-    return _json({"plainToken": token, "encryptedToken": _hmac(known, token).hex()})
+    digest = _hmac(known, token)
+    return None if digest is None else _json({"plainToken": token, "encryptedToken": digest.hex()})
 
 
 def _twitch(request: Request, _: Known) -> Reply | None:
@@ -149,10 +155,14 @@ def _discord(request: Request, _: Known) -> Reply | None:
 
 
 def _x(request: Request, known: Known) -> Reply | None:
-    token = dict(request.query).get("crc_token")
-    if token is None or len(token) > ECHO_MOST:
-        return None
-    return _json({"response_token": f"sha256={base64.b64encode(_hmac(known, token)).decode()}"})
+    """Anyone may ask, and the secret is the one that signs events: no JSON is signed for them."""
+    token = dict(request.query).get("crc_token", "")
+    digest = _hmac(known, token) if _CRC_TOKEN.fullmatch(token) else None
+    return (
+        None
+        if digest is None
+        else _json({"response_token": f"sha256={base64.b64encode(digest).decode()}"})
+    )
 
 
 def _present(_: Request, __: Known) -> Reply:

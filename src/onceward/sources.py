@@ -68,7 +68,7 @@ class Source:
         Raises SignatureRejected (401) when it is not genuine, RequestRefused (422) when it has no
         usable id and (400) when a header that decides occurs twice.
         """
-        if self.handshake is not None and (reply := self.greet(request)):
+        if reply := self.greet(request):
             return reply
         if not self.unsigned:
             verify(self.scheme, self.keys, request, now)

@@ -152,6 +152,18 @@ def test_x_has_the_digest_of_its_token() -> None:
     assert json.loads(reply.body)["response_token"].startswith("sha256=")
 
 
+@pytest.mark.parametrize("token", ["", "%7B%22id%22%3A1%7D", "a%20b", "a%22", "x" * 201])
+def test_nobody_has_us_sign_what_could_be_an_event_of_x(token: str) -> None:
+    assert source("x-twitter").greet(request(query=f"crc_token={token}", method="GET")) is None
+
+
+def test_a_source_without_a_secret_signs_nothing() -> None:
+    asked = request(query="crc_token=abc", method="GET")
+    assert make_source("x", preset="x-twitter", unsigned=True).greet(asked) is None
+    told = request({"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}})
+    assert isinstance(make_source("z", preset="zoom", unsigned=True).admit(told, NOW), list)
+
+
 @pytest.mark.parametrize("preset", ["trello", "mandrill", "intercom"])
 def test_a_head_says_that_somebody_is_here_and_a_post_has_to_be_signed(preset: str) -> None:
     assert source(preset).greet(request(method="HEAD")) == Reply()

@@ -52,14 +52,14 @@ def described(preset: Preset) -> dict[str, Any]:
 
 def _show_all(presets: list[Preset]) -> None:
     table = Table(box=None, header_style="bold")
-    for title in ("name", "sender", "scheme", "id"):
-        table.add_column(title, overflow="fold")
+    table.add_column("name", no_wrap=True, min_width=max(len(preset.name) for preset in presets))
+    table.add_column("sender", no_wrap=True, min_width=18, max_width=18)
+    table.add_column("how it proves itself", no_wrap=True)
     for preset in sorted(presets, key=lambda it: it.name):
-        summary = preset.scheme().summary.replace("`", "")
-        table.add_row(preset.name, preset.title, summary, " + ".join(preset.ids))
+        table.add_row(preset.name, preset.title, preset.scheme().summary.replace("`", ""))
     console = Console()
     console.print(table)
-    console.print(f"\n{len(presets)} senders. One of them: onceward sources stripe")
+    console.print(f"\n{len(presets)} presets. All that is known of one: onceward sources stripe")
 
 
 def _show(preset: Preset) -> None:

@@ -39,8 +39,6 @@ class Preset:
     """Headers worth keeping with the payload, beyond content-type and user-agent."""
     resends_for_hours: float | None = None
     """How long the sender tries again by itself; None where it does not say."""
-    checked_with: str | None = None
-    """The sender's own library, or another's, with which this entry was compared."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
     split: Split | None = field(init=False, repr=False, compare=False)

@@ -28,7 +28,6 @@ PRESETS: Final = (
         type="json:type",
         reference="json:data.object.id|json:related_object.id",
         resends_for_hours=72,
-        checked_with="stripe",
     ),
     Preset(
         name="square",

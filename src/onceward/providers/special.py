@@ -265,11 +265,10 @@ _MERCADO_PAGO: Final = Signature(
 
 
 @dataclass(frozen=True, slots=True)
-class NamedHeaders(_OwnScheme):
-    """Headers are signed that the request names itself (Hook0, Contentful)."""
+class _NamedHeaders(_OwnScheme):
+    """Headers are signed that the request names itself."""
 
     signature: Signature
-    kind: Literal["hook0", "contentful"]
 
     @property
     def at(self) -> str:
@@ -280,11 +279,6 @@ class NamedHeaders(_OwnScheme):
     def tolerance_seconds(self) -> int | None:
         """A time is signed."""
         return self.signature.tolerance_seconds
-
-    @property
-    def needs_url(self) -> bool:
-        """Contentful signs the path."""
-        return self.kind == "contentful"
 
     @property
     def summary(self) -> str:
@@ -302,26 +296,42 @@ class NamedHeaders(_OwnScheme):
         return at
 
     def _content(self, request: Request, timestamp: bytes) -> bytes:
-        if self.kind == "hook0":
-            names = self._listed(request)
-            values = _values(request, names.split(b" "))
-            return b".".join([timestamp, names, *values, request.body])
-        names = _header(request, "x-contentful-signed-headers")
-        ordered = sorted([name.strip().lower() for name in names.split(b",")])
-        if b"x-contentful-timestamp" not in ordered:
-            raise SignatureRejected("the timestamp is not signed")
-        values = _values(request, ordered)
-        pairs = [b"%b:%b" % pair for pair in zip(ordered, values, strict=True)]
-        target = request.target.encode(errors="surrogatepass")
-        return b"\n".join([request.method.encode(), target, b";".join(pairs), request.body])
+        raise NotImplementedError
 
-    @staticmethod
-    def _listed(request: Request) -> bytes:
+
+class Hook0(_NamedHeaders):
+    """A time, the names of some headers, their values, and the body."""
+
+    __slots__ = ()
+
+    def _content(self, request: Request, timestamp: bytes) -> bytes:
         items = _header(request, "X-Hook0-Signature").split(b",")
         listed = [item[2:] for item in items if item.startswith(b"h=")]
         if len(listed) != 1:
             raise SignatureRejected("one list of signed headers is needed")
-        return listed[0]
+        values = _values(request, listed[0].split(b" "))
+        return b".".join([timestamp, listed[0], *values, request.body])
+
+
+class Contentful(_NamedHeaders):
+    """The method, the path, some headers by their names, and the body."""
+
+    __slots__ = ()
+
+    @property
+    def needs_url(self) -> bool:
+        """The path is signed."""
+        return True
+
+    def _content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - a header
+        listed = _header(request, "x-contentful-signed-headers").split(b",")
+        names = sorted([name.strip().lower() for name in listed])
+        if b"x-contentful-timestamp" not in names:
+            raise SignatureRejected("the timestamp is not signed")
+        values = zip(names, _values(request, names), strict=True)
+        target = request.target.encode(errors="surrogatepass")
+        headers = b";".join([b"%b:%b" % pair for pair in values])
+        return b"\n".join([request.method.encode(), target, headers, request.body])
 
 
 def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:
@@ -333,24 +343,22 @@ def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:
     return [value for value in values if value is not None]
 
 
-HOOK0: Final = NamedHeaders(
+HOOK0: Final = Hook0(
     Signature(
         at="header:X-Hook0-Signature",
         separator=",",
         prefix="v1=",
         timestamp="list:t=",
         tolerance_seconds=300,
-    ),
-    "hook0",
+    )
 )
-CONTENTFUL: Final = NamedHeaders(
+CONTENTFUL: Final = Contentful(
     Signature(
         at="header:x-contentful-signature",
         timestamp="header:x-contentful-timestamp",
         time_format="milliseconds",
         tolerance_seconds=30,
-    ),
-    "contentful",
+    )
 )
 SINCH: Final = Signature(
     at="header:Authorization",

@@ -20,8 +20,7 @@ class Recent:
 
     def has(self, arrival: Arrival) -> bool:
         """Whether this event is in the ledger, with this body."""
-        key = arrival.source, arrival.event_id
-        return (self._hashes.get(key) or self._older.get(key)) == arrival.body_sha256
+        return self._hash((arrival.source, arrival.event_id)) == arrival.body_sha256
 
     def repeated(self, arrivals: Sequence[Arrival]) -> list[int]:
         """The places of those with the body of one before: in the ledger, or among these."""
@@ -29,11 +28,13 @@ class Recent:
         among: dict[tuple[str, str], bytes] = {}
         for place, arrival in enumerate(arrivals):
             key = arrival.source, arrival.event_id
-            first = self._hashes.get(key) or self._older.get(key)
-            first = first or among.setdefault(key, arrival.body_sha256)
+            first = self._hash(key) or among.setdefault(key, arrival.body_sha256)
             if first is not arrival.body_sha256 and first == arrival.body_sha256:
                 found.append(place)
         return found
+
+    def _hash(self, key: tuple[str, str]) -> bytes | None:
+        return self._hashes.get(key) or self._older.get(key)
 
     def note(self, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> None:
         """These are in the ledger now; those that are in conflict with it under another body."""

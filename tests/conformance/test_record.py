@@ -250,6 +250,8 @@ async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
 
 async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url: str) -> None:
     ids = [f"hot_{number}" for number in range(20)]
+    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    so_far = Direct(postgres_url).value(deadlocks)  # of tests that had this database before
     async with opened(postgres_url) as one, opened(postgres_url) as other:
         await record(one, *map(arrival, ids))
 
@@ -261,5 +263,4 @@ async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url:
         began = time.monotonic()
         await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
         assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "each deadlock takes a second"
-    deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    assert Direct(postgres_url).value(deadlocks) == 0
+    assert Direct(postgres_url).value(deadlocks) == so_far

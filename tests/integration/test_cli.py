@@ -238,7 +238,8 @@ def test_the_command_line_wins_over_code_and_code_over_the_environment(folder: P
 def test_a_database_that_cannot_be_used_is_refused_without_its_password(
     folder: Path, url: str, message: str
 ) -> None:
-    said = refused("serve", "app.py", "--database", url.format(password="hunter2"), cwd=folder)
+    address = url.format(password="hunter2")
+    said = refused("serve", "app.py", "--port", "0", "--database", address, cwd=folder)
     assert message in said
     assert "hunter2" not in said
 
@@ -247,7 +248,7 @@ def test_a_wrong_password_is_said_and_not_shown(folder: Path, bare_postgres_url:
     with psycopg.connect(bare_postgres_url, autocommit=True) as connection:
         connection.execute("DROP ROLE IF EXISTS nobody_in_particular")
     url = bare_postgres_url.replace("postgres@", "nobody_in_particular:hunter2@")
-    said = refused("serve", "app.py", "--database", url, cwd=folder)
+    said = refused("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
     assert "nobody_in_particular" in said
     assert "hunter2" not in said
 
@@ -317,7 +318,7 @@ def test_a_schema_that_is_behind_is_refused_where_nobody_may_migrate(
 def test_weak_durability_is_refused_by_name(folder: Path) -> None:
     for weak in ("normal", "off"):
         url = f"sqlite:///weak.db?synchronous={weak}"
-        said = refused("serve", "app.py", "--database", url, cwd=folder)
+        said = refused("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
         assert "SQLite runs with synchronous = " in said
         assert "--allow-weak-durability" in said
         with started(

@@ -26,12 +26,16 @@ BANDS = (
     (
         *(
             "request",
+            "draft",
             "schemes",
             "identify",
             "split",
             "handshake",
             "providers",
             "sources",
+            "verify",
+            "sign",
+            "example",
             "payload",
         ),
         *("retry", "settle", "redact", "settings", "sqltext"),

@@ -14,9 +14,11 @@ from onceward.inbox import Inbox
 from onceward.model import Event
 from onceward.providers import Preset
 from onceward.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
-from onceward.sources import Verified
-from onceward.sources import verify_request as verify
+from onceward.sign import Signed
+from onceward.sign import sign_request as sign
 from onceward.transaction import Transaction
+from onceward.verify import Verified
+from onceward.verify import verify_request as verify
 from onceward.version import __version__
 
 __all__ = [
@@ -36,11 +38,13 @@ __all__ = [
     "RetryLater",
     "Signature",
     "SignatureRejected",
+    "Signed",
     "SyncEffects",
     "SyncTransaction",
     "Token",
     "Transaction",
     "Verified",
     "__version__",
+    "sign",
     "verify",
 ]

@@ -26,6 +26,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 
 
 class OncewardError(Exception):
@@ -53,11 +54,27 @@ class RequestRefused(OncewardError):
         super().__init__(message)
 
 
-class SignatureRejected(RequestRefused):
-    """A request did not verify. `check` names what failed; the sender is told no more than 401."""
+class Step(StrEnum):
+    """What is checked of a proof, in this order as far as a scheme has it."""
 
-    def __init__(self, check: str) -> None:
+    FOUND = "found"
+    """It is where it belongs."""
+    READ = "read"
+    """It is written as it should be."""
+    TIME = "time"
+    """Its time is near enough."""
+    MADE = "made"
+    """It was made with one of the secrets."""
+    MEANT = "meant"
+    """It is for this request."""
+
+
+class SignatureRejected(RequestRefused):
+    """A request did not verify. `check` says what failed; the sender is told no more than 401."""
+
+    def __init__(self, check: str, step: Step) -> None:
         self.check = check
+        self.step = step
         super().__init__(401, "signature_rejected", "The signature was not accepted.")
 
 

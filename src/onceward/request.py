@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
@@ -20,6 +20,12 @@ import msgspec
 from onceward.errors import ConfigurationError, RequestRefused
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
+_BOUNDARY: Final = re.compile(
+    rb'multipart/form-data\s*;.*?\bboundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE
+)
+_FIELD_NAME: Final = re.compile(
+    rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
+)
 FIELDS_READ: Final = 1_000
 
 
@@ -64,7 +70,7 @@ class Request:
         self.url = url
 
     @cached_property
-    def _parts(self) -> SplitResult:
+    def _split_url(self) -> SplitResult:
         try:
             return urlsplit(self.url)
         except ValueError:  # the Host header was no host
@@ -73,18 +79,22 @@ class Request:
     @cached_property
     def target(self) -> str:
         """The path of the URL, with its query."""
-        parts = self._parts
+        parts = self._split_url
         return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
 
     @cached_property
     def query(self) -> list[tuple[str, str]]:
         """The parameters of the URL."""
-        return _fields(self._parts.query)
+        return _fields(self._split_url.query)
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
-        """The fields of a body that is a form."""
-        return _fields(self.body.decode("latin-1"))
+        """The fields of a body that is a form, in either of the two ways to write one."""
+        kind = self.headers.joined(b"content-type") or b""
+        boundary = _BOUNDARY.match(kind)
+        if boundary is None:
+            return _fields(self.body.decode("latin-1"))
+        return list(_parts(self.body, (boundary[1] or boundary[2])))
 
     @cached_property
     def document(self) -> Any:
@@ -93,6 +103,16 @@ class Request:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
+
+
+def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
+    """The fields of a form in parts, without the files."""
+    for part in body.split(b"--" + boundary, FIELDS_READ)[1:]:
+        head, blank, value = part.partition(b"\r\n\r\n")
+        name = _FIELD_NAME.search(head)
+        if blank and name is not None and b"filename=" not in head:
+            text = value.removesuffix(b"\r\n").decode(errors="surrogateescape")
+            yield name[1].decode(errors="surrogateescape"), text
 
 
 def _fields(text: str) -> list[tuple[str, str]]:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import msgspec
 
-from onceward.clock import SystemClock
-from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
+from onceward.errors import ConfigurationError
 from onceward.handshake import Handshake, Known, Reply
 from onceward.identify import Locators, identify, make_locators
 from onceward.model import INGEST_SOURCE, Identity
 from onceward.providers import BY_HAND, PRESETS, Preset, find_preset
 from onceward.request import Headers, Request, header_key, is_header_name
 from onceward.schemes import Jwt, Key, Scheme, Signature, verify
-from onceward.split import Split
+from onceward.split import Packing
 
 SHORTEST_SECRET_BYTES: Final = 8
 ALWAYS_KEPT: Final = ("content-type", "user-agent")
@@ -51,7 +49,7 @@ class Source:
     url: str | None = None
     """The public URL that the sender signs, where it is known."""
     needs_url: bool = False
-    split: Split | None = None
+    packing: Packing = field(default_factory=Packing)
     handshake: Handshake | None = None
     verify_token: bytes | None = field(default=None, repr=False)
     accepted: int | Reply = 202
@@ -74,7 +72,7 @@ class Source:
             verify(self.scheme, self.keys, request, now)
         if self.handshake is not None and (reply := self.handshake.after(request, self._known)):
             return reply
-        return _events_of(self.locators, self.split, request)
+        return events_of(self.locators, self.packing, request)
 
     @property
     def _known(self) -> Known:
@@ -90,11 +88,9 @@ class Source:
         return _encode(found)
 
 
-def _events_of(locators: Locators, split: Split | None, request: Request) -> list[Admitted]:
-    if split is None:
-        return [(identify(locators, request), request.body)]
-    parts = [Request(request.headers, body) for body in split.bodies(request.body)]
-    return [(identify(locators, part), part.body) for part in parts]
+def events_of(locators: Locators, packing: Packing, request: Request) -> list[Admitted]:
+    """The events of a genuine request. Raises RequestRefused (422) where one has no usable id."""
+    return [(identify(locators, part), part.body) for part in packing.parts(request)]
 
 
 def make_source(
@@ -120,8 +116,8 @@ def make_source(
     """
     checks = _Checks(name)
     checks.attempt(_check_name, name)
-    base = checks.attempt(_preset, name, preset) or PRESETS[BY_HAND]
-    chosen = checks.attempt(_chosen, base, scheme)
+    base = checks.attempt(preset_of, name, preset) or PRESETS[BY_HAND]
+    chosen = checks.attempt(scheme_of, base, scheme)
     final = None
     if chosen is not None:
         final = checks.attempt(
@@ -150,7 +146,7 @@ def make_source(
         tuple(_bytes(secret) for secret in secrets),
         url,
         final.needs_url or base.handshake is not None,
-        base.split,
+        base.packing,
         base.handshake,
         None if verify_token is None else verify_token.encode(),
         base.accepted,
@@ -159,85 +155,6 @@ def make_source(
 
 def _several(places: str | Sequence[str]) -> tuple[str, ...]:
     return (places,) if isinstance(places, str) else tuple(places)
-
-
-@dataclass(frozen=True, slots=True)
-class Verified:
-    """What a genuine request is about, as far as it says.
-
-    `time` is the one that was signed. `events` has each event; `id`, `type` and `reference` are
-    those of the only one.
-    """
-
-    id: str | None
-    type: str
-    reference: str | None
-    time: datetime | None
-    events: tuple[Identity, ...]
-
-
-def verify_request(
-    preset: str | Preset,
-    *,
-    secret: str | bytes | Sequence[str | bytes],
-    headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]],
-    body: bytes,
-    url: str = "",
-    method: str = "POST",
-    now: float | None = None,
-    scheme: str | Scheme | None = None,
-) -> Verified:
-    """Say what a request is about that was made with one of the secrets, as a source would.
-
-    `headers` is a mapping, or the pairs as ASGI gives them; `url` is the public one, for senders
-    that sign it; `now` is in seconds since 1970, and the clock's time where it is left out. Raises
-    SignatureRejected, and ConfigurationError for a preset, a scheme or a secret that cannot be one.
-    """
-    base = _preset("", preset)
-    chosen = _chosen(base, scheme)
-    secrets = [secret] if isinstance(secret, str | bytes) else secret
-    keys = [key for one in secrets for key in chosen.keys(one)]
-    request = Request(_as_headers(headers), body, method=method, url=url)
-    try:
-        time = verify(chosen, keys, request, SystemClock().now() if now is None else now)
-    except SignatureRejected:
-        raise
-    except RequestRefused as refused:
-        raise SignatureRejected(refused.message) from None
-    events = _identities(base, request)
-    if len(events) != 1:
-        return Verified(None, "", None, _when(time), events)
-    (only,) = events
-    return Verified(only.event_id, only.type, only.reference, _when(time), events)
-
-
-def _when(time: float | None) -> datetime | None:
-    try:
-        return None if time is None else datetime.fromtimestamp(time, UTC)
-    except (ValueError, OverflowError, OSError):  # no calendar goes as far
-        return None
-
-
-def _identities(base: Preset, request: Request) -> tuple[Identity, ...]:
-    try:
-        admitted = _events_of(base.locators, base.split, request)
-    except RequestRefused:
-        return ()
-    return tuple(identity for identity, _ in admitted)
-
-
-def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
-    if isinstance(given, Mapping):
-        return Headers([(_sent(name.lower()), _sent(value)) for name, value in given.items()])
-    return Headers((name.lower(), value) for name, value in given)
-
-
-def _sent(text: str) -> bytes:
-    """A header's text as it was sent: servers read one byte for each character."""
-    try:
-        return text.encode("latin-1")
-    except UnicodeEncodeError:
-        return text.encode(errors="surrogatepass")
 
 
 class _Checks:
@@ -264,7 +181,8 @@ def _check_name(name: str) -> None:
         raise ConfigurationError("the name is reserved for POST /events/ingest")
 
 
-def _preset(name: str, preset: str | Preset | None) -> Preset:
+def preset_of(name: str, preset: str | Preset | None) -> Preset:
+    """The preset that is given, or named, or that a source's own name means."""
     if isinstance(preset, Preset):
         return preset
     if preset is None:
@@ -272,7 +190,8 @@ def _preset(name: str, preset: str | Preset | None) -> Preset:
     return find_preset(preset)
 
 
-def _chosen(base: Preset, scheme: str | Scheme | None) -> Scheme:
+def scheme_of(base: Preset, scheme: str | Scheme | None) -> Scheme:
+    """The scheme that is given, or one of the preset's. Raises ConfigurationError."""
     return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
 
 

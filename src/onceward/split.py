@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgspec
 
 from onceward.errors import ConfigurationError
+from onceward.request import Place, Request
 
 EVENTS_MOST: Final = 5_000
 _STEP: Final = re.compile(r"([^.\[\]]+)|(\[\])")
@@ -47,6 +48,34 @@ class Split:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
             return [body]
         return [bytes(value) for value in values] if len(values) <= EVENTS_MOST else [body]
+
+    def values(self, document: Any) -> list[Any]:
+        """The events of a decoded body. Raises ConfigurationError where it is not as expected."""
+        values = [document]
+        try:
+            for step in self._steps:
+                values = [it for one in values for it in (one if step is None else [one[step]])]
+        except (TypeError, KeyError):
+            raise ConfigurationError(f"the body has no events at {self.text}") from None
+        return values
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """How events are packed into a request: in a field of a form, several together, or neither."""
+
+    within: Place | None = None
+    split: Split | None = None
+
+    def parts(self, request: Request) -> list[Request]:
+        """A request for each event, with the same headers and its own bytes."""
+        if self.within is None and self.split is None:
+            return [request]
+        body = request.body if self.within is None else self.within.bytes_of(request)
+        if body is None:  # not as expected: it stays whole
+            return [request]
+        bodies = [body] if self.split is None else self.split.bodies(body)
+        return [Request(request.headers, part, url=request.url) for part in bodies]
 
 
 def _inner(value: msgspec.Raw, step: str | None) -> list[Any]:

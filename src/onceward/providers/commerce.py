@@ -6,6 +6,7 @@ from typing import Final
 
 from onceward import handshake
 from onceward.providers.interface import Preset
+from onceward.providers.peculiar.dropbox_sign import DropboxSign
 from onceward.schemes import Hmac, Signature, Token
 from onceward.schemes.algorithms import as_decomposed_text
 
@@ -149,6 +150,22 @@ PRESETS: Final = (
         id=("json:event", "json:data.envelopeId", "json:generatedDateTime"),
         type="json:event",
         reference="json:data.envelopeId",
+    ),
+    Preset(
+        name="dropbox-sign",
+        title="Dropbox Sign",
+        schemes=DropboxSign(),
+        within="form:json",
+        id=(
+            "json:event.event_type",
+            "json:event.event_time",
+            "json:event.event_hash",
+            "json:signature_request.signature_request_id",
+        ),
+        type="json:event.event_type",
+        reference="json:signature_request.signature_request_id",
+        accepted=handshake.Reply(200, b"Hello API Event Received"),
+        note="The secret is the key of the API. The time and the type are signed, nothing else.",
     ),
     Preset(
         name="box",

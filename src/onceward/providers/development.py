@@ -6,7 +6,9 @@ from typing import Final
 
 from onceward import handshake
 from onceward.providers.interface import Preset
-from onceward.providers.special import CONTENTFUL, HOOK0, ClientState, Sns
+from onceward.providers.peculiar.graph import ClientState
+from onceward.providers.peculiar.named_headers import CONTENTFUL, HOOK0
+from onceward.providers.peculiar.sns import Sns
 from onceward.schemes import Hmac, Jwt, Signature, Token
 
 PRESETS: Final = (
@@ -239,6 +241,25 @@ PRESETS: Final = (
         reference="json:subject",
         handshake=handshake.EVENT_GRID,
         note="The secret is the value of code in the URL that Event Grid is given.",
+    ),
+    Preset(
+        name="google-pubsub",
+        title="Google Cloud Pub/Sub",
+        schemes={
+            "token": Token(at="query:token"),
+            "oidc": Jwt(
+                at="header:Authorization",
+                algorithm="RS256",
+                prefix="Bearer ",
+                issuer="https://accounts.google.com",
+                audience_is_url=True,
+            ),
+        },
+        id="json:message.messageId|json:message.message_id",
+        type="json:message.attributes.type|json:message.attributes.eventType",
+        reference="json:subscription",
+        note="token is one in the URL of the subscription, oidc takes Google's public keys, which "
+        "change, in PEM; neither proves anything about the body.",
     ),
     Preset(
         name="cloudevents",

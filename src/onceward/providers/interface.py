@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from onceward.errors import ConfigurationError
 from onceward.handshake import Handshake, Reply
 from onceward.identify import Locators, make_locators
-from onceward.request import header_key
+from onceward.request import header_key, parse_place
 from onceward.schemes import Scheme
-from onceward.split import Split
+from onceward.split import Packing, Split
 
 DEFAULT = "default"
 
@@ -30,6 +30,8 @@ class Preset:
     id: str | tuple[str, ...]
     type: str | tuple[str, ...] = ()
     reference: str | None = None
+    within: str | None = None
+    """The field of a form that holds the event, or the events, as JSON."""
     events: str | None = None
     """Where the events are, if a request holds several: all places are then those of one event."""
     handshake: Handshake | None = None
@@ -41,13 +43,16 @@ class Preset:
     """How long the sender tries again by itself; None where it does not say."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
-    split: Split | None = field(init=False, repr=False, compare=False)
+    packing: Packing = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.named_schemes:
             raise ConfigurationError(f"the preset {self.name!r} has no scheme")
-        split = None if self.events is None else Split(self.events)
-        object.__setattr__(self, "split", split)
+        packing = Packing(
+            None if self.within is None else parse_place(self.within),
+            None if self.events is None else Split(self.events),
+        )
+        object.__setattr__(self, "packing", packing)
         for name in self.keep_headers:
             header_key(name)
         object.__setattr__(self, "locators", self._located())

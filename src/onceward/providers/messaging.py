@@ -7,7 +7,8 @@ from typing import Final
 from onceward import handshake
 from onceward.handshake import Reply
 from onceward.providers.interface import Preset
-from onceward.providers.special import SINCH, UrlAndForm
+from onceward.providers.peculiar.sinch import SINCH
+from onceward.providers.peculiar.twilio import UrlAndForm
 from onceward.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
 
 PRESETS: Final = (
@@ -114,9 +115,12 @@ PRESETS: Final = (
         name="mandrill",
         title="Mandrill",
         schemes=UrlAndForm(at="header:X-Mandrill-Signature"),
-        id="body:sha256",
+        within="form:mandrill_events",
+        events="json:[]",
+        id=("json:event", "json:_id", "json:ts"),
+        type="json:event",
+        reference="json:_id",
         handshake=handshake.HEAD,
-        note="A request holds several events and is recorded as one.",
     ),
     Preset(
         name="sinch",

@@ -6,7 +6,10 @@ from typing import Final
 
 from onceward.handshake import Reply
 from onceward.providers.interface import Preset
-from onceward.providers.special import AdyenItems, MercadoPago
+from onceward.providers.peculiar.adyen import AdyenItems
+from onceward.providers.peculiar.braintree import CHALLENGE, Braintree
+from onceward.providers.peculiar.mercadopago import MercadoPago
+from onceward.providers.peculiar.paypal import PayPal
 from onceward.schemes import Hmac, Jwt, Signature, Token
 from onceward.schemes.algorithms import as_hex
 
@@ -221,6 +224,25 @@ PRESETS: Final = (
         reference="json:data.id",
         accepted=200,
         note="The body is not signed: fetch the payment from the API before you trust it.",
+    ),
+    Preset(
+        name="paypal",
+        title="PayPal",
+        schemes=PayPal(),
+        id="json:id",
+        type="json:event_type",
+        reference="json:resource.id",
+        resends_for_hours=72,
+        note="The secret is WEBHOOK_ID:certificate: the webhook's id, a colon, and the certificate "
+        "at PAYPAL-CERT-URL, in PEM. A checksum of the body is signed, not the body.",
+    ),
+    Preset(
+        name="braintree",
+        title="Braintree",
+        schemes=Braintree(),
+        id=BODY_HASH,
+        handshake=CHALLENGE,
+        note="The secret is public_key:private_key. What happened is in the XML in bt_payload.",
     ),
     Preset(
         name="onfido",

@@ -20,6 +20,10 @@ from onceward.schemes.interface import Key
 PUBLIC_KEY_MARKS: Final = (b"-----BEGIN", b"whpk_")
 
 
+Signer = Callable[[bytes], bytes]
+"""Makes the signature over a content."""
+
+
 class Algorithm(Protocol):
     """Makes keys of one kind."""
 
@@ -29,6 +33,9 @@ class Algorithm(Protocol):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
+
+    def signer(self, secret: str | bytes) -> Signer:
+        """What signs with the sender's secret, or private key. Raises ConfigurationError."""
 
 
 # How a secret is written. Each answers with the keys that it may stand for.
@@ -90,11 +97,14 @@ class _HmacKey:
         self._inner = hashlib.new(digest, bytes([byte ^ 0x36 for byte in padded]))
         self._outer = hashlib.new(digest, bytes([byte ^ 0x5C for byte in padded]))
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+    def sign(self, content: bytes) -> bytes:
         inner, outer = self._inner.copy(), self._outer.copy()
         inner.update(content)
         outer.update(inner.digest())
-        expected = outer.digest()
+        return outer.digest()
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+        expected = self.sign(content)
         for signature in signatures:  # noqa: SIM110 - any() takes a fifth of the whole
             if hmac.compare_digest(expected, signature):
                 return True
@@ -116,6 +126,10 @@ class Hmac:
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         return tuple(_HmacKey(key, self.digest) for key in self._decoded(secret))
+
+    def signer(self, secret: str | bytes) -> Signer:
+        """What signs with the secret. Raises ConfigurationError."""
+        return _HmacKey(self._decoded(secret)[0], self.digest).sign
 
     def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
         text = secret_bytes(secret)
@@ -147,6 +161,8 @@ class Asymmetric:
     name: str
     check: str
     """The function of `public_keys` that makes a check of a configured key."""
+    sign: str
+    """The function of `private_keys` that makes a signer of a private one."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The key that is configured. Raises ConfigurationError."""
@@ -155,8 +171,15 @@ class Asymmetric:
         check = getattr(public_keys, self.check)
         return (public_keys.PublicKey(check(secret_bytes(secret))),)
 
+    def signer(self, secret: str | bytes) -> Signer:
+        """What signs with a private key. Raises ConfigurationError."""
+        from onceward.schemes import private_keys  # noqa: PLC0415 - only who sends needs it
 
-ED25519: Final = Asymmetric("Ed25519", "ed25519_check")
-ECDSA_P256: Final = Asymmetric("ECDSA on P-256", "p256_check")
-RSA_SHA1: Final = Asymmetric("RSA with SHA-1", "rsa_sha1_check")
-RSA_SHA256: Final = Asymmetric("RSA with SHA-256", "rsa_sha256_check")
+        signer: Signer = getattr(private_keys, self.sign)(secret_bytes(secret))
+        return signer
+
+
+ED25519: Final = Asymmetric("Ed25519", "ed25519_check", "ed25519_signer")
+ECDSA_P256: Final = Asymmetric("ECDSA on P-256", "p256_check", "p256_signer")
+RSA_SHA1: Final = Asymmetric("RSA with SHA-1", "rsa_sha1_check", "rsa_sha1_signer")
+RSA_SHA256: Final = Asymmetric("RSA with SHA-256", "rsa_sha256_check", "rsa_sha256_signer")

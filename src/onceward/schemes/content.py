@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from onceward.errors import ConfigurationError, SignatureRejected
+from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.request import Place, Request, bytes_at, parse_places
 
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
@@ -87,5 +87,5 @@ def _read(name: str) -> Read:
 def _at(places: tuple[Place, ...], request: Request, _: bytes) -> bytes:
     found = bytes_at(places, request)
     if found is None:
-        raise SignatureRejected(f"no {places[0]}, which is signed")
+        raise SignatureRejected(f"no {places[0]}, which is signed", Step.FOUND)
     return found

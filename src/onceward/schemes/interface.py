@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from onceward.errors import SignatureRejected
+from onceward.draft import Draft
+from onceward.errors import SignatureRejected, Step
 from onceward.request import Request
 
 SIGNATURES_TRIED = 10
@@ -41,8 +42,18 @@ class Scheme(Protocol):
     def summary(self) -> str:
         """What it is, in a line for people."""
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Put into a draft what its sender would. Raises ConfigurationError.
+
+        The secret is the one that both sides have, or the sender's private key.
+        """
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time of a genuine request, where it has one; raises SignatureRejected."""
@@ -62,4 +73,4 @@ def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[byte
     for key in keys:
         if key.made(content, signatures):
             return
-    raise SignatureRejected(f"no signature matched any of {len(keys)} secrets")
+    raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)

@@ -12,13 +12,16 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from onceward.errors import SignatureRejected
+from onceward.draft import Draft
+from onceward.errors import SignatureRejected, Step
 from onceward.request import Place, Request, bytes_at, parse_places
 from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.schemes.interface import Key, require_match
 
 TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
+VALID_SECONDS: Final = 300
+"""How long a token is valid that is signed here."""
 FARTHEST_SECONDS: Final = 10**12
 _ES256_BYTES: Final = 64
 
@@ -45,6 +48,8 @@ class Jwt:
     url_claim: str | None = None
     """The claim with the SHA-256 of the URL, in hexadecimal digits."""
     issuer: str | None = None
+    audience_is_url: bool = False
+    """Whether the token is for the URL that it is sent to."""
     tolerance_seconds: int | None = None
     """How old `iat` may be, where it is checked."""
     _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
@@ -55,7 +60,7 @@ class Jwt:
     @property
     def needs_url(self) -> bool:
         """Whether the token names the URL."""
-        return self.url_claim is not None
+        return self.url_claim is not None or self.audience_is_url
 
     @property
     def covers_body(self) -> bool:
@@ -65,57 +70,86 @@ class Jwt:
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""
-        return f"JWT by {self.algorithm} with the body's hash, in {self._places[0]}"
+        named = "the body's hash" if self.covers_body else "an audience"
+        return f"JWT by {self.algorithm} with {named}, in {self._places[0]}"
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.READ, Step.MADE, Step.TIME, Step.MEANT)
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         return _ALGORITHMS[self.algorithm].keys(secret)
 
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Send a token along that names this body, and this URL. Raises ConfigurationError."""
+        head = {"alg": self.algorithm, "typ": "JWT"}
+        claims: dict[str, Any] = {"iat": int(now), "nbf": int(now), "exp": int(now) + VALID_SECONDS}
+        if self.issuer is not None:
+            claims["iss"] = self.issuer
+        if self.audience_is_url:
+            claims["aud"] = draft.url
+        if self.body_claim is not None:
+            claims[self.body_claim] = self._body_hash(draft.body)
+        if self.url_claim is not None:
+            claims[self.url_claim] = _url_hash(draft.url)
+        content = b".".join([_encoded(msgspec.json.encode(part)) for part in (head, claims)])
+        signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
+        if self.algorithm == "ES256":
+            signature = _plain_numbers(signature)
+        token = content + b"." + _encoded(signature)
+        draft.put(self._places[0], self.prefix + token.decode())
+
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """When the token was issued; raises SignatureRejected unless it is for this request."""
         claims = self._claims(keys, self._token(request))
-        if self.issuer is not None and claims.get("iss") != self.issuer:
-            raise SignatureRejected("the token was issued by somebody else")
         issued = _check_times(claims, now, self.tolerance_seconds)
+        if self.issuer is not None and claims.get("iss") != self.issuer:
+            raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
+        if self.audience_is_url:
+            _compare(claims.get("aud"), request.url, "audience")
         if self.body_claim is not None:
-            self._check_hash(claims.get(self.body_claim), request.body, "body")
+            _compare(claims.get(self.body_claim), self._body_hash(request.body), "body")
         if self.url_claim is not None:
-            url = request.url.encode(errors="surrogatepass")
-            _compare(claims.get(self.url_claim), hashlib.sha256(url).hexdigest(), "URL")
+            _compare(claims.get(self.url_claim), _url_hash(request.url), "URL")
         return issued
 
     def _token(self, request: Request) -> bytes:
         header = bytes_at(self._places, request)
         if header is None:
-            raise SignatureRejected(f"no {self._places[0]}")
+            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
         prefix = self.prefix.encode()
         if header[: len(prefix)].lower() != prefix.lower():
-            raise SignatureRejected(f"no {self.prefix}<token> in the {self._places[0]}")
+            raise SignatureRejected(f"no {self.prefix}<token> in the {self._places[0]}", Step.FOUND)
         if len(header) > TOKEN_BYTES:
-            raise SignatureRejected("the token is too long")
+            raise SignatureRejected("the token is too long", Step.READ)
         return header[len(prefix) :]
 
     def _claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
         content, _, last = token.rpartition(b".")
         head = _object(content.partition(b".")[0])
         if head.get("alg") != self.algorithm or "crit" in head:
-            raise SignatureRejected(f"the token is not signed by {self.algorithm}")
+            raise SignatureRejected(f"the token is not signed by {self.algorithm}", Step.READ)
         signature = _decoded(last)
         if self.algorithm == "ES256":
             signature = _der(signature)
         require_match(keys, content, (signature,))
         return _object(content.partition(b".")[2])
 
-    def _check_hash(self, claim: object, content: bytes, what: str) -> None:
-        digest = hashlib.sha256(content).digest()
-        is_hex = self.body_encoding == "hex"
-        _compare(claim, digest.hex() if is_hex else base64.b64encode(digest).decode(), what)
+    def _body_hash(self, body: bytes) -> str:
+        digest = hashlib.sha256(body).digest()
+        return digest.hex() if self.body_encoding == "hex" else base64.b64encode(digest).decode()
+
+
+def _url_hash(url: str) -> str:
+    return hashlib.sha256(url.encode(errors="surrogatepass")).hexdigest()
 
 
 def _compare(claim: object, expected: str, what: str) -> None:
     sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
-    if not hmac.compare_digest(sent, expected.encode()):
-        raise SignatureRejected(f"the token is for another {what}")
+    if not hmac.compare_digest(sent, expected.encode(errors="surrogatepass")):
+        raise SignatureRejected(f"the token is for another {what}", Step.MEANT)
 
 
 def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
@@ -123,16 +157,17 @@ def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | No
     times = {name: _time(claims, name) for name in ("exp", "nbf", "iat")}
     expires, begins, issued = times["exp"], times["nbf"], times["iat"]
     if expires is not None and not now < expires + LEEWAY_SECONDS:
-        raise SignatureRejected("the token has expired")
+        raise SignatureRejected("the token has expired", Step.TIME)
     if begins is not None and not now > begins - LEEWAY_SECONDS:
-        raise SignatureRejected("the token is not valid yet")
+        raise SignatureRejected("the token is not valid yet", Step.TIME)
     if tolerance_seconds is not None:
         if issued is None:
-            raise SignatureRejected("the token does not say when it was issued")
+            raise SignatureRejected("the token does not say when it was issued", Step.TIME)
         if not abs(now - issued) <= tolerance_seconds:
             raise SignatureRejected(
                 f"the token was issued {abs(now - issued):.12g} s off, "
-                f"tolerance {tolerance_seconds} s"
+                f"tolerance {tolerance_seconds} s",
+                Step.TIME,
             )
     return issued
 
@@ -143,7 +178,7 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or abs(value) > FARTHEST_SECONDS:
-        raise SignatureRejected(f"the token's {name} is not a time")
+        raise SignatureRejected(f"the token's {name} is not a time", Step.TIME)
     return float(value)
 
 
@@ -153,7 +188,7 @@ def _object(part: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise SignatureRejected("the token is not a JWT")
+        raise SignatureRejected("the token is not a JWT", Step.READ)
     return found
 
 
@@ -161,13 +196,25 @@ def _decoded(part: bytes) -> bytes:
     try:
         return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
-        raise SignatureRejected("the token is not a JWT") from None
+        raise SignatureRejected("the token is not a JWT", Step.READ) from None
+
+
+def _encoded(part: bytes) -> bytes:
+    return base64.urlsafe_b64encode(part).rstrip(b"=")
+
+
+def _plain_numbers(der: bytes) -> bytes:
+    """The two numbers of a signature side by side, out of DER."""
+    first = 4 + der[3]
+    numbers = der[4:first], der[first + 2 :]
+    half = _ES256_BYTES // 2
+    return b"".join([number.lstrip(b"\0").rjust(half, b"\0") for number in numbers])
 
 
 def _der(signature: bytes) -> bytes:
     """Two numbers side by side, as the arithmetic wants them."""
     if len(signature) != _ES256_BYTES:
-        raise SignatureRejected("the token's signature has the wrong length")
+        raise SignatureRejected("the token's signature has the wrong length", Step.READ)
     half = _ES256_BYTES // 2
     numbers = _number(signature[:half]) + _number(signature[half:])
     return b"\x30" + bytes([len(numbers)]) + numbers

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from onceward.errors import ConfigurationError, SignatureRejected
+from onceward.draft import Draft
+from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.request import HeaderPlace, Place, Request, bytes_at, parse_places
 from onceward.schemes.algorithms import Algorithm, Hmac
 from onceward.schemes.content import Content
@@ -52,6 +53,11 @@ _DECODE: Final[dict[Encoding, Callable[[bytes], bytes | None]]] = {
     "hex": _from_hex,
     "base64": _from_base64,
     "base64url": _from_base64url,
+}
+_ENCODE: Final[dict[Encoding, Callable[[bytes], str]]] = {
+    "hex": bytes.hex,
+    "base64": lambda it: base64.b64encode(it).decode(),
+    "base64url": lambda it: base64.urlsafe_b64encode(it).rstrip(b"=").decode(),
 }
 
 
@@ -122,9 +128,37 @@ class Signature:
         where = _shown(self._at[0])
         return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {where}"
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        time = () if self.timestamp is None else (Step.TIME,)
+        return (Step.FOUND, *time, Step.READ, Step.MADE)
+
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         return self.algorithm.keys(secret)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Put the time and the signature into a draft. Raises ConfigurationError."""
+        timestamp = self.put_time(draft, now)
+        try:
+            content = self._content.of(draft.request(), timestamp.encode())
+        except SignatureRejected as rejected:
+            raise ConfigurationError(f"it cannot be signed: {rejected.check}") from None
+        self.put_signature(draft, timestamp, self.algorithm.signer(secret)(content))
+
+    def put_time(self, draft: Draft, now: float) -> str:
+        """Put the time where it belongs, unless it stands beside the signature; answers with it."""
+        timestamp = _WRITE_TIME[self.time_format](now) if self.timestamp else ""
+        if self._time_places:
+            draft.put(self._time_places[0], timestamp)
+        return timestamp
+
+    def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
+        """Put a signature where it belongs, behind what else is in its list."""
+        time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
+        items = [*time, *others, self.prefix + _ENCODE[self.encoding](signature)]
+        draft.put(self._at[0], (self.separator or "").join(items))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless one of the keys made a signature."""
@@ -149,7 +183,7 @@ class Signature:
                 else:
                     items += found.split(self._separator, ITEMS_READ)
         if not items:
-            raise SignatureRejected(f"no {_shown(self._at[0])}")
+            raise SignatureRejected(f"no {_shown(self._at[0])}", Step.FOUND)
         return items
 
     def _time(
@@ -160,17 +194,21 @@ class Signature:
             return b"", None
         timestamps = self._timestamps(items, request)
         if len(timestamps) != 1:
-            raise SignatureRejected(f"{len(timestamps) or 'no'} timestamps, one is needed")
+            raise SignatureRejected(
+                f"{len(timestamps) or 'no'} timestamps, one is needed", Step.TIME
+            )
         timestamp = timestamps[0]
         at = _READ_TIME[self.time_format](timestamp)
         if self.tolerance_seconds is None:
             return timestamp, at
         if at is None:
-            raise SignatureRejected(_NOT_A_TIME[self.time_format])
+            raise SignatureRejected(_NOT_A_TIME[self.time_format], Step.TIME)
         seconds_off = abs(now - at)
         if not seconds_off <= self.tolerance_seconds:
             off = f"{round(seconds_off, 1):.12g}"
-            raise SignatureRejected(f"timestamp {off} s off, tolerance {self.tolerance_seconds} s")
+            raise SignatureRejected(
+                f"timestamp {off} s off, tolerance {self.tolerance_seconds} s", Step.TIME
+            )
         return timestamp, at
 
     def _timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
@@ -184,11 +222,15 @@ class Signature:
         length = len(self._prefix)
         claims = [item[length:] for item in items if item.startswith(self._prefix)]
         if not claims:
-            raise SignatureRejected(f"no {self.prefix}<signature> in the {_shown(self._at[0])}")
+            raise SignatureRejected(
+                f"no {self.prefix}<signature> in the {_shown(self._at[0])}", Step.FOUND
+            )
         decode = _DECODE[self.encoding]
         found = [it for claim in claims[:SIGNATURES_TRIED] if (it := decode(claim)) is not None]
         if not found:
-            raise SignatureRejected(f"the signature in the {_shown(self._at[0])} is badly encoded")
+            raise SignatureRejected(
+                f"the signature in the {_shown(self._at[0])} is badly encoded", Step.READ
+            )
         return found
 
 
@@ -224,4 +266,9 @@ _READ_TIME: Final[dict[TimeFormat, Callable[[bytes], float | None]]] = {
     "seconds": _seconds,
     "milliseconds": _milliseconds,
     "iso": _iso,
+}
+_WRITE_TIME: Final[dict[TimeFormat, Callable[[float], str]]] = {
+    "seconds": lambda now: str(int(now)),
+    "milliseconds": lambda now: str(int(now * 1000)),
+    "iso": lambda now: datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z"),
 }

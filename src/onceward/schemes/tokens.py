@@ -7,7 +7,8 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from onceward.errors import ConfigurationError, SignatureRejected
+from onceward.draft import Draft
+from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.request import Place, Request, bytes_at, parse_places
 from onceward.schemes.algorithms import secret_bytes
 from onceward.schemes.interface import Key
@@ -57,25 +58,39 @@ class Token:
         """What it is, in a line for people."""
         return f"{'user and password' if self.is_basic else 'a token'} in {self._places[0]}"
 
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.MADE)
+
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The token. Raises ConfigurationError."""
-        token = secret_bytes(secret)
-        if self.is_basic and b":" not in token:
-            raise ConfigurationError("is not user:password")
-        return (_TokenKey(base64.b64encode(token) if self.is_basic else token),)
+        return (_TokenKey(self._token(secret)),)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002 - of the protocol
+        """Send the token along. Raises ConfigurationError."""
+        draft.put(self._places[0], (self._prefix + self._token(secret)).decode("latin-1"))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:  # noqa: ARG002 - of the protocol
         """Return when one of the tokens was sent; raises SignatureRejected."""
         sent = bytes_at(self._places, request)
         prefix = self._prefix
         if sent is None:
-            raise SignatureRejected(f"no {self._places[0]}")
+            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
         if sent[: len(prefix)].lower() != prefix.lower():
-            raise SignatureRejected(f"no {self._prefix.decode()}<token> in the {self._places[0]}")
+            raise SignatureRejected(
+                f"no {self._prefix.decode()}<token> in the {self._places[0]}", Step.FOUND
+            )
         for key in keys:
             if key.made(b"", (sent[len(prefix) :],)):
                 return None
-        raise SignatureRejected(f"the token is none of {len(keys)}")
+        raise SignatureRejected(f"the token is none of {len(keys)}", Step.MADE)
+
+    def _token(self, secret: str | bytes) -> bytes:
+        token = secret_bytes(secret)
+        if self.is_basic and b":" not in token:
+            raise ConfigurationError("is not user:password")
+        return base64.b64encode(token) if self.is_basic else token
 
     @property
     def _prefix(self) -> bytes:

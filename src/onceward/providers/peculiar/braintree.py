@@ -1,0 +1,116 @@
+"""Braintree signs one field of its form, under the name of a key."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.draft import Draft
+from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.handshake import Handshake, Known, Reply
+from onceward.providers.peculiar.base import OwnScheme, unmatched
+from onceward.request import FieldPlace, Request
+from onceward.schemes import Hmac, Key
+from onceward.schemes.algorithms import secret_bytes
+from onceward.schemes.interface import SIGNATURES_TRIED
+
+PAYLOAD: Final = FieldPlace("form", "bt_payload")
+SIGNATURE: Final = FieldPlace("form", "bt_signature")
+_CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
+_DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
+
+
+class _NamedKey:
+    """A private key, and the public name that stands before its signatures."""
+
+    __slots__ = ("_key", "name")
+
+    def __init__(self, name: bytes, key: Key) -> None:
+        self.name = name
+        self._key = key
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+        return self._key.made(content, signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class Braintree(OwnScheme):
+    """The secret is ``public_key:private_key``."""
+
+    at: str = "form:bt_signature"
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return "HMAC-SHA1 over form:bt_payload, hex, in form:bt_signature"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The private key, under its public name. Raises ConfigurationError."""
+        name, private = _halves(secret)
+        return tuple(_NamedKey(name, key) for key in _ALGORITHM.keys(private))
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+        """Put the signature into the form. Raises ConfigurationError."""
+        draft.put(SIGNATURE, signed(secret, PAYLOAD.bytes_of(draft.request()) or b""))
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
+        """Raise SignatureRejected unless the payload was signed."""
+        payload, sent = PAYLOAD.bytes_of(request), SIGNATURE.bytes_of(request)
+        if payload is None or sent is None:
+            missing = PAYLOAD if payload is None else SIGNATURE
+            raise SignatureRejected(f"no {missing}", Step.FOUND)
+        if _CHALLENGE.fullmatch(payload.decode("latin-1")):
+            raise SignatureRejected("the payload is a challenge, not an event", Step.READ)
+        pairs = [pair.partition(b"|") for pair in sent.split(b"&")[:SIGNATURES_TRIED]]
+        digests = [(name, digest) for name, _, digest in pairs if _DIGEST.fullmatch(digest)]
+        if not digests:
+            raise SignatureRejected("no <key>|<signature> in form:bt_signature", Step.READ)
+        for key in keys:
+            own = [
+                bytes.fromhex(digest.decode())
+                for name, digest in digests
+                if name == getattr(key, "name", None)
+            ]
+            # A line break at the end is lost on some ways.
+            if key.made(payload, own) or key.made(payload + b"\n", own):
+                return
+        raise unmatched(len(keys))
+
+
+class _Sha1(Hmac):
+    """The hash of the private key is the key."""
+
+    __slots__ = ()
+
+    def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
+        return (hashlib.sha1(secret_bytes(secret)).digest(),)  # noqa: S324 - the sender's choice
+
+
+_ALGORITHM: Final = _Sha1("sha1")
+
+
+def _halves(secret: str | bytes) -> tuple[bytes, bytes]:
+    name, colon, private = secret_bytes(secret).partition(b":")
+    if not colon or not name or not private:
+        raise ConfigurationError("is not public_key:private_key")
+    return name, private
+
+
+def signed(secret: str | bytes, content: bytes) -> str:
+    """A signature, behind the name of its key."""
+    name, private = _halves(secret)
+    return f"{name.decode('latin-1')}|{_ALGORITHM.signer(private)(content).hex()}"
+
+
+def _answer(request: Request, known: Known) -> Reply | None:
+    challenge = dict(request.query).get("bt_challenge", "")
+    if not known.secrets or not _CHALLENGE.fullmatch(challenge):
+        return None
+    return Reply(body=signed(known.secrets[0], challenge.encode()).encode())
+
+
+CHALLENGE: Final = Handshake(unsigned=_answer, methods=("GET",))
+"""Anyone may ask, and has it signed: so what could be a challenge is no payload."""

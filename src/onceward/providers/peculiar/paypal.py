@@ -1,0 +1,99 @@
+"""PayPal signs ids, a time and a checksum of the body."""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from uuid import uuid4
+
+from onceward.draft import Draft
+from onceward.errors import ConfigurationError, Step
+from onceward.providers.peculiar.base import OwnScheme, header, unmatched
+from onceward.request import Request
+from onceward.schemes import RSA_SHA256, Key, Signature
+from onceward.schemes.algorithms import secret_bytes
+
+TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
+_SIGNATURE: Final = Signature(
+    at="header:PAYPAL-TRANSMISSION-SIG",
+    encoding="base64",
+    timestamp="header:PAYPAL-TRANSMISSION-TIME",
+    time_format="iso",
+    algorithm=RSA_SHA256,
+)
+
+
+class _WebhookKey:
+    """A certificate's key, for the events of one webhook."""
+
+    __slots__ = ("_key", "webhook_id")
+
+    def __init__(self, webhook_id: bytes, key: Key) -> None:
+        self.webhook_id = webhook_id
+        self._key = key
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+        return self._key.made(content, signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class PayPal(OwnScheme):
+    """The secret is ``WEBHOOK_ID:`` and PayPal's certificate, in PEM."""
+
+    at: str = _SIGNATURE.at
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return _SIGNATURE.steps
+
+    @property
+    def covers_body(self) -> bool:
+        """A checksum is signed, which anyone can bend a body to."""
+        return False
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return (
+            "RSA with SHA-256 over ids, a time and a checksum of the body, base64, in "
+            "PAYPAL-TRANSMISSION-SIG header"
+        )
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The certificate's key, for one webhook. Raises ConfigurationError."""
+        webhook_id, certificate = _halves(secret)
+        return tuple(_WebhookKey(webhook_id, key) for key in RSA_SHA256.keys(certificate))
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Put the signature into a draft. Raises ConfigurationError."""
+        webhook_id, private_key = _halves(secret)
+        if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
+            draft.put_header(TRANSMISSION_ID, str(uuid4()))
+        timestamp = _SIGNATURE.put_time(draft, now)
+        content = _content(draft.request(), timestamp.encode(), webhook_id)
+        _SIGNATURE.put_signature(draft, timestamp, RSA_SHA256.signer(private_key)(content))
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """The signed time; raises SignatureRejected unless these were signed."""
+        timestamp, at, signatures = _SIGNATURE.claims(request, now)
+        for key in keys:
+            content = _content(request, timestamp, getattr(key, "webhook_id", b""))
+            if key.made(content, signatures):
+                return at
+        raise unmatched(len(keys))
+
+
+def _content(request: Request, timestamp: bytes, webhook_id: bytes) -> bytes:
+    transmission = header(request, TRANSMISSION_ID)
+    checksum = str(binascii.crc32(request.body)).encode()
+    return b"|".join([transmission, timestamp, webhook_id, checksum])
+
+
+def _halves(secret: str | bytes) -> tuple[bytes, bytes]:
+    webhook_id, colon, key = secret_bytes(secret).partition(b":")
+    if not colon or not webhook_id or webhook_id.startswith(b"-----"):
+        raise ConfigurationError("is not WEBHOOK_ID:certificate")
+    return webhook_id, key

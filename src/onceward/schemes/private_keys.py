@@ -1,0 +1,69 @@
+"""Private keys of three kinds: what a sender has, to try a source out.
+
+Imported when something is signed with one; who only receives never does.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from typing import Any, Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+from onceward.errors import ConfigurationError
+
+ED25519_BYTES: Final = 32
+
+Signer = Callable[[bytes], bytes]
+
+
+def _private_key(text: bytes, kind: type, name: str) -> Any:
+    try:
+        key = serialization.load_pem_private_key(text, password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, kind):
+        raise ConfigurationError(f"is not {name} in PEM, without a password")
+    return key
+
+
+def ed25519_signer(text: bytes) -> Signer:
+    """Sign by an Ed25519 key: PEM, or 32 bytes as hexadecimal digits or base64."""
+    if text.startswith(b"-----BEGIN"):
+        key = _private_key(text, ed25519.Ed25519PrivateKey, "an Ed25519 private key")
+        return lambda content: bytes(key.sign(content))
+    for decode in (binascii.unhexlify, base64.b64decode):
+        try:
+            # Some write the public key behind the private one.
+            seed = decode(text.removeprefix(b"whsk_"))[:ED25519_BYTES]
+            return ed25519.Ed25519PrivateKey.from_private_bytes(seed).sign
+        except ValueError:
+            continue
+    raise ConfigurationError("is not an Ed25519 private key: PEM, or 32 bytes in hex or base64")
+
+
+def p256_signer(text: bytes) -> Signer:
+    """Sign by a key on the curve P-256, with SHA-256."""
+    key = _private_key(text, ec.EllipticCurvePrivateKey, "a private key on the curve P-256")
+    if not isinstance(key.curve, ec.SECP256R1):
+        raise ConfigurationError("is not a private key on the curve P-256")
+    return lambda content: bytes(key.sign(content, ec.ECDSA(hashes.SHA256())))
+
+
+def rsa_sha1_signer(text: bytes) -> Signer:
+    """Sign by an RSA key with SHA-1."""
+    return _rsa_signer(text, hashes.SHA1())  # noqa: S303 - the sender has nothing else
+
+
+def rsa_sha256_signer(text: bytes) -> Signer:
+    """Sign by an RSA key with SHA-256."""
+    return _rsa_signer(text, hashes.SHA256())
+
+
+def _rsa_signer(text: bytes, digest: hashes.HashAlgorithm) -> Signer:
+    key = _private_key(text, rsa.RSAPrivateKey, "an RSA private key")
+    return lambda content: bytes(key.sign(content, padding.PKCS1v15(), digest))

@@ -14,7 +14,7 @@ from typing import Any
 
 import psycopg
 
-from onceward import Transaction, inbox
+from onceward import Transaction, service
 from onceward.model import Arrival, Outcome, Receipt
 from onceward.record import Answer, Recorder
 from onceward.store import queries
@@ -86,7 +86,7 @@ def apply() -> None:
             for name in ("claim", "renew"):
                 _replace(name, r"clock_timestamp\(\) \+", late)
         case Sabotage.FORGETFUL_PURGE:
-            vars(inbox)["STORE_EVERY_SECONDS"] = PURGE_EVERY_SECONDS
+            vars(service)["STORE_EVERY_SECONDS"] = PURGE_EVERY_SECONDS
             PostgresStore.upkeep = _forget  # type: ignore[method-assign,assignment] # the sabotage
 
 

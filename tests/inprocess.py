@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 
 from onceward import Inbox
-from onceward.inbox import Service
 from onceward.model import EffectItem, JobItem, PageQuery
+from onceward.service import Service
 from tests.processes import TooLate
 
 FAST = {"retry_base_seconds": 0.05, "lease_seconds": 5.0}

@@ -36,6 +36,7 @@ BANDS = (
             "verify",
             "sign",
             "example",
+            "explain",
             "payload",
         ),
         *("retry", "settle", "redact", "settings", "sqltext"),
@@ -45,6 +46,7 @@ BANDS = (
         *(
             "deadlines",
             "watch",
+            "rejections",
             "receive",
             "record",
             "transaction",
@@ -57,6 +59,7 @@ BANDS = (
     ),
     ("store", "guests", "archive"),
     ("http",),
+    ("service",),
     ("inbox",),
     ("frameworks", "cli", "testing"),
     ("__init__", "__main__"),

@@ -9,7 +9,16 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.request import BodyPlace, FieldPlace, HeaderPlace, Headers, JsonPlace, Place, Request
+from onceward.request import (
+    BodyPlace,
+    FieldPlace,
+    HashPlace,
+    HeaderPlace,
+    Headers,
+    JsonPlace,
+    Place,
+    Request,
+)
 
 
 class Draft:
@@ -47,8 +56,8 @@ class Draft:
                 self.body = urlencode(fields).encode()
             case FieldPlace():
                 self.url = with_parameters(self.url, {place.name: value})
-            case BodyPlace():
-                raise ConfigurationError("the hash of a body follows from it")
+            case BodyPlace() | HashPlace():
+                raise ConfigurationError(f"{place} follows from what is sent")
 
     def put_header(self, name: str, value: str) -> None:
         """Write a header, in place of one of that name."""

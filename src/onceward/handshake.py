@@ -14,6 +14,8 @@ import msgspec
 from onceward.request import Request
 
 ECHO_MOST: Final = 4_096
+SECRET_LEAST: Final = 8
+SECRET_MOST: Final = 256
 _CRC_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{1,200}")
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
@@ -26,6 +28,8 @@ class Reply(NamedTuple):
     body: bytes = b""
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = ()
+    learned: bytes | None = None
+    """A secret that the sender handed over: it must be kept before this is sent."""
 
 
 class Known(NamedTuple):
@@ -47,6 +51,8 @@ class Handshake:
     methods: tuple[str, ...] = ()
     """On which methods the unsigned ones come."""
     signed: Greet | None = None
+    learns: bool = False
+    """Whether the sender hands over the secret."""
 
     def before(self, request: Request, known: Known) -> Reply | None:
         """The answer to a request that nobody has verified yet, if it asks for one."""
@@ -165,6 +171,33 @@ def _x(request: Request, known: Known) -> Reply | None:
     )
 
 
+def _may_hand_over(request: Request, known: Known) -> bool:
+    """Whether the URL has the operator's own token: else anyone could hand over a secret."""
+    sent = dict(request.query).get("verify_token", "").encode(errors="replace")
+    return known.verify_token is not None and hmac.compare_digest(sent, known.verify_token)
+
+
+def _asana(request: Request, known: Known) -> Reply | None:
+    secret = request.headers.get(b"x-hook-secret")
+    if secret is None or request.headers.get(b"x-hook-signature") is not None:
+        return None
+    if not _may_hand_over(request, known) or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
+        return Reply(403)
+    return Reply(headers=(("X-Hook-Secret", secret.decode("latin-1")),), learned=secret)
+
+
+def _notion(request: Request, known: Known) -> Reply | None:
+    if request.headers.get(b"x-notion-signature") is not None:
+        return None
+    token = _member(request, "verification_token")
+    if token is None:
+        return None
+    secret = token.encode(errors="replace")
+    if not _may_hand_over(request, known) or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
+        return Reply(403)
+    return Reply(learned=secret)
+
+
 def _present(_: Request, __: Known) -> Reply:
     return Reply()
 
@@ -178,4 +211,6 @@ GRAPH: Final = Handshake(unsigned=_graph, methods=("POST",))
 EVENT_GRID: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",), signed=_event_grid)
 CLOUDEVENTS: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",))
 X: Final = Handshake(unsigned=_x, methods=("GET",))
+ASANA: Final = Handshake(unsigned=_asana, methods=("POST",), learns=True)
+NOTION: Final = Handshake(unsigned=_notion, methods=("POST",), learns=True)
 HEAD: Final = Handshake(unsigned=_present, methods=("HEAD",))

@@ -2,63 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
-import functools
 import logging
+import math
 import os
-import random
-import secrets as random_secrets
-import socket
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeVar
 
-from onceward.clock import SystemClock
 from onceward.errors import (
     ConfigurationError,
     OncewardError,
-    RequestRefused,
     StoreError,
-    StoreUnavailable,
 )
 from onceward.failpoints import Failpoints
-from onceward.handle import Handler, HandlerFunction, Handling, make_handler
-from onceward.http.access import Access, parse_tokens, token_hash
-from onceward.http.admin import ADMIN, AdminApi
-from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
-from onceward.http.ingest import INGEST, IngestApp, route_path
-from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
-from onceward.model import INGEST_SOURCE, HandlerEntry
-from onceward.operate import LISTS, Operator
-from onceward.ports import Store
+from onceward.handle import Handler, HandlerFunction, make_handler
+from onceward.http.access import parse_tokens
+from onceward.http.answers import Receive, Scope, Send, refusal
+from onceward.http.ingest import route_path
+from onceward.model import INGEST_SOURCE
 from onceward.providers import Preset
-from onceward.receive import Receiver
-from onceward.record import Recorder
 from onceward.record import refusal as unavailable
 from onceward.redact import redact
-from onceward.retry import RetryPolicy
 from onceward.schemes import Scheme
+from onceward.service import ASGIApp, Preparation, Service
 from onceward.settings import Settings, resolve
-from onceward.settle import settlement_of
-from onceward.sources import Source, make_source
-from onceward.store.postgres import PostgresStore
-from onceward.store.sqlite import SqliteStore
-from onceward.transaction import Transaction, UnitOfWork
-from onceward.upkeep import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, repeat
-from onceward.worker import Worker
+from onceward.sources import SameBody, Source, make_source
 
 _log = logging.getLogger("onceward.inbox")
 
 F = TypeVar("F", bound=HandlerFunction)
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
-Preparation = Callable[[Transaction], Awaitable[None]]
-
-WELCOME: Final = {
-    "message": "Onceward is running. Post events, then look at what happened.",
-    "post": INGEST,
-    "look": [f"{ADMIN}/{kind}" for kind in LISTS],
-}
-FIRST_HOLDER: Final = "admin"
-"""Whose token is made at the first start."""
 
 
 class Inbox:
@@ -93,14 +65,21 @@ class Inbox:
         reference: str | None = None,
         tolerance_seconds: int | None = None,
         keep_headers: Iterable[str] = (),
+        same_body: SameBody | None = None,
+        varies: Iterable[str] | None = None,
+        keep_rejected: bool = False,
     ) -> None:
         """Take webhooks from a sender at ``POST /webhooks/{name}``.
 
         `preset` says how the sender signs; without it, the preset of the same name, else ``hmac``.
         `scheme` names one of the preset's, or is one of your own. Several `secrets` are all
         accepted, so that one can be replaced by another. `url` is the public URL, for senders that
-        sign it; `verify_token` is what Meta sends when it is told of the URL. `id`, `type` and
-        `reference` say where these are: ``header:Name`` or ``json:path``.
+        sign it; `verify_token` is a text of yours by which Meta, Asana and Notion are known when
+        they first call. `id`, `type` and `reference` say where these are: ``header:Name`` or
+        ``json:path``. `same_body` is what is done with the body of another event under another id:
+        ``allow``, ``flag`` or ``hold``. `varies` names members of the body that differ between
+        deliveries of one event. With `keep_rejected`, requests that do not verify are kept, to be
+        verified again when a secret was corrected.
         """
         source = make_source(
             name,
@@ -117,11 +96,21 @@ class Inbox:
             reference=reference,
             tolerance_seconds=tolerance_seconds,
             keep_headers=keep_headers,
+            same_body=same_body,
+            varies=varies,
+            keep_rejected=keep_rejected,
         )
         if name in self._sources:
             msg = f"source {name!r}: there is one of this name already"
             raise ConfigurationError(msg)
         self._sources[name] = source
+        for event_type, function in source.base.does.items():
+            self.on(event_type, source=name, name=f"{name}-{function.__name__}")(function)
+
+    @property
+    def sources(self) -> Mapping[str, Source]:
+        """The sources by their names."""
+        return MappingProxyType(self._sources)
 
     def on(
         self,
@@ -194,6 +183,7 @@ class Inbox:
             for route in handler.routes
             if route.source not in (None, INGEST_SOURCE, *self._sources)
         ]
+        faults += _horizon_faults(settings, self._sources.values())
         if faults:
             raise ConfigurationError(faults)
         return Service(
@@ -210,168 +200,17 @@ class Inbox:
         )
 
 
-class Service:
-    """An inbox at work in one process."""
-
-    def __init__(
-        self,
-        *,
-        settings: Settings,
-        sources: Mapping[str, Source],
-        handlers: Mapping[str, Handler],
-        preparations: Sequence[Preparation],
-        retired: Sequence[str],
-        tokens: Mapping[str, bytes],
-        failpoints: Failpoints,
-        dev: bool,
-    ) -> None:
-        self.settings = settings
-        self.sources = sources
-        self.handlers = handlers
-        self.dev = dev
-        self.unhandled: list[str] = []
-        """Handlers for which jobs are made although this process does not have them."""
-        self._preparations = preparations
-        self._retired = retired
-        self._tokens = dict(tokens)
-        self._failpoints = failpoints
-        self._clock = SystemClock()
-        self.store = make_store(settings, failpoints, self._clock)
-        self._recorder = Recorder(self.store, settings)
-        self._upkeep: list[asyncio.Task[None]] = []
-        self._opening = asyncio.Lock()
-        self.is_closed = False
-        """Whether it was closed, or could not be opened: it cannot be opened again."""
-
-    async def open(self) -> None:
-        """Open the store, tell it of sources and handlers, and prepare the user's tables."""
-        async with self._opening:
-            if self.is_closed:
-                raise StoreUnavailable("the inbox was closed")
-            if not self._upkeep:
-                await self._open()
-                self._upkeep = [
-                    asyncio.create_task(repeat(self.store.upkeep, STORE_EVERY_SECONDS)),
-                    asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
-                ]
-
-    async def _open(self) -> None:
-        try:
-            await self.store.open(serving=True)
-            await self._register()
-            await self._prepare()
-            self._tokens = self._tokens or await self.store.tokens()
-        except BaseException:
-            self.is_closed = True
-            await self.store.close()
-            raise
-
-    async def _register(self) -> None:
-        """Say what is handled here, and say it again and again while it is."""
-        sources = [INGEST_SOURCE, *self.sources]
-        routed = await self.store.register(sources, self._entries(), self._retired)
-        self.unhandled = sorted(set(routed) - self.handlers.keys())
-
-    async def close(self) -> None:
-        """Write what waits, and let go of the store."""
-        self.is_closed = True
-        if not self._upkeep:
-            return
-        upkeep, self._upkeep = self._upkeep, []
-        for task in upkeep:
-            task.cancel()
-        await asyncio.gather(*upkeep, return_exceptions=True)
-        await self._recorder.close()
-        await self.store.close()
-
-    async def first_token(self) -> str | None:
-        """Make an admin token when there is none, and give it away once."""
-        if self.dev or self._tokens:
-            return None
-        token = random_secrets.token_urlsafe(32)
-        if not await self.store.add_first_token(FIRST_HOLDER, token_hash(token.encode())):
-            self._tokens = await self.store.tokens()  # another process was quicker
-            return None
-        self._tokens[FIRST_HOLDER] = token_hash(token.encode())
-        return token
-
-    def worker(self) -> Worker:
-        """A worker for the handlers of this process."""
-        decide = functools.partial(
-            settlement_of,
-            policy=RetryPolicy(self.settings.retry_base_seconds, self.settings.retry_max_seconds),
-            random=random.random,
-            secrets=[secret for source in self.sources.values() for secret in source.secrets],
-        )
-        return Worker(
-            name=f"{socket.gethostname()}:{os.getpid()}",
-            queue=self.store,
-            handling=Handling(
-                queue=self.store,
-                handlers=self.handlers,
-                decide=decide,
-                clock=self._clock,
-                failpoints=self._failpoints,
-            ),
-            handlers=list(self.handlers),
-            settings=self.settings,
-            clock=self._clock,
-        )
-
-    def app(self) -> Front:
-        """Receiving and the admin API in one application, as ``onceward serve`` runs it."""
-        return Front(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
-
-    def ingest_app(self) -> IngestApp:
-        """The application that receives."""
-        return IngestApp(
-            receiver=Receiver(
-                sources=self.sources,
-                recorder=self._recorder,
-                clock=self._clock,
-                failpoints=self._failpoints,
-            ),
-            access=self._access(),
-            ready=self.store.ready,
-            settings=self.settings,
-            clock=self._clock,
-            failpoints=self._failpoints,
-        )
-
-    def admin_app(self, *, prefix: str) -> ASGIApp:
-        """The admin API."""
-        api = AdminApi(
-            operator=Operator(self.store),
-            clock=self._clock,
-            access=self._access(),
-            settings=self.settings,
-            document=document(
-                settings=self.settings,
-                sources=self.sources if prefix else None,
-                prefix=prefix,
-                dev=self.dev,
-            ),
-        )
-        return api.app(prefix)
-
-    def _access(self) -> Access:
-        return Access(tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev)
-
-    def _entries(self) -> list[HandlerEntry]:
-        return [
-            HandlerEntry(
-                handler.name, handler.max_attempts or self.settings.max_attempts, handler.routes
-            )
-            for handler in self.handlers.values()
-        ]
-
-    async def _prepare(self) -> None:
-        if not self._preparations:
-            return
-        async with UnitOfWork(lambda _: self.store.prepare(), self._failpoints) as unit:
-            for preparation in self._preparations:
-                await preparation(Transaction(unit))
-            await unit.commit()
+def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
+    """Why events would be forgotten too early, if they would."""
+    if not settings.dedupe_days:
+        return []
+    return [
+        f"dedupe_days is {settings.dedupe_days}, and the sender of source {source.name!r} may send "
+        f"an event again for {days:g} days, by itself or by hand: it would be taken for a new one. "
+        f"Set dedupe_days to {math.ceil(days)} or more"
+        for source in sources
+        if settings.dedupe_days < (days := source.base.resends_for_days)
+    ]
 
 
 class MountedApp:
@@ -422,45 +261,3 @@ class MountedApp:
                 await self._service().close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
-
-
-class Front:
-    """Receiving and the admin API behind one address."""
-
-    def __init__(self, ingest: IngestApp, admin: ASGIApp, *, dev: bool) -> None:
-        self._ingest = ingest
-        self._admin = admin
-        self._dev = dev
-        self.takes = ingest.takes
-        self.take = ingest.take
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        path: str = scope["path"]
-        if self._dev and path == FRONT_DOOR:
-            await _welcome(scope["method"]).send(send)
-            return
-        is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
-        await (self._admin if is_admin else self._ingest)(scope, receive, send)
-
-
-def _welcome(method: str) -> Answer:
-    """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
-    if method in ("GET", "HEAD"):
-        return answer(200, WELCOME)
-    message = "Only GET and HEAD can be used here."
-    allow = (("allow", "GET, HEAD"),)
-    return refusal(RequestRefused(405, "wrong_method", message, headers=allow))
-
-
-def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:
-    """The store that the settings name. Raises ConfigurationError."""
-    url = settings.database_url
-    if url.startswith("sqlite:///"):
-        return SqliteStore(settings, failpoints, clock)
-    if url.startswith(("postgresql://", "postgres://")):
-        return PostgresStore(settings, failpoints)
-    scheme, separator, _ = url.partition("://")
-    begins = f"begins with {scheme[:20] + separator!r}" if separator else "has no scheme"
-    msg = f"database_url {begins}; it must be sqlite:///file.db or postgresql://user@host/name"
-    raise ConfigurationError(msg)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
+
+from onceward.errors import Step
 
 ID_LIMIT_BYTES: Final = 255
 """How long an event id, a type, a reference or an idempotency key may be, in UTF-8."""
@@ -41,6 +43,8 @@ class FailureType(StrEnum):
 
     PERMANENT = "permanent"
     EXHAUSTED = "exhausted"
+    HELD = "held"
+    """It never ran: a person is to look at its event first."""
 
 
 class ProcessingState(StrEnum):
@@ -103,8 +107,19 @@ class Identity(NamedTuple):
     reference: str | None = None
 
 
+class Twins(IntEnum):
+    """What is done with an event that has the body of another, under an id of its own."""
+
+    ALLOWED = 0
+    FLAGGED = 1
+    HELD = 2
+
+
 class Arrival(NamedTuple):
-    """A verified, identified delivery on its way to the ledger."""
+    """A verified, identified delivery on its way to the ledger.
+
+    `body_sha256` is that of the body without what its sender changes from delivery to delivery.
+    """
 
     source: str
     event_id: str
@@ -113,6 +128,7 @@ class Arrival(NamedTuple):
     body_sha256: bytes
     headers: bytes
     body: bytes
+    twins: Twins = Twins.ALLOWED
 
 
 class Receipt(NamedTuple):
@@ -261,6 +277,8 @@ class EventItem:
     processing_state: ProcessingState
     deliveries: int
     conflicts: int
+    same_body_as: str | None
+    """The event that came before with the same body, where its source looks for such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,6 +325,34 @@ class DeliveryItem:
     event_id: str
     outcome: Outcome
     received_at: datetime
+    accepted_as: str | None
+    """The event that a person made of a conflict."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionItem:
+    """A request that did not verify, or several alike, as operators see it."""
+
+    id: str
+    source: str
+    step: Step
+    check: str
+    count: int
+    received_at: datetime
+    last_at: datetime
+    kept: bool
+    """Whether it can be verified again."""
+    received_as: str | None
+    """The event that it became when it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionCount:
+    """How many requests of a source failed a check, since the ledger was made."""
+
+    source: str
+    step: Step
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +361,7 @@ class AuditItem:
 
     id: str
     job_id: str | None
+    subject: str
     action: str
     actor: str
     authenticated_as: str
@@ -331,6 +378,7 @@ class PageQuery:
     status: str | None = None
     event_id: str | None = None
     reference: str | None = None
+    same_body: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,3 +397,63 @@ class Requeued:
     job: str
     available_at: datetime
     audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """A request that did not verify, or several alike, on the way to where they are listed.
+
+    `request` and `body` are what is kept of it, to verify it again.
+    """
+
+    source: str
+    step: Step
+    check: str
+    received_at: float
+    last_at: float
+    count: int = 1
+    request: bytes | None = None
+    body: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRejection:
+    """A request that did not verify, with what is kept of it."""
+
+    source: str
+    received_at: datetime
+    request: bytes | None
+    body: bytes | None
+    received_as: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A delivery that may be in conflict with its event, and the event's own facts."""
+
+    outcome: Outcome
+    accepted_as: str | None
+    source: str
+    event_id: str
+    type: str
+    reference: str | None
+    body_sha256: bytes
+    headers: bytes | None
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What a person had recorded, and the audit entry of it."""
+
+    events: tuple[Receipt, ...]
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedSecret:
+    """A secret that a sender handed over."""
+
+    source: str
+    secret: bytes
+    learned_at: datetime

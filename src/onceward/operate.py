@@ -1,4 +1,4 @@
-"""What operators do: look, and requeue, each act with its audit entry."""
+"""What operators do: look, requeue, verify again, accept; each act with its audit entry."""
 
 from __future__ import annotations
 
@@ -7,33 +7,50 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, NoReturn
 
-from onceward.errors import NotFound, NotInState, RequestRefused
+from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected, Step
+from onceward.handshake import Reply
 from onceward.model import (
+    ID_LIMIT_BYTES,
     REQUEUEABLE,
     Act,
+    Arrival,
+    Conflict,
     EffectStatus,
+    Identity,
     JobStatus,
     Outcome,
     PageQuery,
     ProcessingState,
+    RejectionCount,
     Requeued,
+    Taken,
     text_fault,
 )
 from onceward.ports import Desk
+from onceward.rejections import unpack
+from onceward.request import Request
+from onceward.sources import Source
 
 DEFAULT_LIMIT: Final = 50
 LARGEST_LIMIT: Final = 1000
 ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 """Any number of so many digits fits into the database."""
 
+CONFLICT_DIGITS: Final = 16
+"""How much of the hash of its body an accepted conflict has in its id."""
+
 STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
     "events": ProcessingState,
     "jobs": JobStatus,
     "effects": EffectStatus,
     "deliveries": Outcome,
+    "rejections": Step,
     "audit": None,
 }
+_STATUS_FILTERS: Final = {"rejections": "step"}
+"""What the status is called, where it has another name."""
 _WITH_REFERENCE: Final = frozenset({"events", "effects"})
+_WITHOUT_EVENT: Final = frozenset({"rejections"})
 
 LISTS: Final = tuple(STATUSES)
 """What can be listed."""
@@ -48,18 +65,67 @@ class Page:
     next: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class RejectionsPage(Page):
+    """A part of the rejections, with the counts of all there ever were."""
+
+    counts: list[RejectionCount]
+
+
 class Operator:
     """Looks and acts for a person."""
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(self, desk: Desk, sources: Mapping[str, Source]) -> None:
         self._desk = desk
+        self._sources = sources
 
     async def page(self, kind: str, parameters: Mapping[str, str]) -> Page:
         """A part of a list. Raises RequestRefused (422) for a filter that is none."""
         query = page_query(kind, parameters)
         items: list[Any] = await getattr(self._desk, kind)(query)
         more = len(items) == query.limit
-        return Page(items, query.limit, items[-1].id if items and more else None)
+        following = items[-1].id if items and more else None
+        if kind == "rejections":
+            counts = await self._desk.rejection_counts()
+            return RejectionsPage(items, query.limit, following, counts)
+        return Page(items, query.limit, following)
+
+    async def verify_again(self, rejection: str, act: Act) -> Taken:
+        """Verify a kept request with the secrets of now, and record it as it came then.
+
+        Raises NotFound, and NotInState where it is not kept, was received, or does not verify.
+        """
+        number = _id(rejection)
+        found = await self._desk.rejection(number) if number is not None else None
+        if number is None or found is None:
+            raise NotFound(f"There is no rejection {rejection[:40]}.")
+        if found.received_as is not None:
+            raise NotInState(f"Rejection {rejection} was received as event {found.received_as}.")
+        if found.request is None or found.body is None:
+            message = f"Of rejection {rejection} nothing is kept; see the source's keep_rejected."
+            raise NotInState(message)
+        source = self._sources.get(found.source)
+        if source is None:
+            raise NotInState(f"There is no source {found.source} any more.")
+        request = unpack(found.request, found.body)
+        arrivals = _admitted(source, request, found.received_at.timestamp())
+        return await self._desk.receive_rejection(number, arrivals, act)
+
+    async def accept_conflict(self, delivery: str, act: Act) -> Taken:
+        """Record a conflict as an event of its own. Raises NotFound or NotInState."""
+        number = _id(delivery)
+        found = await self._desk.conflict(number) if number is not None else None
+        if number is None or found is None:
+            raise NotFound(f"There is no redelivery {delivery[:40]}.")
+        if found.outcome is not Outcome.CONFLICT:
+            message = f"Delivery {delivery} is a {found.outcome}; only a conflict can be accepted."
+            raise NotInState(message)
+        if found.accepted_as is not None:
+            raise NotInState(f"Delivery {delivery} was accepted as event {found.accepted_as}.")
+        if found.body is None:
+            raise NotInState(f"The body of delivery {delivery} is no longer kept.")
+        arrival = _own_event(found, found.body, self._sources.get(found.source))
+        return await self._desk.accept_conflict(number, arrival, act)
 
     async def requeue(self, job: str, act: Act) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
@@ -75,12 +141,51 @@ class Operator:
         raise NotInState(message)
 
 
+def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
+    """What a request brings that was rejected at `now`. Raises NotInState."""
+    try:
+        admitted = source.admit(request, now)
+    except SignatureRejected as rejected:
+        raise NotInState(f"It does not verify: {rejected.check}.") from None
+    except RequestRefused as refused:
+        raise NotInState(f"It verifies, and has no usable id: {refused.message}.") from None
+    if isinstance(admitted, Reply):
+        raise NotInState("It asks for an answer and tells of nothing.")
+    return source.arrivals(admitted, request.headers)
+
+
+def _own_event(conflict: Conflict, body: bytes, source: Source | None) -> Arrival:
+    """The event that a conflict becomes: under the id of the other one and its own hash."""
+    suffix = f"#{conflict.body_sha256.hex()[:CONFLICT_DIGITS]}"
+    head = conflict.event_id.encode()[: ID_LIMIT_BYTES - len(suffix)].decode(errors="ignore")
+    headers = conflict.headers or b"{}"
+    identity = Identity(conflict.event_id, conflict.type, conflict.reference)
+    if source is not None:
+        identity = source.reidentify(headers, body) or identity
+    return Arrival(
+        source=conflict.source,
+        event_id=head + suffix,
+        type=identity.type,
+        reference=identity.reference,
+        body_sha256=conflict.body_sha256,
+        headers=headers,
+        body=body,
+    )
+
+
 def filters_of(kind: str) -> list[str]:
     """What a list can be filtered by."""
-    known = ["limit", "after", "event_id"]
-    known += ["status"] if STATUSES[kind] else []
+    known = ["limit", "after"]
+    known += [] if kind in _WITHOUT_EVENT else ["event_id"]
+    known += [status_filter(kind)] if STATUSES[kind] else []
     known += ["reference"] if kind in _WITH_REFERENCE else []
+    known += ["same_body"] if kind == "events" else []
     return known
+
+
+def status_filter(kind: str) -> str:
+    """What the status of a list is called."""
+    return _STATUS_FILTERS.get(kind, "status")
 
 
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
@@ -92,9 +197,10 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
     return PageQuery(
         limit=_limit(parameters.get("limit")),
         after=_after(parameters.get("after")),
-        status=_status(kind, parameters.get("status")),
+        status=_status(kind, parameters.get(status_filter(kind))),
         event_id=_storable("event_id", parameters.get("event_id")),
         reference=_storable("reference", parameters.get("reference")),
+        same_body=_flag("same_body", parameters.get("same_body")),
     )
 
 
@@ -117,8 +223,14 @@ def _after(text: str | None) -> int | None:
 def _status(kind: str, text: str | None) -> str | None:
     statuses = STATUSES[kind]
     if text is not None and statuses is not None and text not in list(statuses):
-        _refuse(f"status must be one of {', '.join(statuses)}")
+        _refuse(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
     return text
+
+
+def _flag(name: str, text: str | None) -> bool:
+    if text not in (None, "true"):
+        _refuse(f"{name} can only be true")
+    return text is not None
 
 
 def _storable(name: str, text: str | None) -> str | None:

@@ -12,6 +12,7 @@ from onceward.model import (
     Arrival,
     AuditItem,
     Claim,
+    Conflict,
     DeliveryItem,
     EffectItem,
     EventItem,
@@ -20,15 +21,29 @@ from onceward.model import (
     Job,
     JobItem,
     JobStatus,
+    KeptRejection,
+    LearnedSecret,
     PageQuery,
     Postpone,
     Receipt,
+    Rejection,
+    RejectionCount,
+    RejectionItem,
     Requeued,
     Retry,
+    Taken,
 )
 from onceward.sqltext import Sql
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """How many events were forgotten, and where to go on; None at the end."""
+
+    events: int
+    next: int | None
 
 
 class Ledger(Protocol):
@@ -147,6 +162,24 @@ class Desk(Protocol):
     async def audit(self, query: PageQuery) -> list[AuditItem]:
         """Audit entries, the newest first."""
 
+    async def rejections(self, query: PageQuery) -> list[RejectionItem]:
+        """Requests that did not verify, the newest first."""
+
+    async def rejection_counts(self) -> list[RejectionCount]:
+        """How many requests did not verify, by source and check."""
+
+    async def rejection(self, id: int) -> KeptRejection | None:
+        """One request that did not verify. None when there is no such."""
+
+    async def receive_rejection(self, id: int, arrivals: Sequence[Arrival], act: Act) -> Taken:
+        """Record what a rejected request turned out to be about, with its audit entry."""
+
+    async def conflict(self, delivery: int) -> Conflict | None:
+        """A redelivery, with what an event of its own needs. None when there is no such."""
+
+    async def accept_conflict(self, delivery: int, arrival: Arrival, act: Act) -> Taken:
+        """Record a conflict as an event of its own, with its audit entry."""
+
     async def requeue(self, job: int, act: Act) -> Requeued | None:
         """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
 
@@ -155,6 +188,23 @@ class Desk(Protocol):
 
     async def ready(self) -> None:
         """Raises StoreError unless the ledger can be read."""
+
+
+class Refusals(Protocol):
+    """Where requests are noted that did not verify."""
+
+    async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
+        """Note and count them; of each source only the newest are kept."""
+
+
+class Secrets(Protocol):
+    """Where secrets are kept that senders handed over."""
+
+    async def learn_secret(self, source: str, secret: bytes) -> None:
+        """Keep a secret, durably."""
+
+    async def learned_secrets(self) -> list[LearnedSecret]:
+        """All of them, by source, the newest first."""
 
 
 class Registrar(Protocol):
@@ -175,7 +225,7 @@ class Registrar(Protocol):
         """Keep the first token. False when there is one already."""
 
 
-class Store(Ledger, Queue, Desk, Registrar, Protocol):
+class Store(Ledger, Queue, Desk, Refusals, Secrets, Registrar, Protocol):
     """A whole store."""
 
     async def open(self, *, serving: bool) -> None:
@@ -189,3 +239,6 @@ class Store(Ledger, Queue, Desk, Registrar, Protocol):
 
     async def upkeep(self) -> None:
         """Do what has to be done from time to time."""
+
+    async def forget_events(self, after: int, *, limit: int, horizon_seconds: float) -> Forgotten:
+        """Forget events beyond the horizon, of the `limit` that follow `after`."""

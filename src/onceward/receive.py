@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from onceward.clock import Clock
-from onceward.errors import RequestRefused
+from onceward.errors import RequestRefused, SignatureRejected
 from onceward.failpoints import Failpoints
 from onceward.handshake import Reply
 from onceward.identify import identify_envelope
 from onceward.model import INGEST_SOURCE, Arrival
 from onceward.record import Answer, Recorder
+from onceward.rejections import Rejections
 from onceward.request import Request
-from onceward.sources import Admitted, Source
+from onceward.sources import Source
 
 Received = tuple[Sequence[Arrival], Answer]
+Learn = Callable[[str, bytes], Awaitable[None]]
+"""Keeps a secret that the sender of a source handed over, durably."""
 
 _INGEST_HEADERS: Final = (b"content-type", b"user-agent")
 
@@ -33,11 +36,20 @@ class Receiver:
         recorder: Recorder,
         clock: Clock,
         failpoints: Failpoints,
+        rejections: Rejections,
+        learn: Learn,
     ) -> None:
         self._sources = sources
         self._recorder = recorder
+        self._rejections = rejections
+        self.learn = learn
         self._clock = clock
         self._failpoints = failpoints
+
+    @property
+    def learning(self) -> list[str]:
+        """The sources whose senders may hand over a secret."""
+        return [name for name, source in self._sources.items() if source.learns]
 
     def source(self, name: str) -> Source:
         """The source of a name. Raises RequestRefused (404)."""
@@ -49,10 +61,17 @@ class Receiver:
 
     def receive(self, source: Source, request: Request) -> Received | Reply:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
-        admitted = source.admit(request, self._clock.now())
+        now = self._clock.now()
+        try:
+            admitted = source.admit(request, now)
+        except SignatureRejected as rejected:
+            self._rejections.add(source, request, rejected, now)
+            raise
         if isinstance(admitted, Reply):
             return admitted
-        return self._record(source.name, admitted, source.kept_headers(request.headers))
+        arrivals = source.arrivals(admitted, request.headers)
+        self._failpoints.reach("receive.verified")
+        return arrivals, self._recorder.submit(arrivals)
 
     def ingest(self, request: Request) -> Received:
         """Identify and record what one of the team's own applications sends."""
@@ -62,21 +81,8 @@ class Receiver:
             for name in _INGEST_HEADERS
             if (value := request.headers.joined(name)) is not None
         }
-        admitted = [(identity, request.body)]
-        return self._record(INGEST_SOURCE, admitted, msgspec.json.encode(kept))
-
-    def _record(self, source: str, admitted: Sequence[Admitted], headers: bytes) -> Received:
+        body = request.body
+        digest = hashlib.sha256(body).digest()
+        arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(kept), body)
         self._failpoints.reach("receive.verified")
-        arrivals = [
-            Arrival(
-                source=source,
-                event_id=identity.event_id,
-                type=identity.type,
-                reference=identity.reference,
-                body_sha256=hashlib.sha256(body).digest(),
-                headers=headers,
-                body=body,
-            )
-            for identity, body in admitted
-        ]
-        return arrivals, self._recorder.submit(arrivals)
+        return [arrival], self._recorder.submit([arrival])

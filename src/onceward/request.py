@@ -32,12 +32,12 @@ FIELDS_READ: Final = 1_000
 class Headers:
     """A request's headers, read only. Names are asked for in lower case, as ASGI gives them."""
 
-    __slots__ = ("_has_repeats", "_pairs", "_values")
+    __slots__ = ("_has_repeats", "_values", "pairs")
 
     def __init__(self, raw: Iterable[tuple[bytes, bytes]]) -> None:
-        self._pairs = tuple(raw)
-        self._values = dict(self._pairs)
-        self._has_repeats = len(self._values) != len(self._pairs)
+        self.pairs = tuple(raw)
+        self._values = dict(self.pairs)
+        self._has_repeats = len(self._values) != len(self.pairs)
 
     def get(self, name: bytes) -> bytes | None:
         """The header's value. Raises RequestRefused where it occurs more than once."""
@@ -53,7 +53,7 @@ class Headers:
         return self._values.get(name)
 
     def _all(self, name: bytes) -> list[bytes]:
-        return [value for key, value in self._pairs if key == name]
+        return [value for key, value in self.pairs if key == name]
 
 
 class Request:
@@ -201,7 +201,23 @@ class BodyPlace:
         return hashlib.sha256(request.body).hexdigest().encode()
 
 
-Place = HeaderPlace | JsonPlace | FieldPlace | BodyPlace
+@dataclass(frozen=True, slots=True)
+class HashPlace:
+    """The hash of a header: of a proof that is another one each time, for example."""
+
+    name: str
+    key: bytes
+
+    def __str__(self) -> str:
+        return f"hash:{self.name}"
+
+    def bytes_of(self, request: Request) -> bytes | None:
+        """The hash, in hexadecimal digits; None where there is no such header."""
+        value = request.headers.get(self.key)
+        return None if value is None else hashlib.sha256(value).hexdigest().encode()
+
+
+Place = HeaderPlace | JsonPlace | FieldPlace | BodyPlace | HashPlace
 BODY_HASH: Final = BodyPlace()
 
 
@@ -210,6 +226,8 @@ def parse_place(text: str) -> Place:
     kind, _, rest = text.partition(":")
     if kind == "header":
         return HeaderPlace(rest, header_key(rest))
+    if kind == "hash":
+        return HashPlace(rest, header_key(rest))
     if kind in ("query", "form") and rest:
         return FieldPlace(kind, rest)
     if text == str(BODY_HASH):

@@ -39,6 +39,9 @@ class Settings:
     allowed_hosts: tuple[str, ...] = _setting(
         (), "Host names under which unsigned sources may be called, besides the loopback's"
     )
+    trusted_proxies: tuple[str, ...] = _setting(
+        (), "Proxies whose X-Forwarded-Proto and X-Forwarded-Host are believed: addresses, networks"
+    )
     max_body_bytes: int = _setting(5 * 1024 * 1024, "Largest body; more is 413", least=1)
     max_header_bytes: int = _setting(32 * 1024, "Largest header block; more is 431", least=1024)
     max_headers: int = _setting(100, "Most headers in a request; more is 431", least=8)
@@ -53,6 +56,12 @@ class Settings:
     batch_events: int = _setting(200, "Most deliveries written in one transaction", least=1)
     delivery_rows: int = _setting(
         100, "Redeliveries of one event that get a row each; all are counted"
+    )
+    rejection_rows: int = _setting(
+        1000, "Requests that did not verify, kept of each source; all are counted"
+    )
+    dedupe_days: int = _setting(
+        0, "After how many days an event is forgotten; 0 for never. Effects never are"
     )
     workers: int = _setting(4, "Handlers that run at one time in a process; 0 receives only")
     shared_jobs: int = _setting(

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from onceward.errors import ConfigurationError
-from onceward.handshake import Handshake, Known, Reply
+from onceward.draft import sent
+from onceward.errors import ConfigurationError, RequestRefused
+from onceward.handshake import Known, Reply
 from onceward.identify import Locators, identify, make_locators
-from onceward.model import INGEST_SOURCE, Identity
+from onceward.model import INGEST_SOURCE, Arrival, Identity, Twins
 from onceward.providers import BY_HAND, PRESETS, Preset, find_preset
-from onceward.request import Headers, Request, header_key, is_header_name
+from onceward.request import HeaderPlace, Headers, Request, header_key, is_header_name
 from onceward.schemes import Jwt, Key, Scheme, Signature, verify
 from onceward.split import Packing
 
@@ -38,7 +41,7 @@ class Source:
     """A sender as configured. Made by `make_source`, which checks it."""
 
     name: str
-    preset: str
+    base: Preset
     scheme: Scheme
     locators: Locators = field(repr=False)
     kept: tuple[tuple[str, bytes], ...]
@@ -49,14 +52,47 @@ class Source:
     url: str | None = None
     """The public URL that the sender signs, where it is known."""
     needs_url: bool = False
-    packing: Packing = field(default_factory=Packing)
-    handshake: Handshake | None = None
     verify_token: bytes | None = field(default=None, repr=False)
-    accepted: int | Reply = 202
+    twins: Twins = Twins.ALLOWED
+    """What is done with the body of another event, under another id."""
+    varies: re.Pattern[bytes] | None = None
+    """Finds what differs between deliveries of one event."""
+    keeps_rejected: bool = False
+
+    @property
+    def preset(self) -> str:
+        """The name of its preset."""
+        return self.base.name
+
+    @property
+    def learns(self) -> bool:
+        """Whether the sender may hand over its secret."""
+        return self.base.handshake is not None and self.base.handshake.learns
+
+    @property
+    def proof_is_authorization(self) -> bool:
+        """Whether the proof is in the header that else is never kept."""
+        return "header:authorization" in self.scheme.at.lower()
+
+    def digest(self, body: bytes) -> bytes:
+        """What tells a body from another one: its hash, without what may differ."""
+        return hashlib.sha256(body if self.varies is None else self.varies.sub(b"", body)).digest()
+
+    def knowing(self, secrets: Iterable[bytes]) -> Source:
+        """The same source with secrets that its sender handed over; unusable ones are left out."""
+        new = [secret for secret in secrets if secret not in self.secrets]
+        keys = [key for secret in new for key in self.scheme.keys(secret)]
+        if not keys:
+            return self
+        return replace(self, keys=(*self.keys, *keys), secrets=(*self.secrets, *new))
 
     def greet(self, request: Request) -> Reply | None:
         """The answer to what the sender asks before it signs anything; None where it does not."""
-        return None if self.handshake is None else self.handshake.before(request, self._known)
+        return (
+            None
+            if self.base.handshake is None
+            else self.base.handshake.before(request, self._known)
+        )
 
     def admit(self, request: Request, now: float) -> list[Admitted] | Reply:
         """Say what a genuine request is about: one event, or several where the sender packs them.
@@ -70,13 +106,41 @@ class Source:
             return reply
         if not self.unsigned:
             verify(self.scheme, self.keys, request, now)
-        if self.handshake is not None and (reply := self.handshake.after(request, self._known)):
+        if self.base.handshake is not None and (
+            reply := self.base.handshake.after(request, self._known)
+        ):
             return reply
-        return events_of(self.locators, self.packing, request)
+        return events_of(self.locators, self.base.packing, request)
 
     @property
     def _known(self) -> Known:
         return Known(self.secrets, self.verify_token)
+
+    def arrivals(self, admitted: Sequence[Admitted], headers: Headers) -> list[Arrival]:
+        """What a genuine request brings, on its way to the ledger."""
+        kept = self.kept_headers(headers)
+        return [
+            Arrival(
+                source=self.name,
+                event_id=identity.event_id,
+                type=identity.type,
+                reference=identity.reference,
+                body_sha256=self.digest(body),
+                headers=kept,
+                body=body,
+                twins=self.twins,
+            )
+            for identity, body in admitted
+        ]
+
+    def reidentify(self, kept_headers: bytes, body: bytes) -> Identity | None:
+        """Say what the bytes of an event are about, with the headers that were kept of another."""
+        kept: dict[str, str] = msgspec.json.decode(kept_headers)
+        headers = Headers([(name.encode(), sent(value)) for name, value in kept.items()])
+        try:
+            return identify(self.locators, Request(headers, body))
+        except RequestRefused:
+            return None
 
     def kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
@@ -109,6 +173,9 @@ def make_source(
     reference: str | None = None,
     tolerance_seconds: int | None = None,
     keep_headers: Iterable[str] = (),
+    same_body: SameBody | None = None,
+    varies: Iterable[str] | None = None,
+    keep_rejected: bool = False,
 ) -> Source:
     """Make a source. What is not given comes from the preset: the one named, else its namesake.
 
@@ -130,26 +197,29 @@ def make_source(
         reference or base.reference,
     )
     kept = checks.attempt(_kept, base, keep_headers)
-    keys = checks.attempt(_keys, chosen, secrets, unsigned)
+    hands_over = verify_token is not None and base.handshake is not None and base.handshake.learns
+    keys = checks.attempt(_keys, chosen, secrets, unsigned or (hands_over and not secrets))
+    twins = checks.attempt(_twins, locators, chosen, same_body)
+    differing = checks.attempt(_varying, base, varies)
     checks.attempt(_check_url, base, chosen, url)
     checks.attempt(_check_verify_token, base, verify_token)
     if final is None or locators is None or kept is None or keys is None or checks.faults:
         raise ConfigurationError(checks.faults)
     return Source(
-        name,
-        base.name,
-        final,
-        locators,
-        kept,
-        unsigned,
-        keys,
-        tuple(_bytes(secret) for secret in secrets),
-        url,
-        final.needs_url or base.handshake is not None,
-        base.packing,
-        base.handshake,
-        None if verify_token is None else verify_token.encode(),
-        base.accepted,
+        name=name,
+        base=base,
+        scheme=final,
+        locators=locators,
+        kept=kept,
+        unsigned=unsigned,
+        keys=keys,
+        secrets=tuple(_bytes(secret) for secret in secrets),
+        url=url,
+        needs_url=final.needs_url or base.handshake is not None,
+        verify_token=None if verify_token is None else verify_token.encode(),
+        twins=twins or Twins.ALLOWED,
+        varies=differing,
+        keeps_rejected=keep_rejected,
     )
 
 
@@ -193,6 +263,41 @@ def preset_of(name: str, preset: str | Preset | None) -> Preset:
 def scheme_of(base: Preset, scheme: str | Scheme | None) -> Scheme:
     """The scheme that is given, or one of the preset's. Raises ConfigurationError."""
     return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
+
+
+SameBody = Literal["allow", "flag", "hold"]
+_TWINS: Final[Mapping[SameBody, Twins]] = {
+    "allow": Twins.ALLOWED,
+    "flag": Twins.FLAGGED,
+    "hold": Twins.HELD,
+}
+
+
+def _twins(locators: Locators | None, scheme: Scheme | None, same_body: SameBody | None) -> Twins:
+    """What is asked for; else the same body under another id is flagged where ids are unsigned."""
+    if same_body is not None:
+        if same_body not in _TWINS:
+            raise ConfigurationError(f"same_body must be one of {', '.join(_TWINS)}")
+        return _TWINS[same_body]
+    if locators is None or scheme is None or not scheme.covers_body:
+        return Twins.ALLOWED
+    headers = [it for choice in locators.id for it in choice if isinstance(it, HeaderPlace)]
+    is_signed = all(scheme.signs_header(header.name) for header in headers)
+    return Twins.ALLOWED if is_signed else Twins.FLAGGED
+
+
+_VALUE: Final = rb'\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9eE]+|true|false|null)'
+
+
+def _varying(base: Preset, varies: Iterable[str] | None) -> re.Pattern[bytes] | None:
+    """Finds the members of these names, wherever in a body, as far as they are plain values."""
+    if isinstance(varies, str):
+        raise ConfigurationError("varies must be a list, also where there is only one")
+    names = base.varies if varies is None else tuple(varies)
+    if not names:
+        return None
+    quoted = b"|".join(re.escape(json.dumps(name).encode()) for name in names)
+    return re.compile(b"(?:" + quoted + b")" + _VALUE)
 
 
 def _check_verify_token(base: Preset, verify_token: str | None) -> None:

@@ -1,7 +1,8 @@
 """Requests that hold several events: each is recorded as one of its own, with its own bytes.
 
 Where they are is written as text: ``json:[]`` is a list, ``json:events[]`` a list in an object,
-``json:entry[].changes[]`` lists in the items of a list.
+``json:entry[].changes[]`` lists in the items of a list. With ``|`` between several, the first that
+fits counts.
 """
 
 from __future__ import annotations
@@ -23,41 +24,50 @@ _TEXT: Final = re.compile(rf"json:(?:{_NAMES})?\[\](?:\.{_NAMES}\[\])*")
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
+Way = tuple[str | None, ...]
+"""Names that lead on, and None for a list."""
+
+
+def _way(text: str) -> Way:
+    if not _TEXT.fullmatch(text):
+        message = f"{text!r} is no place of events: write json:[] or json:some.path[]"
+        raise ConfigurationError(message)
+    return tuple(name or None for name, _ in _STEP.findall(text.removeprefix("json:")))
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
     """Where the events of a request are. Raises ConfigurationError for a text that is no such."""
 
     text: str
-    _steps: tuple[str | None, ...] = field(init=False, repr=False, compare=False)
-    """Names that lead on, and None for a list."""
+    _ways: tuple[Way, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not _TEXT.fullmatch(self.text):
-            message = f"{self.text!r} is no place of events: write json:[] or json:some.path[]"
-            raise ConfigurationError(message)
-        found = _STEP.findall(self.text.removeprefix("json:"))
-        object.__setattr__(self, "_steps", tuple(name or None for name, _ in found))
+        object.__setattr__(self, "_ways", tuple(_way(text) for text in self.text.split("|")))
 
     def bodies(self, body: bytes) -> list[bytes]:
         """The bytes of each event; the whole body where it is not as expected, or too much."""
-        values: list[msgspec.Raw] = [msgspec.Raw(body)]
-        try:
-            for step in self._steps:
-                values = [inner for value in values for inner in _inner(value, step)]
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
-            return [body]
-        return [bytes(value) for value in values] if len(values) <= EVENTS_MOST else [body]
+        for way in self._ways:
+            values: list[msgspec.Raw] = [msgspec.Raw(body)]
+            try:
+                for step in way:
+                    values = [inner for value in values for inner in _inner(value, step)]
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+                continue
+            return [bytes(value) for value in values] if len(values) <= EVENTS_MOST else [body]
+        return [body]
 
     def values(self, document: Any) -> list[Any]:
         """The events of a decoded body. Raises ConfigurationError where it is not as expected."""
-        values = [document]
-        try:
-            for step in self._steps:
-                values = [it for one in values for it in (one if step is None else [one[step]])]
-        except (TypeError, KeyError):
-            raise ConfigurationError(f"the body has no events at {self.text}") from None
-        return values
+        for way in self._ways:
+            values = [document]
+            try:
+                for step in way:
+                    values = [it for one in values for it in (one if step is None else [one[step]])]
+            except (TypeError, KeyError):
+                continue
+            return values
+        raise ConfigurationError(f"the body has no events at {self.text}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from onceward import Inbox
 from tests.integration.running import Running, make_inbox
 
 Serve = Callable[..., Running]
@@ -23,8 +24,11 @@ def serve() -> Iterator[Serve]:
     """Start services; they end with the test."""
     running: list[Running] = []
 
-    def start(url: str, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any) -> Running:
-        running.append(Running(make_inbox(url, **settings), dev=dev, host=host))
+    def start(
+        url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
+    ) -> Running:
+        inbox = make_inbox(url, **settings) if isinstance(url, str) else url
+        running.append(Running(inbox, dev=dev, host=host))
         return running[-1]
 
     yield start

@@ -18,7 +18,7 @@ import stripe
 
 from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from onceward.http.server import Server, listen
-from onceward.inbox import Service
+from onceward.service import Service
 from onceward.worker import Worker
 from tests.direct import Direct, Row
 from tests.processes import Item, eventually

@@ -20,12 +20,13 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 FIELDS = {
     "events": "id source event_id event_type related_reference received_at processed_at "
-    "processing_state deliveries conflicts",
+    "processing_state deliveries conflicts same_body_as",
     "jobs": "id status event_ledger_id source event_type external_event_id handler attempts "
     "max_attempts failure_type last_error available_at created_at finished_at",
     "effects": "id idempotency_key job_id reference status error_message created_at updated_at",
-    "deliveries": "id event_ledger_id source event_id outcome received_at",
-    "audit": "id job_id action actor authenticated_as reason created_at",
+    "deliveries": "id event_ledger_id source event_id outcome received_at accepted_as",
+    "rejections": "id source step check count received_at last_at kept received_as",
+    "audit": "id job_id subject action actor authenticated_as reason created_at",
 }
 
 
@@ -76,8 +77,12 @@ def failed_job(service: Running, event_id: str) -> Item:
 def test_a_list_has_one_shape(desk: Running, kind: str) -> None:
     if not desk.items("audit"):
         assert requeue(desk, failed_job(desk, "shape")["id"]).status_code == 200
+    if kind == "rejections":
+        desk.http.post("/webhooks/stripe", content=b"{}")
+        eventually(lambda: desk.items("rejections"), "the rejection is listed")
     page = desk.http.get(f"/admin/{kind}").json()
-    assert set(page) == {"items", "limit", "next"}
+    counts = {"counts"} if kind == "rejections" else set()
+    assert set(page) == {"items", "limit", "next"} | counts
     assert (page["limit"], page["next"]) == (50, None)
     assert page["items"]
     for item in page["items"]:

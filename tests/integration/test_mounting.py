@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from onceward import ConfigurationError, Inbox
-from onceward.inbox import ASGIApp
+from onceward.service import ASGIApp
 from tests.direct import Direct
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook
 from tests.postgres import Cluster

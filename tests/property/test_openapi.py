@@ -21,6 +21,7 @@ from onceward.operate import LISTS
 from onceward.settings import Settings
 from tests.integration.running import Running, make_inbox, partner_webhook
 from tests.postgres import Cluster
+from tests.processes import eventually
 
 TOKEN: Final = "a-token-of-ann-0123456789"
 BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
@@ -166,14 +167,14 @@ def paths_of(service: Running) -> set[str]:
     constants = [value for name, value in vars(ingest).items() if name.isupper()]
     return {
         FRONT_DOOR,
-        *(path.format(kind=kind, job="{job}") for path in routes for kind in LISTS),
+        *(path.format(kind=kind, id="{id}") for path in routes for kind in LISTS),
         *(value for value in constants if isinstance(value, str) and value.startswith("/")),
     } - {ingest.WEBHOOKS} | {f"{ingest.WEBHOOKS}{{source}}"}
 
 
 def methods_at(service: Running, path: str) -> set[str]:
     """What may be used there, as the service says to someone who uses another method."""
-    response = service.http.request("TRACE", path.format(job="1", source="lab"))
+    response = service.http.request("TRACE", path.format(id="1", source="lab"))
     assert response.status_code == 405
     return set(response.headers["allow"].split(", ")) - {"HEAD"}
 
@@ -189,7 +190,8 @@ async def test_an_admin_side_that_is_mounted_alone_describes_itself_alone(
         lists = [path for path in told["paths"] if "{" not in path]
         answers = [(await http.get(path, headers=BEARER)).status_code for path in lists]
     await inbox._mount().close()
-    assert set(told["paths"]) == {f"/{kind}" for kind in LISTS} | {"/jobs/{job}/requeue", OPENAPI}
+    acts = {"/jobs/{id}/requeue", "/rejections/{id}/verify", "/deliveries/{id}/accept"}
+    assert set(told["paths"]) == {f"/{kind}" for kind in LISTS} | acts | {OPENAPI}
     assert list(told["components"]["securitySchemes"]) == ["admin_token"]
     assert answers == [200] * len(lists)
 
@@ -241,10 +243,18 @@ def test_what_happens_is_told_in_the_members_that_are_described(service: Running
         check("/events/ingest", service.post("openapi-paid", **more), 202)
     check("/webhooks/{source}", service.signed(partner_webhook("openapi")), 202)
     broken, done = (service.settled_job(event) for event in ("broken", "openapi-paid"))
-    requeue = "/admin/jobs/{job}/requeue"
+    requeue = "/admin/jobs/{id}/requeue"
     for job, status in ((broken, 200), (done, 409), ({"id": "999999999"}, 404)):
-        path = requeue.format(job=job["id"])
+        path = requeue.format(id=job["id"])
         check(requeue, service.http.post(path, json=ACT), status)
+    check("/webhooks/{source}", service.http.post("/webhooks/partner", content=b"{}"), 401)
+    eventually(lambda: service.items("rejections"), "the rejection is listed")
+    (conflict, *_) = service.items("deliveries", status="conflict")
+    accept = "/admin/deliveries/{id}/accept"
+    for status in (200, 409):
+        check(accept, service.http.post(accept.format(id=conflict["id"]), json=ACT), status)
+    again = "/admin/rejections/{id}/verify"
+    check(again, service.http.post(again.format(id="1"), json=ACT), 409)
     for kind in LISTS:
         page = check(f"/admin/{kind}", service.http.get(f"/admin/{kind}?limit=1"), 200).json()
         assert len(page["items"]) == 1

@@ -169,3 +169,79 @@ def test_a_head_says_that_somebody_is_here_and_a_post_has_to_be_signed(preset: s
     assert source(preset).greet(request(method="HEAD")) == Reply()
     with pytest.raises(SignatureRejected):
         admitted(preset, request({}))
+
+
+# Secrets that are handed over.
+
+OWN_TOKEN = "a-token-of-our-own"
+
+
+@pytest.mark.parametrize(
+    ("preset", "sent"),
+    [
+        ("asana", {"headers": {"X-Hook-Secret": "handed-over-1"}}),
+        ("notion", {"body": {"verification_token": "handed-over-1"}}),
+    ],
+)
+def test_a_secret_is_taken_only_where_the_url_has_our_token(
+    preset: str, sent: dict[str, Any]
+) -> None:
+    learner = make_source("source", preset=preset, verify_token=OWN_TOKEN)
+    reply = learner.admit(request(**sent, query=f"verify_token={OWN_TOKEN}"), NOW)
+    assert isinstance(reply, Reply)
+    assert (reply.status, reply.learned) == (200, b"handed-over-1")
+    assert dict(reply.headers) == ({"X-Hook-Secret": "handed-over-1"} if preset == "asana" else {})
+    for query in ("", "verify_token=", "verify_token=another-token-123"):
+        refused = learner.admit(request(**sent, query=query), NOW)
+        assert refused == Reply(403)
+    without = make_source("source", preset=preset, secrets=[SECRET])
+    assert without.admit(request(**sent, query="verify_token="), NOW) == Reply(403)
+
+
+@pytest.mark.parametrize("secret", ["short", "x" * 257])
+def test_a_secret_that_is_none_is_not_taken(secret: str) -> None:
+    learner = make_source("source", preset="asana", verify_token=OWN_TOKEN)
+    sent = request(headers={"X-Hook-Secret": secret}, query=f"verify_token={OWN_TOKEN}")
+    assert learner.admit(sent, NOW) == Reply(403)
+
+
+def test_what_was_handed_over_verifies_from_then_on() -> None:
+    learner = make_source("source", preset="asana", verify_token=OWN_TOKEN)
+    events = {"events": [{"action": "added", "resource": {"gid": "1", "resource_type": "task"}}]}
+    signature = digest(json.dumps(events), "handed-over-1")
+    sent = request(events, {"X-Hook-Signature": signature})
+    with pytest.raises(SignatureRejected):
+        learner.admit(sent, NOW)
+    knowing = learner.knowing([b"handed-over-1"])
+    assert len(knowing.admit(sent, NOW)) == 1
+    assert knowing.knowing([b"handed-over-1"]) is knowing
+
+
+def test_a_signed_request_hands_over_nothing() -> None:
+    learner = make_source("source", preset="notion", secrets=[SECRET], verify_token=OWN_TOKEN)
+    body = {"verification_token": "handed-over-1"}
+    sent = request(body, {"X-Notion-Signature": "sha256=00"}, f"verify_token={OWN_TOKEN}")
+    with pytest.raises(SignatureRejected):
+        learner.admit(sent, NOW)
+
+
+# Braintree.
+
+BRAINTREE = "public_key_1:private_key_1"
+
+
+def test_braintree_has_its_challenge_signed_and_nothing_else() -> None:
+    asked = make_source("source", preset="braintree", secrets=[BRAINTREE])
+    challenge = "20f9f8ed05f77439fe955c977e4c8a53"
+    key = hashlib.sha1(b"private_key_1").digest()  # noqa: S324 - as the sender does
+    expected = hmac.digest(key, challenge.encode(), hashlib.sha1).hex()
+    reply = asked.greet(request(method="GET", query=f"bt_challenge={challenge}"))
+    assert reply == Reply(body=f"public_key_1|{expected}".encode())
+    for text in ("", "PHhtbD4=", challenge.upper(), challenge * 2):
+        assert asked.greet(request(method="GET", query=f"bt_challenge={text}")) is None
+    # What anyone can have signed is not a payload.
+    body = f"bt_payload={challenge}&bt_signature=public_key_1|{expected}".encode()
+    forged = Request(Headers([]), body, url=URL)
+    with pytest.raises(SignatureRejected, match="not accepted") as refused:
+        asked.admit(forged, NOW)
+    assert refused.value.check == "the payload is a challenge, not an event"

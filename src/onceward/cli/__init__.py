@@ -5,8 +5,11 @@ from __future__ import annotations
 import click
 
 from onceward.cli.migrate import migrate
+from onceward.cli.secrets import secrets
+from onceward.cli.send import send
 from onceward.cli.serve import serve
 from onceward.cli.sources import sources
+from onceward.cli.verify import verify
 from onceward.cli.work import work
 from onceward.version import __version__
 
@@ -21,3 +24,6 @@ main.add_command(serve)
 main.add_command(work)
 main.add_command(migrate)
 main.add_command(sources)
+main.add_command(send)
+main.add_command(verify)
+main.add_command(secrets)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from onceward.http.admin import ADMIN
 from onceward.http.ingest import INGEST, WEBHOOKS
-from onceward.inbox import Service
 from onceward.operate import LISTS
+from onceward.service import Service
 from onceward.version import __version__
 
 

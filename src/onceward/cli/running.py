@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 
 from onceward.http.server import Server
-from onceward.inbox import Service
+from onceward.service import Service
 from onceward.worker import Worker
 
 Started = Callable[[str | None], None]

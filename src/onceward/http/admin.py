@@ -20,7 +20,7 @@ from onceward.http.answers import Answer, answer, refusal
 from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.complaints import INTERNAL, Complaints
 from onceward.http.openapi import OPENAPI
-from onceward.model import Act, text_fault
+from onceward.model import Act, Taken, text_fault
 from onceward.operate import LISTS, Operator
 from onceward.record import refusal as unavailable
 from onceward.settings import Settings
@@ -74,7 +74,9 @@ class AdminApi:
             routes=[
                 Route(OPENAPI, self._describe, methods=["GET"]),
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
-                Route(f"{prefix}/jobs/{{job}}/requeue", self._requeue, methods=["POST"]),
+                Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
+                Route(f"{prefix}/rejections/{{id}}/verify", self._verify, methods=["POST"]),
+                Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
             ],
             exception_handlers={
                 404: _not_found,
@@ -108,12 +110,9 @@ class AdminApi:
             return _response(answer(200, await self._operator.page(kind, given)))
 
     async def _requeue(self, request: Request) -> Response:
-        headers = bounded_headers(request.scope, self._settings)
-        name = self._access.authenticate(headers)
-        require_json(headers)
-        act = _act(await self._bodies.read(headers, request.receive), name)
+        act = await self._act(request)
         async with asyncio.timeout(ANSWER_SECONDS):
-            requeued = await self._operator.requeue(request.path_params["job"], act)
+            requeued = await self._operator.requeue(request.path_params["id"], act)
         return _response(
             answer(
                 200,
@@ -126,6 +125,28 @@ class AdminApi:
                 },
             )
         )
+
+    async def _verify(self, request: Request) -> Response:
+        act = await self._act(request)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return _taken(await self._operator.verify_again(request.path_params["id"], act))
+
+    async def _accept(self, request: Request) -> Response:
+        act = await self._act(request)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            return _taken(await self._operator.accept_conflict(request.path_params["id"], act))
+
+    async def _act(self, request: Request) -> Act:
+        """Who acts, and why. Raises RequestRefused."""
+        headers = bounded_headers(request.scope, self._settings)
+        name = self._access.authenticate(headers)
+        require_json(headers)
+        return _act(await self._bodies.read(headers, request.receive), name)
+
+
+def _taken(taken: Taken) -> Response:
+    events = [{"id": str(it.event), "outcome": it.outcome} for it in taken.events]
+    return _response(answer(200, {"ok": True, "events": events, "audit": taken.audit}))
 
 
 def _act(body: bytes, authenticated_as: str) -> Act:

@@ -15,6 +15,7 @@ from onceward.http.access import Access
 from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
 from onceward.http.body import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.complaints import Complaints
+from onceward.http.proxies import Proxies
 from onceward.model import INGEST_SOURCE, Arrival, Outcome, Receipt
 from onceward.receive import Received, Receiver
 from onceward.request import Headers, Request
@@ -57,6 +58,9 @@ class IngestApp:
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
         self._complaints = Complaints(clock)
+        self._proxies = Proxies(settings.trusted_proxies)
+        self._slow = frozenset(WEBHOOKS + name for name in receiver.learning)
+        """Where a secret may be handed over, which takes a transaction of its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; nothing but an answer comes out, whatever comes in."""
@@ -71,7 +75,8 @@ class IngestApp:
 
     def takes(self, scope: Scope) -> bool:
         """Whether a request can be given to `take` when its body is whole."""
-        return scope["method"] == "POST" and _is_received(route_path(scope))
+        path = route_path(scope)
+        return scope["method"] == "POST" and _is_received(path) and path not in self._slow
 
     def take(self, scope: Scope, body: bytes, give: Give) -> None:
         """Receive a request that is whole, and give the answer when there is one.
@@ -130,6 +135,8 @@ class IngestApp:
         self._failpoints.reach("receive.read")
         found = door.receive(Request(headers, body, url=door.url))
         if isinstance(found, Reply):
+            if found.learned is not None:
+                await self._receiver.learn(door.source, found.learned)
             return _reply(found)
         arrivals, pending = found
         return _accepted(door, arrivals, await pending)
@@ -137,9 +144,9 @@ class IngestApp:
     def _greet(self, scope: Scope, headers: Headers) -> Answer:
         """What a sender asks before it sends: whether there is somebody here."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
-        asked = ("POST", *(source.handshake.methods if source.handshake else ()))
+        asked = ("POST", *(source.base.handshake.methods if source.base.handshake else ()))
         _allow(scope, *dict.fromkeys(asked))
-        url = _public_url(source, scope, headers)
+        url = self._public_url(source, scope, headers)
         found = source.greet(Request(headers, b"", method=scope["method"], url=url))
         if found is None:
             raise RequestRefused(400, "no_question", "The sender's question was not understood.")
@@ -155,9 +162,18 @@ class IngestApp:
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
-        url = _public_url(source, scope, headers) if source.needs_url else ""
+        url = self._public_url(source, scope, headers) if source.needs_url else ""
         receive = partial(self._receiver.receive, source)
-        return _Door(source.name, receive, url, source.accepted)
+        return _Door(source.name, receive, url, source.base.accepted)
+
+    def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
+        """The URL as the sender has it: the one that is configured, else as the request came."""
+        query = scope.get("query_string", b"").decode("latin-1")
+        if source.url is not None:
+            return f"{source.url}?{query}" if query and "?" not in source.url else source.url
+        scheme, host = self._proxies.origin(scope, headers)
+        path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
+        return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
 
     async def _readiness(self) -> Answer:
         try:
@@ -175,16 +191,6 @@ def route_path(scope: Scope) -> str:
     if not root:
         return path
     return path[len(root) :] if path.startswith(f"{root}/") else path
-
-
-def _public_url(source: Source, scope: Scope, headers: Headers) -> str:
-    """The URL as the sender has it: the one that is configured, else as the request came."""
-    query = scope.get("query_string", b"").decode("latin-1")
-    if source.url is not None:
-        return f"{source.url}?{query}" if query and "?" not in source.url else source.url
-    host = (headers.get(b"host") or b"").decode("latin-1")
-    path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-    return f"{scope.get('scheme', 'http')}://{host}{path}{'?' if query else ''}{query}"
 
 
 def _is_received(path: str) -> bool:

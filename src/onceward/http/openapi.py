@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, fields
-from datetime import datetime
-from enum import StrEnum
-from types import UnionType
-from typing import Any, Final, get_args, get_type_hints
+from dataclasses import dataclass
+from typing import Any, Final
 
 from onceward.http.ingest import HEALTHZ, INGEST, READYZ, WEBHOOKS
+from onceward.http.openapi_schemas import (
+    HEALTH,
+    ID,
+    ITEMS,
+    NOT_READY,
+    READY,
+    WELCOMED,
+    Json,
+    name_of,
+    of_type,
+    ref,
+    schemas,
+    text,
+)
 from onceward.model import (
-    ID_LIMIT_BYTES,
     INGEST_SOURCE,
     REQUEUEABLE,
-    AuditItem,
-    DeliveryItem,
-    EffectItem,
-    EventItem,
-    JobItem,
 )
-from onceward.operate import DEFAULT_LIMIT, ID_DIGITS, LARGEST_LIMIT, STATUSES, filters_of
+from onceward.operate import DEFAULT_LIMIT, LARGEST_LIMIT, STATUSES, filters_of
 from onceward.schemes import Scheme
 from onceward.settings import Settings
 from onceward.sources import NAME, Source
@@ -29,17 +34,8 @@ from onceward.version import __version__
 OPENAPI: Final = "/openapi.json"
 FRONT_DOOR: Final = "/"
 
-Json = dict[str, Any]
-
 _TOKEN: Final = "admin_token"  # noqa: S105 - the name of a scheme
-_ITEMS: Final[Mapping[str, type]] = {
-    "events": EventItem,
-    "jobs": JobItem,
-    "effects": EffectItem,
-    "deliveries": DeliveryItem,
-    "audit": AuditItem,
-}
-_SPOKEN: Final = {"audit": "audit entries"}
+_SPOKEN: Final = {"audit": "audit entries", "rejections": "requests that did not verify"}
 
 # What is refused: why, and with which codes. Codes may be added; go by the status first.
 _REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
@@ -73,123 +69,6 @@ _REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
 _BODY_REFUSALS: Final = (408, 413, 415, 422)
 
 
-# Values.
-
-_ID: Final[Json] = {"type": "string", "pattern": rf"^[0-9]{{1,{ID_DIGITS}}}$"}
-_FLAG: Final[Json] = {"type": "boolean"}
-_MOMENT: Final[Json] = {"type": "string", "format": "date-time"}
-
-
-def _text(description: str, *types: str) -> Json:
-    """What can be an id, a type, a reference or a key."""
-    return {
-        "description": f"{description} At most {ID_LIMIT_BYTES} bytes in UTF-8, without a NUL.",
-        "type": ["string", *types] if types else "string",
-        "minLength": 1,
-        "maxLength": ID_LIMIT_BYTES,
-        "pattern": r"^[^\x00]+$",
-    }
-
-
-def _object(description: str, optional: Collection[str] = (), **properties: Json) -> Json:
-    return {
-        "description": description,
-        "type": "object",
-        "properties": properties,
-        "required": [name for name in properties if name not in optional],
-    }
-
-
-def _of_type(kind: Any) -> Json:
-    """The schema of a field of one of the model's items."""
-    if isinstance(kind, UnionType):
-        return {"anyOf": [_of_type(part) for part in get_args(kind)]}
-    if issubclass(kind, StrEnum):
-        return {"type": "string", "enum": [str(value) for value in kind]}
-    known: dict[type, Json] = {
-        str: {"type": "string"},
-        int: {"type": "integer", "minimum": 0},
-        datetime: _MOMENT,
-        type(None): {"type": "null"},
-    }
-    return known[kind]
-
-
-def _item(item: type) -> Json:
-    types = get_type_hints(item)
-    properties = {entry.name: _of_type(types[entry.name]) for entry in fields(item)}
-    return _object(item.__doc__ or "", **properties | {"id": _ID})
-
-
-def _page(kind: str) -> Json:
-    return _object(
-        "A part of a list, the newest first.",
-        items={"type": "array", "maxItems": LARGEST_LIMIT, "items": _ref("schemas", _name(kind))},
-        limit={"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT},
-        next={
-            "description": "The `after` of the part that follows; null where none does.",
-            "anyOf": [_ID, {"type": "null"}],
-        },
-    )
-
-
-def _name(kind: str) -> str:
-    return _ITEMS[kind].__name__.removesuffix("Item")
-
-
-_ENVELOPE: Final = _object(
-    "An event that one of your own applications sends. Further members are kept and passed over.",
-    optional=["reference"],
-    event_id=_text("The event's id, unique among what is sent here.", "integer"),
-    event_type=_text("What happened.", "integer"),
-    payload={"description": "What the handlers get: any JSON."},
-    reference=_text("The related object, to find the event by.", "integer", "null"),
-)
-_ACT: Final = _object(
-    "Who acts, and why: both go into the audit entry.",
-    actor=_text("Who says so.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
-    reason=_text("Why.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
-)
-_ACCEPTED: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
-_RECEIVED: Final[Json] = {
-    "duplicate": _FLAG | {"description": "The event is known; nothing is applied again."},
-    "conflict": _FLAG
-    | {"description": "It is known with another body; this one is kept beside it."},
-    "event_id": _text("The event's id, as text."),
-    "id": _ID | {"description": "The ledger's own id of the event."},
-}
-_RECEIPT: Final = _object("The delivery is durable.", **_ACCEPTED, **_RECEIVED)
-_RECEIPTS: Final = _object(
-    "A delivery of several events, or of none, is durable.",
-    **_ACCEPTED,
-    events={"type": "array", "items": _object("One of the events.", **_RECEIVED)},
-)
-_REFUSAL: Final = _object(
-    "Why a request is refused.",
-    error={"type": "string", "description": "A code, for programs."},
-    message={"type": "string", "description": "A sentence, for people."},
-)
-_REQUEUED: Final = _object(
-    "What a requeue left behind.",
-    ok={"const": True},
-    id=_ID,
-    status={"const": "queued"},
-    available_at=_MOMENT,
-    audit={"$ref": "#/components/schemas/Audit"},
-)
-_HEALTH: Final = _object("The process is there.", healthy={"const": True})
-_READY: Final = _object("The ledger can be read.", ready={"const": True})
-_NOT_READY: Final = _object(
-    "The ledger cannot be read.", ready={"const": False}, message={"type": "string"}
-)
-_WELCOMED: Final = _object(
-    "Where to go.",
-    message={"type": "string"},
-    post={"type": "string"},
-    look={"type": "array", "items": {"type": "string"}},
-)
-
-
 # Parts of an operation.
 
 
@@ -202,10 +81,6 @@ class _Guard:
 
 
 _PUBLIC: Final = _Guard()
-
-
-def _ref(part: str, name: str) -> Json:
-    return {"$ref": f"#/components/{part}/{name}"}
 
 
 def _answer(description: str, schema: Json) -> Json:
@@ -224,8 +99,8 @@ def _operation(
     *refused: int,
     **more: Any,
 ) -> Json:
-    refusals = {status: _ref("responses", f"Refused{status}") for status in (*guard.statuses, 431)}
-    refusals |= {status: _ref("responses", f"Refused{status}") for status in refused}
+    refusals = {status: ref("responses", f"Refused{status}") for status in (*guard.statuses, 431)}
+    refusals |= {status: ref("responses", f"Refused{status}") for status in refused}
     return {
         "operationId": id,
         "summary": summary,
@@ -258,10 +133,15 @@ def _filter(kind: str, name: str) -> Json:
                 "default": DEFAULT_LIMIT,
             },
         ),
-        "after": ("The `next` of the part before.", _ID),
-        "event_id": ("The sender's id of the event.", _text("An event's id.")),
-        "status": ("Only those that stand so.", _of_type(statuses) if statuses else {}),
-        "reference": ("Only those about this object.", _text("A reference.")),
+        "after": ("The `next` of the part before.", ID),
+        "event_id": ("The sender's id of the event.", text("An event's id.")),
+        "status": ("Only those that stand so.", of_type(statuses) if statuses else {}),
+        "step": ("Only those that failed this check.", of_type(statuses) if statuses else {}),
+        "same_body": (
+            "Only those whose body came before under another id.",
+            {"type": "string", "enum": ["true"]},
+        ),
+        "reference": ("Only those about this object.", text("A reference.")),
     }
     description, schema = described[name]
     return _parameter("query", name, description, schema)
@@ -277,24 +157,18 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
                 f"list_{kind}",
                 f"List {_SPOKEN.get(kind, kind)}, the newest first",
                 guard,
-                {200: _answer("A part of the list.", _ref("schemas", f"{_name(kind)}Page"))},
+                {200: _answer("A part of the list.", ref("schemas", f"{name_of(kind)}Page"))},
                 *(422, 503),
                 tags=["admin"],
                 parameters=[_filter(kind, name) for name in filters_of(kind)],
             )
         }
-        for kind in _ITEMS
+        for kind in ITEMS
     }
-    requeue = _operation(
-        "requeue_job",
-        f"Queue a job again that is {' or '.join(sorted(REQUEUEABLE))}",
-        guard,
-        {200: _answer("It is queued, and the audit entry is there.", _ref("schemas", "Requeued"))},
-        *(*_BODY_REFUSALS, 404, 409, 503),
-        tags=["admin"],
-        parameters=[_parameter("path", "job", "The job's id.", _ID)],
-        requestBody=_body(_ref("schemas", "Act")),
-    )
+    acts = {
+        f"{prefix}/{kind}/{{id}}/{name}": {"post": _act(f"{name}_{kind}", guard, summary, schema)}
+        for (kind, name), (summary, schema) in _ACTS.items()
+    }
     itself = _operation(
         "get_openapi",
         "This document",
@@ -302,17 +176,40 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         {200: _answer("An OpenAPI 3.1 document.", {"type": "object"})},
         tags=["service"],
     )
-    return {
-        **lists,
-        f"{prefix}/jobs/{{job}}/requeue": {"post": requeue},
-        OPENAPI: {"get": itself},
-    }
+    return {**lists, **acts, OPENAPI: {"get": itself}}
+
+
+_ACTS: Final = {
+    ("jobs", "requeue"): (
+        f"Queue a job again that is {' or '.join(sorted(REQUEUEABLE))}",
+        "Requeued",
+    ),
+    ("rejections", "verify"): (
+        "Verify a kept request again, with the secrets of now, and receive it",
+        "Taken",
+    ),
+    ("deliveries", "accept"): ("Accept a conflict as an event of its own", "Taken"),
+}
+
+
+def _act(id: str, guard: _Guard, summary: str, schema: str) -> Json:
+    """What a person does to one thing, with an actor and a reason."""
+    return _operation(
+        id,
+        summary,
+        guard,
+        {200: _answer("It is done, and the audit entry is there.", ref("schemas", schema))},
+        *(*_BODY_REFUSALS, 404, 409, 503),
+        tags=["admin"],
+        parameters=[_parameter("path", "id", "Its id.", ID)],
+        requestBody=_body(ref("schemas", "Act")),
+    )
 
 
 def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _Guard) -> Json:
     largest = f"The body may have {settings.max_body_bytes} bytes."
     durable = "It is durable: new, known, or in conflict."
-    receipt, receipts = _ref("schemas", "Receipt"), _ref("schemas", "Receipts")
+    receipt, receipts = ref("schemas", "Receipt"), ref("schemas", "Receipts")
     webhook = _operation(
         "receive_webhook",
         "Receive a webhook from a source",
@@ -337,14 +234,14 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
         *(*_BODY_REFUSALS, 503),
         tags=["receiving"],
         description=largest,
-        requestBody=_body(_ref("schemas", "Envelope")),
+        requestBody=_body(ref("schemas", "Envelope")),
     )
     return {f"{WEBHOOKS}{{source}}": {"post": webhook}, INGEST: {"post": ingest}}
 
 
 def _statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
     """How what is durable is answered, and whether by a receipt; those with one come last."""
-    accepted = [source.accepted for source in sources.values()] or [202]
+    accepted = [source.base.accepted for source in sources.values()] or [202]
     return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
 
 
@@ -385,19 +282,19 @@ def _service_paths(*, dev: bool) -> Json:
         "get_health",
         "Whether the process is there",
         _PUBLIC,
-        {200: _answer("It is.", _HEALTH)},
+        {200: _answer("It is.", HEALTH)},
         tags=["service"],
     )
     readiness = _operation(
         "get_readiness",
         "Whether the ledger can be read",
         _PUBLIC,
-        {200: _answer("It can.", _READY), 503: _answer("It cannot.", _NOT_READY)},
+        {200: _answer("It can.", READY), 503: _answer("It cannot.", NOT_READY)},
         tags=["service"],
     )
     paths: Json = {HEALTHZ: {"get": health}, READYZ: {"get": readiness}}
     if dev:
-        told = {200: _answer("Where to post and where to look.", _WELCOMED)}
+        told = {200: _answer("Where to post and where to look.", WELCOMED)}
         welcome = _operation("get_welcome", "Where to go", _PUBLIC, told, tags=["service"])
         paths[FRONT_DOOR] = {"get": welcome}
     return paths
@@ -423,7 +320,7 @@ def document(
         "servers": [{"url": ".", "description": "Where this document is."}],
         "paths": paths,
         "components": {
-            "schemas": _schemas(),
+            "schemas": schemas(),
             "responses": {f"Refused{status}": _refused(status) for status in _REFUSALS},
             "securitySchemes": _schemes(sources or {}, dev=dev),
         },
@@ -444,23 +341,9 @@ def _info(settings: Settings) -> Json:
     }
 
 
-def _schemas() -> Json:
-    items = {_name(kind): _item(item) for kind, item in _ITEMS.items()}
-    pages = {f"{_name(kind)}Page": _page(kind) for kind in _ITEMS}
-    others = {
-        "Envelope": _ENVELOPE,
-        "Act": _ACT,
-        "Receipt": _RECEIPT,
-        "Receipts": _RECEIPTS,
-        "Requeued": _REQUEUED,
-        "Refusal": _REFUSAL,
-    }
-    return items | pages | others
-
-
 def _refused(status: int) -> Json:
     why, codes = _REFUSALS[status]
-    told = _answer(f"{why} Codes: {', '.join(codes)}.", _ref("schemas", "Refusal"))
+    told = _answer(f"{why} Codes: {', '.join(codes)}.", ref("schemas", "Refusal"))
     match status:
         case 401:
             scheme = {"type": "string"}

@@ -9,6 +9,7 @@ from onceward.providers.interface import Preset
 from onceward.providers.peculiar.graph import ClientState
 from onceward.providers.peculiar.named_headers import CONTENTFUL, HOOK0
 from onceward.providers.peculiar.sns import Sns
+from onceward.providers.peculiar.sns_confirm import confirm_subscription
 from onceward.schemes import Hmac, Jwt, Signature, Token
 
 PRESETS: Final = (
@@ -30,6 +31,7 @@ PRESETS: Final = (
             "X-GitHub-Hook-Installation-Target-Type",
         ),
         resends_for_hours=0,
+        resends_by_hand_for_days=7,
     ),
     Preset(
         name="bitbucket",
@@ -45,7 +47,7 @@ PRESETS: Final = (
         name="jira",
         title="Jira",
         schemes=Signature(at="header:X-Hub-Signature", prefix="sha256="),
-        id="header:X-Atlassian-Webhook-Identifier",
+        id="header:X-Atlassian-Webhook-Identifier|body:sha256",
         type="json:webhookEvent",
         reference="json:issue.id",
         keep_headers=("X-Atlassian-Webhook-Retry",),
@@ -63,6 +65,7 @@ PRESETS: Final = (
         type=("json:type", "json:action"),
         reference="json:data.id",
         accepted=200,
+        varies=("webhookTimestamp",),
     ),
     Preset(
         name="circleci",
@@ -78,7 +81,7 @@ PRESETS: Final = (
         schemes=Signature(at="header:Sentry-Hook-Signature"),
         id="header:Request-ID",
         type=("header:Sentry-Hook-Resource", "json:action"),
-        reference="json:data.issue.id",
+        reference="json:data.issue.id|json:data.issue_id|json:data.event.issue_id|json:data.metric_alert.id",
     ),
     Preset(
         name="pagerduty",
@@ -102,7 +105,7 @@ PRESETS: Final = (
         title="Netlify",
         schemes=Jwt(at="header:X-Webhook-Signature", body_claim="sha256", issuer="netlify"),
         id=("json:id", "json:state", "json:updated_at"),
-        type="json:state",
+        type="header:X-Netlify-Event|json:state",
         reference="json:id",
     ),
     Preset(
@@ -132,7 +135,7 @@ PRESETS: Final = (
             content="{body}{timestamp}",
             tolerance_seconds=300,
         ),
-        id=("json:event", "json:call.call_id"),
+        id="body:sha256",
         type="json:event",
         reference="json:call.call_id",
     ),
@@ -142,7 +145,7 @@ PRESETS: Final = (
         schemes=Jwt(at="header:Authorization", body_claim="sha256", body_encoding="base64"),
         id="json:id",
         type="json:event",
-        reference="json:room.sid",
+        reference="json:room.sid|json:egressInfo.egressId",
     ),
     Preset(
         name="workos",
@@ -167,6 +170,10 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:entity.id",
+        handshake=handshake.NOTION,
+        varies=("attempt_number",),
+        note="It hands over its secret where the URL has ?verify_token=…; `onceward secrets` shows "
+        "it, for you to confirm.",
     ),
     Preset(
         name="trello",
@@ -190,14 +197,21 @@ PRESETS: Final = (
         id="body:sha256",
         type=("json:resource.resource_type", "json:action"),
         reference="json:resource.gid",
-        note="The secret is the webhook's X-Hook-Secret. Its events have no id and are known by "
-        "their bytes, which have the time.",
+        handshake=handshake.ASANA,
+        resends_for_hours=24,
+        note="It hands over its secret where the URL has ?verify_token=…. Its events have no id "
+        "and are known by their bytes, which have the time.",
     ),
     Preset(
         name="contentful",
         title="Contentful",
         schemes=CONTENTFUL,
-        id=("header:X-Contentful-Topic", "json:sys.id", "json:sys.version|json:sys.revision"),
+        id=(
+            "header:X-Contentful-Topic",
+            "json:sys.environment.sys.id",
+            "json:sys.id",
+            "json:sys.version|json:sys.revision",
+        ),
         type="header:X-Contentful-Topic",
         reference="json:sys.id",
     ),
@@ -206,6 +220,7 @@ PRESETS: Final = (
         title="Hook0",
         schemes=HOOK0,
         id="header:X-Event-Id|body:sha256",
+        type="header:X-Event-Type",
     ),
     Preset(
         name="aws-sns",
@@ -215,7 +230,8 @@ PRESETS: Final = (
         type="json:Type",
         reference="json:TopicArn",
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
-        note="The secret is Amazon's signing certificate, in PEM.",
+        does={"SubscriptionConfirmation": confirm_subscription},
+        note="The secret is Amazon's signing certificate, in PEM. Subscriptions are confirmed.",
     ),
     Preset(
         name="microsoft-graph",
@@ -237,7 +253,7 @@ PRESETS: Final = (
         resends_for_hours=24,
         events="json:[]",
         id="json:id",
-        type="json:eventType",
+        type="json:eventType|json:type",
         reference="json:subject",
         handshake=handshake.EVENT_GRID,
         note="The secret is the value of code in the URL that Event Grid is given.",

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any, Final
 
 from onceward.errors import ConfigurationError
 from onceward.handshake import Handshake, Reply
@@ -12,7 +13,9 @@ from onceward.request import header_key, parse_place
 from onceward.schemes import Scheme
 from onceward.split import Packing, Split
 
-DEFAULT = "default"
+DEFAULT: Final = "default"
+UNSAID_DAYS: Final = 30
+"""How long a sender is taken to resend by hand that does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,14 @@ class Preset:
     """The status of the answer, or all of it, where the sender insists."""
     keep_headers: tuple[str, ...] = ()
     """Headers worth keeping with the payload, beyond content-type and user-agent."""
+    varies: tuple[str, ...] = ()
+    """Members of the body that differ between deliveries of one event: they make no conflict."""
     resends_for_hours: float | None = None
     """How long the sender tries again by itself; None where it does not say."""
+    resends_by_hand_for_days: float | None = None
+    """How long somebody can have it send an event again; None where it does not say."""
+    does: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """What is done with events of some types without being asked, by a handler each."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
     packing: Packing = field(init=False, repr=False, compare=False)
@@ -60,6 +69,12 @@ class Preset:
     def _located(self) -> Locators:
         is_part = self.events is not None
         return make_locators(self.ids, self.types, self.reference, is_part=is_part)
+
+    @property
+    def resends_for_days(self) -> float:
+        """How long the sender may send an event again, by itself or by hand, at most."""
+        by_hand = self.resends_by_hand_for_days
+        return max((self.resends_for_hours or 0) / 24, UNSAID_DAYS if by_hand is None else by_hand)
 
     @property
     def named_schemes(self) -> Mapping[str, Scheme]:

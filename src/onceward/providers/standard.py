@@ -61,7 +61,7 @@ PRESETS: Final = (
         schemes=SVIX,
         id=SVIX_ID,
         type="json:type",
-        reference="json:data.email_id",
+        reference="json:data.email_id|json:data.id",
     ),
     Preset(
         name="lithic",
@@ -108,6 +108,7 @@ PRESETS: Final = (
         ),
         id="header:Finch-Event-Id",
         type="json:event_type",
+        reference="json:connection_id",
     ),
     Preset(
         name="hookmesh",

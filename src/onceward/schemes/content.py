@@ -64,6 +64,11 @@ class Content:
         """Whether the whole body is in it, or a digest of it."""
         return any(name in _OF_BODY for name in self.names)
 
+    def has_header(self, name: str) -> bool:
+        """Whether a header of this name is in it."""
+        places = [place for text in self.names for place in text.lower().split("|")]
+        return f"header:{name.lower()}" in places
+
     def of(self, request: Request, timestamp: bytes = b"") -> bytes:
         """The bytes that are signed. Raises SignatureRejected where a place is empty."""
         return b"".join(

@@ -38,6 +38,9 @@ class Scheme(Protocol):
     def covers_body(self) -> bool:
         """Whether a body that was changed on its way is found out."""
 
+    def signs_header(self, name: str) -> bool:
+        """Whether a header that was changed on its way is found out."""
+
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""

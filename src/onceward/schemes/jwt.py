@@ -67,6 +67,10 @@ class Jwt:
         """Whether the token names the body."""
         return self.body_claim is not None
 
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is covered."""
+        return False
+
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""

@@ -121,6 +121,10 @@ class Signature:
         """Whether a body that was changed on its way is found out."""
         return self._content.has_body
 
+    def signs_header(self, name: str) -> bool:
+        """Whether a header that was changed on its way is found out."""
+        return self._content.has_header(name)
+
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""

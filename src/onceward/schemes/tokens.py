@@ -53,6 +53,10 @@ class Token:
         """Nothing is covered."""
         return False
 
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is covered."""
+        return False
+
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""

@@ -146,6 +146,9 @@ class PostgresStore(SharedStore):
         finally:
             self._recording.put_nowait(line)
 
+    async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        return await self._writing.record_in(run, arrivals)
+
     async def claim(
         self,
         *,
@@ -327,8 +330,8 @@ class PostgresStore(SharedStore):
             async with connection.transaction():
                 await connection.execute(_MIGRATION_LOCK)
 
-                async def run_named(name: str, /, **parameters: object) -> list[Row]:
-                    return await run(connection, self._queries.one(name), parameters)
+                async def run_named(name: str, /, *given: str, **parameters: object) -> list[Row]:
+                    return await run(connection, self._queries.one(name, *given), parameters)
 
                 yield run_named
                 self._failpoints.reach("operate.written")

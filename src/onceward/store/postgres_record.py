@@ -16,6 +16,7 @@ from onceward.store.postgres_link import RETRYABLE
 from onceward.store.postgres_wait import Connection
 from onceward.store.queries import Queries
 from onceward.store.recent import Recent
+from onceward.store.shared import HELD_AS_TWIN, Run
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _RETRIES: Final = 5
@@ -104,13 +105,24 @@ class Recording:
         if not places:
             return
         columns = self._columns(batch, places)
-        rows = await _run_past_deadlocks(connection, self._queries.one(name), columns)
-        for position, event, outcome in rows:
+        statement = self._queries.one(name, *_watched(columns))
+        for position, event, outcome in await _run_past_deadlocks(connection, statement, columns):
             batch.answer(places[position - 1], Receipt(event, _OUTCOMES[outcome]))
+
+    async def record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        """Write them in a transaction that does other things as well."""
+        batch = _Batch(arrivals, [])
+        for name in ("record_new", "record_again"):
+            if places := batch.unanswered:
+                columns = self._columns(batch, places)
+                for row in await run(name, *_watched(columns), **columns):
+                    receipt = Receipt(row["event"], _OUTCOMES[row["outcome"]])
+                    batch.answer(places[row["position"] - 1], receipt)
+        return batch.receipts()
 
     def _columns(self, batch: _Batch, places: list[int]) -> dict[str, Any]:
         arrivals = [batch.arrivals[place] for place in places]
-        return {
+        columns = {
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
             "types": texts([arrival.type for arrival in arrivals]),
@@ -120,6 +132,15 @@ class Recording:
             "bodies": blobs([batch.body(place) for place in places]),
             "row_limit": self._row_limit,
         }
+        if any(arrival.twins for arrival in arrivals):
+            rules = ints([int(arrival.twins) for arrival in arrivals])
+            columns |= {"rules": rules, "held": HELD_AS_TWIN}
+        return columns
+
+
+def _watched(columns: Mapping[str, Any]) -> list[str]:
+    """What is asked of a statement, beyond the usual."""
+    return ["watched"] if "rules" in columns else []
 
 
 async def _run_past_deadlocks(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from datetime import datetime
 from typing import Any, Final, Protocol
 
-from onceward.errors import ConfigurationError, PermanentError
+from onceward.errors import ConfigurationError, PermanentError, Step
 from onceward.model import (
     Act,
+    Arrival,
     AuditItem,
+    Conflict,
     DeliveryItem,
     EffectItem,
     EffectStatus,
@@ -21,14 +25,21 @@ from onceward.model import (
     Job,
     JobItem,
     JobStatus,
+    KeptRejection,
+    LearnedSecret,
     Outcome,
     PageQuery,
     Postpone,
     ProcessingState,
+    Receipt,
+    Rejection,
+    RejectionCount,
+    RejectionItem,
     Requeued,
     Retry,
+    Taken,
 )
-from onceward.ports import Row
+from onceward.ports import Forgotten, Row
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a batch of them fits in memory."""
@@ -38,14 +49,15 @@ STALE_ROUTE_SECONDS: Final = 600.0
 """How long a route is kept that no process has any more. They renew theirs every minute."""
 
 ENDED_BY_HANDLER: Final = "the handler ended its transaction by itself; only its return may do that"
+HELD_AS_TWIN: Final = "Another event came before with the same body; requeue it to have it handled"
 WORKER_DIED: Final = "The worker died while it ran this job alone"
 
 
 class Run(Protocol):
     """Runs a named statement and answers with its rows."""
 
-    def __call__(self, name: str, /, **parameters: object) -> Awaitable[list[Row]]:
-        """Run the statement called `name`."""
+    def __call__(self, name: str, /, *given: str, **parameters: object) -> Awaitable[list[Row]]:
+        """Run the statement called `name`, with its lines for what is `given`."""
 
 
 class SharedStore(ABC):
@@ -60,6 +72,10 @@ class SharedStore(ABC):
         self, name: str, given: Sequence[str], parameters: Mapping[str, Any]
     ) -> list[Row]:
         """Run a named statement that only reads."""
+
+    @abstractmethod
+    async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        """Record deliveries in a transaction of named statements."""
 
     @abstractmethod
     def _transaction(self) -> AbstractAsyncContextManager[Run]:
@@ -134,6 +150,84 @@ class SharedStore(ABC):
         rows = await self._read("audit_page", _given(query), _parameters(query))
         return [AuditItem(**row) for row in rows]
 
+    async def rejections(self, query: PageQuery) -> list[RejectionItem]:
+        """Requests that did not verify, the newest first."""
+        rows = await self._read("rejections_page", _given(query), _parameters(query))
+        return [
+            RejectionItem(**{**row, "step": Step(row["step"]), "kept": bool(row["kept"])})
+            for row in rows
+        ]
+
+    async def rejection_counts(self) -> list[RejectionCount]:
+        """How many requests did not verify, by source and check."""
+        rows = await self._read("rejection_counts", (), {})
+        return [RejectionCount(**{**row, "step": Step(row["step"])}) for row in rows]
+
+    async def rejection(self, id: int) -> KeptRejection | None:
+        """One request that did not verify. None when there is no such."""
+        rows = await self._read("rejection", (), {"id": id})
+        return KeptRejection(**rows[0]) if rows else None
+
+    async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
+        """Note and count them; of each source only the newest are kept."""
+        async with self._transaction() as run:
+            for rejection in rejections:
+                source = self._source_ids[rejection.source]
+                await run(
+                    "add_rejection",
+                    source=source,
+                    step=rejection.step,
+                    reason=rejection.check,
+                    received_at=rejection.received_at,
+                    last_at=rejection.last_at,
+                    count=rejection.count,
+                    request=rejection.request,
+                    body=rejection.body,
+                )
+            for (name, step), count in _tally(rejections).items():
+                source = self._source_ids[name]
+                await run("count_rejections", source=source, step=step, count=count)
+            for name in {rejection.source for rejection in rejections}:
+                await run("trim_rejections", source=self._source_ids[name], keep=keep)
+
+    async def receive_rejection(self, id: int, arrivals: Sequence[Arrival], act: Act) -> Taken:
+        """Record what a rejected request turned out to be about, with its audit entry."""
+        subject = f"rejection:{id}"
+        async with self._transaction() as run:
+            receipts = await self._record_in(run, arrivals)
+            await run("receive_rejection", id=id, event=receipts[0].event if receipts else None)
+            return Taken(tuple(receipts), await _note(run, act, "verify_again", subject))
+
+    async def conflict(self, delivery: int) -> Conflict | None:
+        """A redelivery, with what an event of its own needs. None when there is no such."""
+        rows = await self._read("conflict", (), {"id": delivery})
+        return Conflict(**{**rows[0], "outcome": Outcome(rows[0]["outcome"])}) if rows else None
+
+    async def accept_conflict(self, delivery: int, arrival: Arrival, act: Act) -> Taken:
+        """Record a conflict as an event of its own, with its audit entry."""
+        subject = f"delivery:{delivery}"
+        async with self._transaction() as run:
+            (receipt,) = await self._record_in(run, [arrival])
+            await run("accept_conflict", id=delivery, event=receipt.event)
+            return Taken((receipt,), await _note(run, act, "accept_conflict", subject))
+
+    async def learn_secret(self, source: str, secret: bytes) -> None:
+        """Keep a secret, durably."""
+        async with self._transaction() as run:
+            await run("learn_secret", source=self._source_ids[source], secret=secret)
+
+    async def learned_secrets(self) -> list[LearnedSecret]:
+        """All of them, by source, the newest first."""
+        return [LearnedSecret(**row) for row in await self._read("learned_secrets", (), {})]
+
+    async def forget_events(self, after: int, *, limit: int, horizon_seconds: float) -> Forgotten:
+        """Forget events beyond the horizon, of the `limit` that follow `after`."""
+        async with self._transaction() as run:
+            (row,) = await run(
+                "forget_events", after=after, limit=limit, horizon_seconds=horizon_seconds
+            )
+        return Forgotten(row["forgotten"], row["last"] if row["goes_on"] else None)
+
     async def requeue(self, job: int, act: Act) -> Requeued | None:
         """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
         async with self._transaction() as run:
@@ -146,16 +240,11 @@ class SharedStore(ABC):
             )
         if not rows:
             return None
-        entry = AuditItem(
-            id=rows[0]["audit"],
-            job_id=str(job),
-            action="manual_requeue",
-            actor=act.actor,
-            authenticated_as=act.authenticated_as,
-            reason=act.reason,
-            created_at=rows[0]["created_at"],
+        row = rows[0]
+        entry = _entry(
+            act, "manual_requeue", f"job:{job}", id=row["audit"], created_at=row["created_at"]
         )
-        return Requeued(str(job), rows[0]["available_at"], entry)
+        return Requeued(str(job), row["available_at"], entry)
 
     async def job_status(self, job: int) -> JobStatus | None:
         """Where a job stands. None when there is no such job."""
@@ -165,6 +254,32 @@ class SharedStore(ABC):
     async def ready(self) -> None:
         """Raises StoreError unless the ledger can be read."""
         await self._read("ping", (), {})
+
+
+async def _note(run: Run, act: Act, action: str, subject: str) -> AuditItem:
+    """Write an audit entry."""
+    (row,) = await run(
+        "note_act",
+        actor=act.actor,
+        authenticated_as=act.authenticated_as,
+        action=action,
+        reason=act.reason,
+        subject=subject,
+    )
+    return _entry(act, action, subject, **row)
+
+
+def _entry(act: Act, action: str, subject: str, *, id: str, created_at: datetime) -> AuditItem:
+    return AuditItem(
+        id=id,
+        job_id=subject.removeprefix("job:") if subject.startswith("job:") else None,
+        subject=subject,
+        action=action,
+        actor=act.actor,
+        authenticated_as=act.authenticated_as,
+        reason=act.reason,
+        created_at=created_at,
+    )
 
 
 def refuse_weak(weak: Sequence[str], *, allowed: bool) -> None:
@@ -228,9 +343,17 @@ def _job_item(row: Row) -> JobItem:
     return JobItem(**{**row, **typed})
 
 
+def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, Step]]:
+    tally: Counter[tuple[str, Step]] = Counter()
+    for rejection in rejections:
+        tally[rejection.source, rejection.step] += rejection.count
+    return tally
+
+
 def _given(query: PageQuery) -> list[str]:
     names = ("after", "status", "event_id", "reference")
-    return [name for name in names if getattr(query, name) is not None]
+    given = [name for name in names if getattr(query, name) is not None]
+    return [*given, "same_body"] if query.same_body else given
 
 
 def _parameters(query: PageQuery) -> dict[str, Any]:

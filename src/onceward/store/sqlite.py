@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar, cast
 
 from onceward.clock import Clock
 from onceward.errors import ConfigurationError, StoreUnavailable
@@ -22,6 +22,7 @@ from onceward.store import sqlite_link as link
 from onceward.store.migrate import Migration, pending
 from onceward.store.queries import Queries
 from onceward.store.shared import (
+    HELD_AS_TWIN,
     INLINE_BODY_BYTES,
     RESCUE_DELAY_SECONDS,
     WORKER_DIED,
@@ -137,22 +138,11 @@ class SqliteStore(SharedStore):
     def _record(
         self, connection: sqlite3.Connection, arrivals: Sequence[Arrival], now: int
     ) -> list[Receipt]:
-        new, again = self._queries("record_new"), self._queries("record_again")
-        first_id = _take_ids(connection, len(arrivals))
+        again = self._queries("record_again")
         receipts = []
-        for offset, arrival in enumerate(arrivals):
-            values = {
-                "id": first_id + offset,
-                "now": now,
-                "source": self._source_ids[arrival.source],
-                "event_id": arrival.event_id,
-                "type": arrival.type,
-                "reference": arrival.reference,
-                "sha256": arrival.body_sha256,
-                "headers": arrival.headers,
-                "body": arrival.body,
-                "row_limit": self._settings.delivery_rows,
-            }
+        for number, arrival in enumerate(arrivals, start=_take_ids(connection, len(arrivals))):
+            values = {**self._values(number, arrival), "now": now}
+            new = self._queries("record_new", *_watched(arrival))
             if rows := link.run(connection, new, values):
                 receipts.append(Receipt(rows[0]["event"], Outcome.RECORDED))
             else:
@@ -160,6 +150,26 @@ class SqliteStore(SharedStore):
                 receipts.append(Receipt(row["event"], Outcome(row["outcome"])))
         self._failpoints.reach("record.written")
         return receipts
+
+    async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
+        now = self._now()
+        session = cast(_Run, run).session
+        return await session.do_our_own(lambda it: self._record(it, arrivals, now))
+
+    def _values(self, id: int, arrival: Arrival) -> dict[str, Any]:
+        return {
+            "id": id,
+            "source": self._source_ids[arrival.source],
+            "event_id": arrival.event_id,
+            "type": arrival.type,
+            "reference": arrival.reference,
+            "sha256": arrival.body_sha256,
+            "headers": arrival.headers,
+            "body": arrival.body,
+            "row_limit": self._settings.delivery_rows,
+            "rule": int(arrival.twins),
+            "held": HELD_AS_TWIN,
+        }
 
     async def claim(
         self,
@@ -308,11 +318,7 @@ class SqliteStore(SharedStore):
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Run]:
         async with self.begin(lambda: "a registration or an operator's act") as session:
-
-            async def run_named(name: str, /, **parameters: object) -> list[Row]:
-                return await session.named(name, **parameters)
-
-            yield run_named
+            yield _Run(session)
             self._failpoints.reach("operate.written")
             await session.commit()
         self._failpoints.reach("operate.committed")
@@ -346,6 +352,16 @@ class SqliteStore(SharedStore):
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection
+
+
+class _Run:
+    """Runs named statements in a session."""
+
+    def __init__(self, session: SqliteSession) -> None:
+        self.session = session
+
+    async def __call__(self, name: str, /, *given: str, **parameters: object) -> list[Row]:
+        return await self.session.named(name, *given, **parameters)
 
 
 def _parse_url(url: str) -> tuple[str, str]:
@@ -391,6 +407,11 @@ def _apply(migration: Migration, connection: sqlite3.Connection) -> bool:
             return False  # another process was faster
         raise link.trouble(error) from error
     return True
+
+
+def _watched(arrival: Arrival) -> list[str]:
+    """What is asked of a statement, beyond the usual."""
+    return ["watched"] if arrival.twins else []
 
 
 def _take_ids(connection: sqlite3.Connection, count: int) -> int:

@@ -57,7 +57,7 @@ class SqliteSession:
         """Wait for the gate, then start. Raises StoreUnavailable when the file is locked."""
         await self._gate.enter()
         self._open = True
-        await self._do_our_own(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+        await self.do_our_own(lambda connection: connection.execute("BEGIN IMMEDIATE"))
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
@@ -103,13 +103,13 @@ class SqliteSession:
             future.add_done_callback(lambda _: self._gate.leave())
             await link.end_of(future)
 
-    async def named(self, name: str, /, **parameters: object) -> list[dict[str, Any]]:
+    async def named(self, name: str, /, *given: str, **parameters: object) -> list[dict[str, Any]]:
         """Run one of our own statements in the transaction. Raises StoreError."""
-        statements = self._queries(name)
+        statements = self._queries(name, *given)
         values = {**parameters, "now": self._now()}
-        return await self._do_our_own(lambda connection: link.run(connection, statements, values))
+        return await self.do_our_own(lambda connection: link.run(connection, statements, values))
 
-    async def _do_our_own(self, act: Callable[[sqlite3.Connection], T]) -> T:
+    async def do_our_own(self, act: Callable[[sqlite3.Connection], T]) -> T:
         """Do what no handler wrote: it is not to blame when it takes long or fails."""
         try:
             return await self._do(act, limit_seconds=None)

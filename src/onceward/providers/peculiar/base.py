@@ -29,6 +29,10 @@ class OwnScheme:
         """A body that was changed on its way is found out."""
         return True
 
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is signed."""
+        return False
+
     @property
     def steps(self) -> tuple[Step, ...]:
         """What is checked, in its order."""

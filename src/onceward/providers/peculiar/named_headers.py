@@ -30,6 +30,10 @@ class _NamedHeaders(OwnScheme):
         """A time is signed."""
         return self.signature.tolerance_seconds
 
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - the request says which
+        """Those that matter are."""
+        return True
+
     @property
     def steps(self) -> tuple[Step, ...]:
         """What is checked, in its order."""

@@ -7,7 +7,12 @@ SELECT
     CAST(e.id AS text) AS id, s.name AS source, e.event_id, e.type AS event_type,
     e.reference AS related_reference, e.received_at,
     CASE WHEN j.state NOT IN ('pending', 'processing') THEN j.finished_at END AS processed_at,
-    j.state AS processing_state, e.deliveries, e.conflicts
+    j.state AS processing_state, e.deliveries, e.conflicts,
+    (
+        SELECT CAST(b.event AS text) FROM onceward.twins t
+        JOIN onceward.bodies b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+        WHERE t.event = e.id
+    ) AS same_body_as
 FROM onceward.events e
 JOIN onceward.sources s ON s.id = e.source
 CROSS JOIN LATERAL (
@@ -26,6 +31,7 @@ WHERE TRUE
 AND e.id < :after  -- if after
 AND e.event_id = :event_id  -- if event_id
 AND e.reference = :reference  -- if reference
+AND e.id IN (SELECT event FROM onceward.twins)  -- if same_body
 AND j.state = :status  -- if status
 AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
 AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')  -- if pending
@@ -85,10 +91,11 @@ LIMIT :limit
 -- Deliveries, the newest first: the first of each event, and those that came again.
 SELECT
     CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
-    e.event_id, l.outcome, l.received_at
+    e.event_id, l.outcome, l.received_at, CAST(l.accepted_as AS text) AS accepted_as
 FROM (
     SELECT * FROM (
-        SELECT id, id AS event, received_at, 'recorded' AS outcome FROM onceward.events
+        SELECT id, id AS event, received_at, 'recorded' AS outcome, CAST(NULL AS bigint) AS accepted_as
+        FROM onceward.events
         WHERE TRUE
         AND id < :after  -- if after
         AND 'recorded' = :status  -- if status
@@ -97,7 +104,7 @@ FROM (
     ) AS first_ones
     UNION ALL
     SELECT * FROM (
-        SELECT id, event, received_at, outcome FROM onceward.deliveries
+        SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries
         WHERE TRUE
         AND id < :after  -- if after
         AND outcome = :status  -- if status
@@ -117,7 +124,7 @@ LIMIT :limit
 -- Audit entries, the newest first.
 SELECT
     CAST(a.id AS text) AS id,
-    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id,
+    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id, subject,
     action, actor, authenticated_as, reason, at AS created_at
 FROM onceward.audit a
 WHERE TRUE

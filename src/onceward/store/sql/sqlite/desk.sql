@@ -20,13 +20,19 @@ SELECT
         END
         FROM onceward_jobs j WHERE j.event = e.id
     ) AS processing_state,
-    e.deliveries, e.conflicts
+    e.deliveries, e.conflicts,
+    (
+        SELECT CAST(b.event AS text) FROM onceward_twins t
+        JOIN onceward_bodies b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+        WHERE t.event = e.id
+    ) AS same_body_as
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source
 WHERE TRUE
 AND e.id < :after  -- if after
 AND e.event_id = :event_id  -- if event_id
 AND e.reference = :reference  -- if reference
+AND e.id IN (SELECT event FROM onceward_twins)  -- if same_body
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')  -- if pending
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')  -- if failed
@@ -86,10 +92,11 @@ LIMIT :limit
 -- Deliveries, the newest first: the first of each event, and those that came again.
 SELECT
     CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
-    e.event_id, l.outcome, l.received_at
+    e.event_id, l.outcome, l.received_at, CAST(l.accepted_as AS text) AS accepted_as
 FROM (
     SELECT * FROM (
-        SELECT id, id AS event, received_at, 'recorded' AS outcome FROM onceward_events
+        SELECT id, id AS event, received_at, 'recorded' AS outcome, NULL AS accepted_as
+        FROM onceward_events
         WHERE TRUE
         AND id < :after  -- if after
         AND 'recorded' = :status  -- if status
@@ -98,7 +105,7 @@ FROM (
     ) AS first_ones
     UNION ALL
     SELECT * FROM (
-        SELECT id, event, received_at, outcome FROM onceward_deliveries
+        SELECT id, event, received_at, outcome, accepted_as FROM onceward_deliveries
         WHERE TRUE
         AND id < :after  -- if after
         AND outcome = :status  -- if status
@@ -118,7 +125,7 @@ LIMIT :limit
 -- Audit entries, the newest first.
 SELECT
     CAST(a.id AS text) AS id,
-    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id,
+    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id, subject,
     action, actor, authenticated_as, reason, at AS created_at
 FROM onceward_audit a
 WHERE TRUE

@@ -1,0 +1,148 @@
+"""``onceward verify``: why a captured request does or does not verify."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from onceward.cli.options import json_flag, load_inbox, print_json, told
+from onceward.cli.trying import tried, trying
+from onceward.clock import SystemClock
+from onceward.errors import ConfigurationError
+from onceward.explain import Explanation, explain
+from onceward.request import Headers, Request
+from onceward.sources import Source, make_source
+
+_FIRST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
+_MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("·", "dim")}
+
+
+@click.command()
+@click.argument("source")
+@click.argument("request_file", metavar="[REQUEST]", default="-")
+@trying
+@click.option("--header", "-H", "headers", multiple=True, help="'Name: value'; REQUEST is a body.")
+@click.option("--method", default="POST", show_default=True, help="With --header: the method.")
+@click.option("--at", metavar="TIME", help="When it came, as 2026-11-16T09:00:00Z; else now.")
+@json_flag
+def verify(
+    source: str,
+    request_file: str,
+    headers: Sequence[str],
+    method: str,
+    at: str | None,
+    as_json: bool,
+    **given: Any,
+) -> None:
+    """Read a captured request and explain, check by check, why it does or does not verify.
+
+    REQUEST is a file with the request as it went over the wire: a first line, headers, an empty
+    line, the body. With --header it is the body alone. Without it, standard input is read.
+    """
+    with told():
+        checked = _source(source, **given)
+        content = _read(request_file)
+        request, note = (
+            (_of_headers(headers, content, method), "") if headers else parse_request(content)
+        )
+        request.url = checked.url or given["url"] or request.url
+        now = SystemClock().now() if at is None else _time(at)
+        found = explain(checked, request, now)
+        if as_json:
+            print_json({"verified": found.verified, "checks": found.checks, "hints": found.hints})
+        else:
+            _show(found, note)
+    sys.exit(0 if found.verified else 1)
+
+
+def _source(name: str, **given: Any) -> Source:
+    """The source as it is configured, else one made of what is given."""
+    if given["app"] is not None and not (given["secret"] or given["secret_file"]):
+        configured = load_inbox(given["app"]).sources
+        if name in configured and given["scheme_name"] is None:
+            return configured[name]
+    found = tried(name, **given)
+    if not found.secrets:
+        raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
+    return make_source("source", preset=found.preset, scheme=found.scheme, secrets=found.secrets)
+
+
+def _read(path: str) -> bytes:
+    if path == "-":
+        return sys.stdin.buffer.read()
+    if not Path(path).is_file():
+        raise ConfigurationError(f"There is no file {path}.")
+    return Path(path).read_bytes()
+
+
+def _time(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ConfigurationError(
+            f"--at {text!r} is not a time such as 2026-11-16T09:00:00Z"
+        ) from None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+
+
+def _of_headers(lines: Sequence[str], body: bytes, method: str) -> Request:
+    return Request(Headers([_header(line.encode()) for line in lines]), body, method=method)
+
+
+def _header(line: bytes) -> tuple[bytes, bytes]:
+    name, colon, value = line.partition(b":")
+    if not colon or not name.strip():
+        shown = line[:40].decode(errors="replace")
+        raise ConfigurationError(f"{shown!r} is not a header: write Name: value")
+    return name.strip().lower(), value.strip()
+
+
+def parse_request(content: bytes) -> tuple[Request, str]:
+    """Read a request as it went over the wire, and what had to be mended. Raises."""
+    content = content.lstrip(b"\r\n")
+    first_break = content.find(b"\n")
+    line_break = b"\r\n" if content[max(first_break - 1, 0) : first_break] == b"\r" else b"\n"
+    head, _, body = content.partition(line_break * 2)
+    first, *lines = head.split(line_break)
+    found = _FIRST_LINE.fullmatch(first)
+    if found is None:
+        message = "REQUEST does not begin with a line such as POST /webhooks/stripe HTTP/1.1"
+        raise ConfigurationError(f"{message}; give --header where it is a body")
+    headers = Headers([_header(line) for line in lines])
+    host = (headers.joined(b"host") or b"").decode("latin-1")
+    method, target = found[1].decode(), found[2].decode("latin-1")
+    url = target if "://" in target else f"https://{host}{target}"
+    body, note = _cut(body, headers)
+    return Request(headers, body, method=method, url=url), note
+
+
+def _cut(body: bytes, headers: Headers) -> tuple[bytes, str]:
+    """A body without the line break that an editor put behind it."""
+    length = headers.joined(b"content-length") or b""
+    if not length.isdigit() or int(length) == len(body):
+        return body, ""
+    if body.rstrip(b"\r\n") == body[: int(length)].rstrip(b"\r\n"):
+        return body[: int(length)], "A line break behind the body was passed over."
+    return body, f"The body has {len(body)} bytes, and its Content-Length says {int(length)}."
+
+
+def _show(found: Explanation, note: str) -> None:
+    console = Console(highlight=False)
+    table = Table(box=None, show_header=False)
+    for check in found.checks:
+        mark, style = _MARKS[check.state]
+        table.add_row(Text(mark, style), Text(check.name), Text(check.detail, "dim"))
+    console.print(table)
+    for line in [note, *found.hints] if note else found.hints:
+        console.print(Text.assemble(("\n→ ", "bold yellow"), line))
+    verdict = ("It verifies.", "bold green") if found.verified else ("It does not.", "bold red")
+    console.print(Text.assemble("\n", verdict))

@@ -1,0 +1,292 @@
+"""An inbox at work in one process: a store, what receives, what works, and who looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import random
+import secrets as random_secrets
+import socket
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
+
+from onceward.clock import SystemClock
+from onceward.errors import ConfigurationError, RequestRefused, StoreError, StoreUnavailable
+from onceward.failpoints import Failpoints
+from onceward.handle import Handler, Handling
+from onceward.http.access import Access, token_hash
+from onceward.http.admin import ADMIN, AdminApi
+from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
+from onceward.http.ingest import INGEST, IngestApp
+from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
+from onceward.model import INGEST_SOURCE, HandlerEntry
+from onceward.operate import LISTS, Operator
+from onceward.ports import Store
+from onceward.receive import Receiver
+from onceward.record import Recorder
+from onceward.record import refusal as unavailable
+from onceward.redact import redact
+from onceward.rejections import EVERY_SECONDS, Rejections
+from onceward.retry import RetryPolicy
+from onceward.settings import Settings
+from onceward.settle import settlement_of
+from onceward.sources import Source
+from onceward.store.postgres import PostgresStore
+from onceward.store.sqlite import SqliteStore
+from onceward.transaction import Transaction, UnitOfWork
+from onceward.upkeep import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, forget_old, repeat
+from onceward.worker import Worker
+
+_log = logging.getLogger("onceward.service")
+
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
+Preparation = Callable[[Transaction], Awaitable[None]]
+
+WELCOME: Final = {
+    "message": "Onceward is running. Post events, then look at what happened.",
+    "post": INGEST,
+    "look": [f"{ADMIN}/{kind}" for kind in LISTS],
+}
+RECALL_EVERY_SECONDS: Final = 5.0
+FIRST_HOLDER: Final = "admin"
+"""Whose token is made at the first start."""
+
+
+class Service:
+    """An inbox at work in one process."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        sources: Mapping[str, Source],
+        handlers: Mapping[str, Handler],
+        preparations: Sequence[Preparation],
+        retired: Sequence[str],
+        tokens: Mapping[str, bytes],
+        failpoints: Failpoints,
+        dev: bool,
+    ) -> None:
+        self.settings = settings
+        self.sources = dict(sources)
+        self.handlers = handlers
+        self.dev = dev
+        self.unhandled: list[str] = []
+        """Handlers for which jobs are made although this process does not have them."""
+        self._preparations = preparations
+        self._retired = retired
+        self._tokens = dict(tokens)
+        self._failpoints = failpoints
+        self._clock = SystemClock()
+        self.store = make_store(settings, failpoints, self._clock)
+        self._recorder = Recorder(self.store, settings)
+        self._rejections = Rejections(self.store, keep=settings.rejection_rows)
+        self._upkeep: list[asyncio.Task[None]] = []
+        self._opening = asyncio.Lock()
+        self.is_closed = False
+        """Whether it was closed, or could not be opened: it cannot be opened again."""
+
+    async def open(self) -> None:
+        """Open the store, tell it of sources and handlers, and prepare the user's tables."""
+        async with self._opening:
+            if self.is_closed:
+                raise StoreUnavailable("the inbox was closed")
+            if not self._upkeep:
+                await self._open()
+                self._upkeep = [
+                    asyncio.create_task(repeat(self.store.upkeep, STORE_EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self._forget, STORE_EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self._rejections.flush, EVERY_SECONDS)),
+                ]
+                if any(source.learns for source in self.sources.values()):
+                    recall = repeat(self._recall, RECALL_EVERY_SECONDS)
+                    self._upkeep.append(asyncio.create_task(recall))
+
+    async def _open(self) -> None:
+        try:
+            await self.store.open(serving=True)
+            await self._register()
+            await self._prepare()
+            await self._recall()
+            self._tokens = self._tokens or await self.store.tokens()
+        except BaseException:
+            self.is_closed = True
+            await self.store.close()
+            raise
+
+    async def _register(self) -> None:
+        """Say what is handled here, and say it again and again while it is."""
+        sources = [INGEST_SOURCE, *self.sources]
+        routed = await self.store.register(sources, self._entries(), self._retired)
+        self.unhandled = sorted(set(routed) - self.handlers.keys())
+
+    async def _forget(self) -> None:
+        await forget_old(self.store, self.settings.dedupe_days)
+
+    async def _recall(self) -> None:
+        """Take up the secrets that senders handed over, to this process or to another."""
+        if not any(source.learns for source in self.sources.values()):
+            return
+        for learned in await self.store.learned_secrets():
+            source = self.sources.get(learned.source)
+            if source is not None and source.learns:
+                self.sources[source.name] = source.knowing([learned.secret])
+
+    async def learn(self, source: str, secret: bytes) -> None:
+        """Keep a secret that a sender handed over. Raises RequestRefused (503)."""
+        try:
+            await self.store.learn_secret(source, secret)
+        except StoreError as error:
+            _log.warning("a secret for source %s could not be kept: %s", source, redact(str(error)))
+            raise unavailable("unavailable", "The ledger cannot be written now.") from error
+        self.sources[source] = self.sources[source].knowing([secret])
+        _log.info("source %s was handed a secret; `onceward secrets` shows it", source)
+
+    async def close(self) -> None:
+        """Write what waits, and let go of the store."""
+        self.is_closed = True
+        if not self._upkeep:
+            return
+        upkeep, self._upkeep = self._upkeep, []
+        for task in upkeep:
+            task.cancel()
+        await asyncio.gather(*upkeep, return_exceptions=True)
+        await self._recorder.close()
+        await self._rejections.flush()
+        await self.store.close()
+
+    async def first_token(self) -> str | None:
+        """Make an admin token when there is none, and give it away once."""
+        if self.dev or self._tokens:
+            return None
+        token = random_secrets.token_urlsafe(32)
+        if not await self.store.add_first_token(FIRST_HOLDER, token_hash(token.encode())):
+            self._tokens = await self.store.tokens()  # another process was quicker
+            return None
+        self._tokens[FIRST_HOLDER] = token_hash(token.encode())
+        return token
+
+    def worker(self) -> Worker:
+        """A worker for the handlers of this process."""
+        decide = functools.partial(
+            settlement_of,
+            policy=RetryPolicy(self.settings.retry_base_seconds, self.settings.retry_max_seconds),
+            random=random.random,
+            secrets=[secret for source in self.sources.values() for secret in source.secrets],
+        )
+        return Worker(
+            name=f"{socket.gethostname()}:{os.getpid()}",
+            queue=self.store,
+            handling=Handling(
+                queue=self.store,
+                handlers=self.handlers,
+                decide=decide,
+                clock=self._clock,
+                failpoints=self._failpoints,
+            ),
+            handlers=list(self.handlers),
+            settings=self.settings,
+            clock=self._clock,
+        )
+
+    def app(self) -> Front:
+        """Receiving and the admin API in one application, as ``onceward serve`` runs it."""
+        return Front(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
+
+    def ingest_app(self) -> IngestApp:
+        """The application that receives."""
+        return IngestApp(
+            receiver=Receiver(
+                sources=self.sources,
+                recorder=self._recorder,
+                clock=self._clock,
+                failpoints=self._failpoints,
+                rejections=self._rejections,
+                learn=self.learn,
+            ),
+            access=self._access(),
+            ready=self.store.ready,
+            settings=self.settings,
+            clock=self._clock,
+            failpoints=self._failpoints,
+        )
+
+    def admin_app(self, *, prefix: str) -> ASGIApp:
+        """The admin API."""
+        api = AdminApi(
+            operator=Operator(self.store, self.sources),
+            clock=self._clock,
+            access=self._access(),
+            settings=self.settings,
+            document=document(
+                settings=self.settings,
+                sources=self.sources if prefix else None,
+                prefix=prefix,
+                dev=self.dev,
+            ),
+        )
+        return api.app(prefix)
+
+    def _access(self) -> Access:
+        return Access(tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev)
+
+    def _entries(self) -> list[HandlerEntry]:
+        return [
+            HandlerEntry(
+                handler.name, handler.max_attempts or self.settings.max_attempts, handler.routes
+            )
+            for handler in self.handlers.values()
+        ]
+
+    async def _prepare(self) -> None:
+        if not self._preparations:
+            return
+        async with UnitOfWork(lambda _: self.store.prepare(), self._failpoints) as unit:
+            for preparation in self._preparations:
+                await preparation(Transaction(unit))
+            await unit.commit()
+
+
+class Front:
+    """Receiving and the admin API behind one address."""
+
+    def __init__(self, ingest: IngestApp, admin: ASGIApp, *, dev: bool) -> None:
+        self._ingest = ingest
+        self._admin = admin
+        self._dev = dev
+        self.takes = ingest.takes
+        self.take = ingest.take
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        path: str = scope["path"]
+        if self._dev and path == FRONT_DOOR:
+            await _welcome(scope["method"]).send(send)
+            return
+        is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
+        await (self._admin if is_admin else self._ingest)(scope, receive, send)
+
+
+def _welcome(method: str) -> Answer:
+    """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
+    if method in ("GET", "HEAD"):
+        return answer(200, WELCOME)
+    message = "Only GET and HEAD can be used here."
+    allow = (("allow", "GET, HEAD"),)
+    return refusal(RequestRefused(405, "wrong_method", message, headers=allow))
+
+
+def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:
+    """The store that the settings name. Raises ConfigurationError."""
+    url = settings.database_url
+    if url.startswith("sqlite:///"):
+        return SqliteStore(settings, failpoints, clock)
+    if url.startswith(("postgresql://", "postgres://")):
+        return PostgresStore(settings, failpoints)
+    scheme, separator, _ = url.partition("://")
+    begins = f"begins with {scheme[:20] + separator!r}" if separator else "has no scheme"
+    msg = f"database_url {begins}; it must be sqlite:///file.db or postgresql://user@host/name"
+    raise ConfigurationError(msg)

@@ -1,0 +1,217 @@
+"""What becomes of requests that did not verify, of conflicts, and of secrets handed over."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+import onceward
+from onceward import ConfigurationError, Event, Inbox
+from tests.integration.conftest import Serve
+from tests.integration.running import (
+    STRIPE_OLD_SECRET,
+    STRIPE_SECRET,
+    Running,
+    Signed,
+    digest,
+    stripe_webhook,
+)
+from tests.processes import Item, eventually
+
+ACT = {"actor": "ann", "reason": "the secret was a line short"}
+VERIFY_TOKEN = "a-token-of-our-own"
+
+
+def make(url: str, secret: str, **options: Any) -> Inbox:
+    inbox = Inbox(url)
+    inbox.source("stripe", secrets=[secret], **options)
+
+    @inbox.on("invoice.paid")
+    async def credit(event: Event[Any]) -> None:
+        assert event.payload["id"]
+
+    return inbox
+
+
+def act(service: Running, path: str) -> httpx.Response:
+    return service.http.post(f"/admin/{path}", json=ACT)
+
+
+def rejections(service: Running, count: int = 1) -> list[Item]:
+    return eventually(
+        lambda: found if len(found := service.items("rejections")) >= count else [],
+        "the rejections are listed",
+    )
+
+
+# Rejections.
+
+
+def test_a_refusal_is_told_to_the_operator_and_not_to_the_sender(service: Running) -> None:
+    answer = service.signed(stripe_webhook(secret="whsec_of_somebody_else"))
+    assert answer.status_code == 401
+    assert answer.json()["message"] == "The signature was not accepted."
+    (listed,) = rejections(service)
+    assert (listed["source"], listed["step"]) == ("stripe", "made")
+    assert listed["check"] == "no signature matched any of 2 secrets"
+    assert (listed["kept"], listed["count"]) == (False, 1)
+    assert service.rows() == (0, 0, 0)
+    answer = act(service, f"rejections/{listed['id']}/verify")
+    assert answer.status_code == 409
+    assert "nothing is kept; see the source's keep_rejected" in answer.json()["message"]
+
+
+def test_a_flood_of_them_is_counted_and_costs_the_ledger_little(service: Running) -> None:
+    for number in range(200):
+        headers = {"stripe-signature": f"t={number},v1=00"}
+        assert service.http.post("/webhooks/stripe", headers=headers).status_code == 401
+
+    def counted() -> int:
+        counts = service.http.get("/admin/rejections").json()["counts"]
+        return sum(count["count"] for count in counts if count["step"] == "time")
+
+    eventually(lambda: counted() == 200, "all are counted")
+    assert len(service.items("rejections", limit="1000")) < 150
+
+
+def test_a_kept_request_is_received_when_the_secret_is_right(
+    database_url: str, serve: Serve
+) -> None:
+    wrong = serve(make(database_url, STRIPE_OLD_SECRET, keep_rejected=True))
+    sent = stripe_webhook("evt_7", secret=STRIPE_SECRET)
+    assert wrong.signed(sent).status_code == 401
+    (listed,) = rejections(wrong)
+    assert listed["kept"]
+    answer = act(wrong, f"rejections/{listed['id']}/verify")
+    assert (answer.status_code, answer.json()["error"]) == (409, "not_in_state")
+    assert "It does not verify: no signature matched" in answer.json()["message"]
+    wrong.close()
+
+    right = serve(make(database_url, STRIPE_SECRET, keep_rejected=True))
+    answer = act(right, f"rejections/{listed['id']}/verify")
+    assert answer.status_code == 200, answer.text
+    (event,) = answer.json()["events"]
+    assert event["outcome"] == "recorded"
+    assert right.settled_job("evt_7")["status"] == "done"
+    assert right.payload("evt_7")[0] == sent.body
+    (listed,) = rejections(right)
+    assert (listed["received_as"], listed["kept"]) == (event["id"], False)
+    (entry,) = right.items("audit")
+    assert (entry["action"], entry["actor"]) == ("verify_again", "ann")
+    assert act(right, f"rejections/{listed['id']}/verify").status_code == 409
+    assert right.signed(sent).json()["duplicate"]
+
+
+def test_what_is_kept_is_judged_at_the_time_when_it_came(sqlite_url: str, serve: Serve) -> None:
+    service = serve(make(sqlite_url, STRIPE_SECRET, keep_rejected=True))
+    service.signed(stripe_webhook("evt_old", now=1_700_000_000))
+    (listed,) = rejections(service)
+    assert listed["step"] == "time"
+    assert "s off" in act(service, f"rejections/{listed['id']}/verify").json()["message"]
+
+
+@pytest.mark.parametrize("path", ["rejections/999/verify", "deliveries/999/accept"])
+def test_what_is_not_there_is_404_and_needs_an_actor(service: Running, path: str) -> None:
+    assert act(service, path).status_code == 404
+    assert service.http.post(f"/admin/{path}", json={"actor": "ann"}).status_code == 422
+
+
+# Conflicts.
+
+
+def test_a_conflict_is_accepted_as_an_event_of_its_own(service: Running) -> None:
+    assert service.signed(stripe_webhook("evt_1")).status_code == 202
+    assert service.settled_job("evt_1")["status"] == "done"
+    other = stripe_webhook("evt_1", data={"object": {"id": "in_2"}}, type="order.broken")
+    assert service.signed(other).json()["conflict"]
+    (conflict,) = service.items("deliveries", status="conflict")
+    answer = act(service, f"deliveries/{conflict['id']}/accept")
+    assert answer.status_code == 200, answer.text
+    (event, first) = service.items("events")
+    assert event["id"] == answer.json()["events"][0]["id"]
+    assert event["event_id"].startswith("evt_1#")
+    # It is about what its own body says.
+    assert (event["event_type"], event["related_reference"]) == ("order.broken", "in_2")
+    assert first["conflicts"] == 1
+    assert service.settled_job(event["event_id"])["failure_type"] == "permanent"
+    assert act(service, f"deliveries/{conflict['id']}/accept").status_code == 409
+    (conflict,) = service.items("deliveries", status="conflict")
+    assert conflict["accepted_as"] == event["id"]
+    assert service.items("audit")[0]["subject"] == f"delivery:{conflict['id']}"
+
+
+def test_only_a_conflict_can_be_accepted(service: Running) -> None:
+    for _ in range(2):
+        service.post("evt_1")
+    (duplicate, _) = service.items("deliveries")
+    answer = act(service, f"deliveries/{duplicate['id']}/accept")
+    assert answer.status_code == 409
+    assert "is a duplicate; only a conflict" in answer.json()["message"]
+
+
+def test_what_a_sender_changes_from_delivery_to_delivery_makes_no_conflict(
+    service: Running,
+) -> None:
+    for waiting in (2, 1, 0):
+        service.signed(stripe_webhook("evt_1", pending_webhooks=waiting))
+    (event,) = service.items("events")
+    assert (event["deliveries"], event["conflicts"]) == (3, 0)
+    service.signed(stripe_webhook("evt_1", pending_webhooks=0, livemode=True))
+    assert service.items("events")[0]["conflicts"] == 1
+
+
+# Secrets that are handed over.
+
+
+def test_asana_hands_over_its_secret_to_every_process(postgres_url: str, serve: Serve) -> None:
+    def make_one() -> Inbox:
+        inbox = Inbox(postgres_url)
+        inbox.source("asana", verify_token=VERIFY_TOKEN)
+        return inbox
+
+    one, other = serve(make_one()), serve(make_one())
+    body = json.dumps({"events": [{"action": "added", "resource": {"gid": "1"}}]}).encode()
+    sent = Signed("asana", body, {"x-hook-signature": digest("handed-over-secret", body)})
+    assert one.signed(sent).status_code == 401
+    handed = {"x-hook-secret": "handed-over-secret"}
+    assert one.http.post("/webhooks/asana", headers=handed).status_code == 403
+    answer = one.http.post(f"/webhooks/asana?verify_token={VERIFY_TOKEN}", headers=handed)
+    assert (answer.status_code, answer.headers["x-hook-secret"]) == (200, "handed-over-secret")
+    assert one.signed(sent).status_code == 202
+    eventually(lambda: other.signed(sent).status_code == 202, "the other process knows it too")
+    third = serve(make_one())
+    assert third.signed(sent).json()["duplicate"]
+
+
+# Behind a proxy, and what is forgotten.
+
+
+@pytest.mark.parametrize(("proxies", "status"), [(["127.0.0.0/8"], 202), ([], 401)])
+def test_the_url_that_is_signed_is_the_one_that_a_trusted_proxy_tells(
+    sqlite_url: str, serve: Serve, proxies: list[str], status: int
+) -> None:
+    inbox = Inbox(sqlite_url, trusted_proxies=proxies)
+    inbox.source("square", secrets=["the-signature-key"])
+    service = serve(inbox)
+    signed = onceward.sign(
+        "square",
+        secret="the-signature-key",
+        body=b'{"event_id":"1","type":"payment.made"}',
+        url="https://shop.example/webhooks/square",
+    )
+    forwarded = {"x-forwarded-proto": "https", "x-forwarded-host": "shop.example"}
+    answer = service.http.post(
+        "/webhooks/square", content=signed.body, headers={**signed.headers, **forwarded}
+    )
+    assert answer.status_code == status
+
+
+def test_a_horizon_that_is_too_near_is_refused_with_the_reason(sqlite_url: str) -> None:
+    inbox = make(sqlite_url, STRIPE_SECRET)
+    assert inbox.service({"dedupe_days": 30}).settings.dedupe_days == 30
+    with pytest.raises(ConfigurationError) as refused:
+        inbox.service({"dedupe_days": 29})
+    (fault,) = refused.value.faults
+    assert "source 'stripe' may send an event again for 30 days" in fault
+    assert "Set dedupe_days to 30 or more" in fault

@@ -1,0 +1,141 @@
+"""`onceward send`, `verify` and `secrets`: a source is tried out, and a refusal explained."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from onceward.providers import PRESETS
+from tests.integration.commands import run, serve, started
+from tests.keys import pair_for
+
+APP = """
+from onceward import Inbox
+
+inbox = Inbox()
+inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
+inbox.source("shop", preset="shopify", secrets=["the-secret-of-the-shop"])
+inbox.source("notion", verify_token="a-token-of-our-own")
+"""
+SECRET = "whsec_the_secret_of_stripe"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "app.py").write_text(APP)
+    return tmp_path
+
+
+def test_an_example_is_sent_and_received(folder: Path) -> None:
+    with started(*serve("app.py", "--dev"), cwd=folder) as service:
+        for source in ("stripe", "shop"):
+            to = f"{service.address}/webhooks/{source}"
+            sent = run("send", source, "--app", "app.py", "--to", to, "--times", "2", cwd=folder)
+            assert sent.returncode == 0, sent.stderr
+            first, second = sent.stdout.splitlines()
+            assert '"duplicate":false' in first
+            assert '"duplicate":true' in second
+        to = f"{service.address}/webhooks/stripe"
+        chosen = run(
+            *("send", "stripe", "--secret", SECRET, "--to", to, "--json"),
+            *("--id", "evt_mine", "--type", "order.paid"),
+            cwd=folder,
+        )
+        assert json.loads(json.loads(chosen.stdout)["answer"])["event_id"] == "evt_mine"
+        wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
+        assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
+        (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')
+        own = run(
+            "send", "stripe", "--secret", SECRET, "--to", to, "--data", "body.json", cwd=folder
+        )
+        assert "evt_own" in own.stdout
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_what_is_sent_for_a_preset_is_explained_as_genuine(name: str, folder: Path) -> None:
+    pair = pair_for(name, PRESETS[name].scheme())
+    (folder / "private").write_text(pair.private)
+    (folder / "public").write_text(pair.public)
+    url = "https://shop.example/webhooks/it"
+    sent = run("send", name, "--secret-file", "private", "--url", url, "--dry-run", cwd=folder)
+    assert sent.returncode == 0, sent.stderr
+    (folder / "request").write_text(sent.stdout, newline="")
+    found = run("verify", name, "request", "--secret-file", "public", "--json", cwd=folder)
+    told = json.loads(found.stdout)
+    assert (found.returncode, told["verified"]) == (0, True), told
+    assert {check["state"] for check in told["checks"]} == {"passed"}
+
+
+def test_a_request_that_does_not_verify_is_explained(folder: Path) -> None:
+    sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
+    (folder / "request").write_text(sent.replace("invoice.paid", "invoice.lost"), newline="")
+    found = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
+    assert found.returncode == 1
+    assert "✗  it was made with one of the secrets" in found.stdout
+    assert "It does not." in found.stdout
+    late = run(
+        *("verify", "stripe", "request", "--secret", SECRET, "--at", "2020-01-01T00:00:00Z"),
+        cwd=folder,
+    )
+    assert "✗  its time is near enough" in late.stdout
+
+
+def test_a_line_break_behind_the_body_is_passed_over(folder: Path) -> None:
+    sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
+    (folder / "request").write_text(sent + "\n", newline="")
+    found = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert found.returncode == 0
+    assert "A line break behind the body was passed over." in found.stdout
+
+
+def test_a_body_with_headers_will_do(folder: Path) -> None:
+    sent = json.loads(
+        run("send", "stripe", "--secret", SECRET, "--dry-run", "--json", cwd=folder).stdout
+    )
+    (folder / "body").write_text(sent["body"])
+    headers = [part for it in sent["headers"].items() for part in ("-H", ": ".join(it))]
+    found = run("verify", "stripe", "body", "--secret", SECRET, *headers, cwd=folder)
+    assert found.returncode == 0, found.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["send", "strpe"], "no preset 'strpe'; did you mean stripe"),
+        (["send", "stripe"], "a secret is needed: give --secret, --secret-file or --app"),
+        (["send", "nobody", "--app", "app.py"], "app.py has no source 'nobody'; there are: notion"),
+        (["send", "stripe", "--secret", SECRET, "--to", "ftp://x"], "not a URL that one can post"),
+        (
+            ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],
+            "nobody answers at http://127.0.0.1:9",
+        ),
+        (["send", "sendgrid", "--secret", "x" * 20], "is not a private key on the curve P-256"),
+        (["verify", "stripe", "nothing", "--secret", SECRET], "There is no file nothing."),
+        (["verify", "stripe", "app.py", "--secret", SECRET], "REQUEST does not begin with a line"),
+        (["verify", "stripe", "app.py", "--secret", SECRET, "-H", "x"], "'x' is not a header"),
+        (
+            ["verify", "stripe", "app.py", "--secret", SECRET, "-H", "a: b", "--at", "noon"],
+            "--at 'noon' is not a time",
+        ),
+    ],
+)
+def test_what_cannot_be_done_says_why(folder: Path, arguments: list[str], message: str) -> None:
+    done = run(*arguments, cwd=folder)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_was_handed_over_is_shown_to_who_asks(folder: Path) -> None:
+    none = run("secrets", "app.py", "--database", "sqlite:///other.db", cwd=folder)
+    assert none.returncode == 2
+    with started(*serve("app.py", "--dev"), cwd=folder) as service:
+        url = f"{service.address}/webhooks/notion?verify_token=a-token-of-our-own"
+        token = {"verification_token": "secret_of_notion"}
+        assert httpx.post(url, json=token).status_code == 200
+        shown = run("secrets", "app.py", cwd=folder)
+        assert "secret_of_notion" in shown.stdout
+        line = json.loads(run("secrets", "app.py", "--json", cwd=folder).stdout)
+        assert (line["source"], line["secret"]) == ("notion", "secret_of_notion")
+        assert "secret_of_notion" not in service.log

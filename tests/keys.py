@@ -1,0 +1,82 @@
+"""Secrets of every kind: for who sends, and for who receives."""
+
+import base64
+from functools import cache
+from typing import NamedTuple
+
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+
+from onceward.errors import ConfigurationError
+from onceward.providers import PRESETS
+from onceward.schemes import Scheme
+
+
+class Pair(NamedTuple):
+    """What the sender signs with, and what the receiver checks with."""
+
+    private: str
+    public: str
+
+
+def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519PrivateKey) -> Pair:
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return Pair(private.decode(), public.decode())
+
+
+@cache
+def rsa_pair() -> Pair:
+    return _pem(rsa.generate_private_key(65537, 2048))
+
+
+@cache
+def p256_pair() -> Pair:
+    return _pem(ec.generate_private_key(ec.SECP256R1()))
+
+
+@cache
+def ed25519_pair() -> Pair:
+    key = ed25519.Ed25519PrivateKey.generate()
+    return Pair(_pem(key).private, key.public_key().public_bytes_raw().hex())
+
+
+def shared(text: str) -> Pair:
+    return Pair(text, text)
+
+
+HEX = "5f1c" * 16
+BASE64 = base64.b64encode(b"a key of twenty-four bytes..").decode()
+OTHERS = {
+    "paypal": lambda: Pair(f"WH-1:{rsa_pair().private}", f"WH-1:{rsa_pair().public}"),
+    "braintree": lambda: shared("the_public_key:the_private_key"),
+    "postmark": lambda: shared("user:the-password"),
+    "adyen": lambda: shared(HEX),
+    "sinch": lambda: shared(BASE64),
+}
+
+
+def pair_for(preset: str, scheme: Scheme) -> Pair:
+    """Secrets that a scheme takes."""
+    if preset in OTHERS:
+        return OTHERS[preset]()
+    for pair in (shared(f"whsec_{BASE64}"), ed25519_pair(), p256_pair(), rsa_pair()):
+        try:
+            scheme.keys(pair.public)
+        except ConfigurationError:
+            continue
+        return pair
+    raise AssertionError(f"no secret fits {preset}")
+
+
+SCHEMES = [
+    (preset, name, scheme)
+    for preset in PRESETS.values()
+    for name, scheme in preset.named_schemes.items()
+]

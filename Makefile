@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check prove bench clean
+.PHONY: help serve test check prove bench oracles clean
 
 help:
 	@echo 'make serve   run the example inbox on http://127.0.0.1:$(PORT)   (PORT=8080 for another port)'
@@ -18,6 +18,7 @@ help:
 	@echo 'make check   lint, format and types, changing nothing'
 	@echo 'make bench   measure it beside its alternatives        (ARGS="--quick" for a minute of it)'
 	@echo 'make prove   kill it, freeze it, cut its power: nothing is lost (LONG=1 for a million events)'
+	@echo 'make oracles hold the presets against 72 libraries, 900 MB to install (LIGHT=1 for the smaller ones)'
 	@echo 'make clean   remove the environment and all caches; databases stay'
 
 serve: .venv/.runtime
@@ -37,8 +38,11 @@ prove: .venv/.dev
 bench: bench/.venv/.ready
 	bench/.venv/bin/python -m bench $(ARGS)
 
+oracles: oracles/.venv/$(if $(LIGHT),.light,.ready)
+	oracles/.venv/bin/python -m pytest oracles $(ARGS)
+
 clean:
-	rm -rf .venv bench/.venv .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv bench/.venv oracles/.venv oracles/node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.runtime: $(PINS) | .venv/bin/pip
@@ -59,6 +63,24 @@ bench/.venv/.ready: $(PINS) bench/requirements.txt bench/constraints.txt
 	@bench/.venv/bin/python -m pip --disable-pip-version-check -qq install \
 		--constraint constraints.txt --constraint bench/constraints.txt \
 		--editable . --requirement bench/requirements.txt
+	@touch $@
+
+# So do the senders' libraries: all of them, or the smaller ones. Those of npm are asked where Node is.
+ORACLE_PINS := $(PINS) oracles/light.txt oracles/requirements.txt oracles/constraints.txt
+ORACLE_PIP := oracles/.venv/bin/python -m pip --disable-pip-version-check -qq install \
+	--constraint constraints.txt --constraint oracles/constraints.txt --editable .
+
+oracles/.venv/.light: $(ORACLE_PINS)
+	@echo 'Installing the smaller libraries of senders into oracles/.venv ...'
+	@$(PYTHON) -m venv oracles/.venv
+	@$(ORACLE_PIP) --requirement oracles/light.txt
+	@touch $@
+
+oracles/.venv/.ready: oracles/.venv/.light oracles/package.json
+	@echo 'Installing the other libraries of senders into oracles/.venv ...'
+	@$(ORACLE_PIP) --requirement oracles/requirements.txt
+	@if command -v npm > /dev/null; then npm install --silent --prefix oracles; \
+		else echo 'Node is not installed: the libraries of npm are left out.'; fi
 	@touch $@
 
 # pip comes last into a new environment: when it is there, the environment is whole.

@@ -58,6 +58,7 @@ OTHERS = {
     "braintree": lambda: shared("the_public_key:the_private_key"),
     "postmark": lambda: shared("user:the-password"),
     "adyen": lambda: shared(HEX),
+    "livekit": lambda: shared("the_api_key:a-secret-of-livekit"),
     "sinch": lambda: shared(BASE64),
 }
 

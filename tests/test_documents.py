@@ -23,6 +23,7 @@ from onceward.settings import ENV_PREFIX, Settings
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VECTORS = ROOT / "tests" / "unit" / "vectors.json"
+COVERED = ROOT / "oracles" / "covered.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
@@ -82,21 +83,29 @@ def cli_page() -> str:
 
 
 def sources_table() -> str:
-    tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
     rows = [
         f"| `{preset.name}` | {preset.title} | {schemes_of(preset)} | {id_of(preset)} "
-        f"| {resent(preset)} | {'yes' if preset.name in tested else ''} | {preset.note} |"
+        f"| {resent(preset)} | {witness(preset)} | {preset.note} |"
         for preset in sorted(PRESETS.values(), key=lambda it: it.name)
     ]
     return "\n".join(
         [
             f"{len(PRESETS)} presets:",
             "",
-            "| preset | sender | signature | id | resends for | tested | worth knowing |",
+            "| preset | sender | signature | id | resends for | checked by | worth knowing |",
             "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )
+
+
+def witness(preset: Preset) -> str:
+    """Who says so: somebody else's library, a genuine request, or only documentation."""
+    oracles: dict[str, str] = json.loads(COVERED.read_text())
+    if preset.name in oracles:
+        return oracles[preset.name]
+    tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
+    return "a genuine request" if preset.name in tested else "from documentation"
 
 
 def schemes_of(preset: Preset) -> str:
@@ -116,7 +125,9 @@ def id_of(preset: Preset) -> str:
 
 
 def resent(preset: Preset) -> str:
-    return "not said" if preset.resends_for_hours is None else f"{preset.resends_for_hours:g} h"
+    hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
+    by_itself = "not said" if hours is None else f"{hours:g} h"
+    return by_itself if days is None else f"{by_itself}, by hand {days:g} days"
 
 
 def escaped(text: str) -> str:

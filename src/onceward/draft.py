@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
 
@@ -86,8 +86,12 @@ def sent(text: str) -> bytes:
 def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
     """A URL with these in its query, in place of those of the same names."""
     parts = urlsplit(url)
-    known = dict(parse_qsl(parts.query, keep_blank_values=True)) | dict(parameters)
-    return parts._replace(query=urlencode(known)).geturl()
+    kept = [
+        it
+        for it in parts.query.split("&")
+        if it and unquote_plus(it.partition("=")[0]) not in parameters
+    ]
+    return parts._replace(query="&".join([*kept, urlencode(parameters)])).geturl()
 
 
 def put_member(document: Any, path: tuple[str, ...], value: str) -> None:

@@ -168,6 +168,7 @@ async def test_a_conflict_becomes_an_event_on_a_persons_word(store: Store) -> No
     accepted = {it.id: it.accepted_as for it in await store.deliveries(EVERYTHING)}
     assert accepted[first.id] == accepted[later.id] == str(receipt.event)
     assert (taken.audit.action, taken.audit.subject) == ("accept_conflict", f"delivery:{later.id}")
+    assert await store.audit(EVERYTHING) == [taken.audit]
     assert {it.event_id for it in await store.events(EVERYTHING)} == {"a", "a#1"}
     assert await store.conflict(10**9) is None
 

@@ -145,19 +145,66 @@ def test_a_public_key_is_no_shared_secret() -> None:
 def test_the_url_is_named_too() -> None:
     claims = {
         "iss": "MessageBird",
+        "exp": NOW + 5,
         "url_hash": hashlib.sha256(URL.encode()).hexdigest(),
         "payload_hash": hashlib.sha256(BODY).hexdigest(),
     }
     headers = {"MessageBird-Signature-JWT": hs(claims)}
     onceward.verify("messagebird", secret=SECRET, headers=headers, body=BODY, url=URL, now=NOW)
     with pytest.raises(SignatureRejected, match="not accepted"):
-        onceward.verify("messagebird", secret=SECRET, headers=headers, body=BODY, url=URL + "2")
+        onceward.verify(
+            "messagebird", secret=SECRET, headers=headers, body=BODY, url=URL + "2", now=NOW
+        )
+
+
+def messagebird(body: bytes, **changes: object) -> str | None:
+    """The check that a token with other claims fails; None where it does not."""
+    claims = {
+        "iss": "MessageBird",
+        "exp": NOW + 5,
+        "url_hash": hashlib.sha256(URL.encode()).hexdigest(),
+        "payload_hash": hashlib.sha256(body).hexdigest(),
+    } | changes
+    token = hs({name: value for name, value in claims.items() if value is not None})
+    headers = {"MessageBird-Signature-JWT": token}
+    try:
+        onceward.verify("messagebird", secret=SECRET, headers=headers, body=body, url=URL, now=NOW)
+    except SignatureRejected as rejected:
+        return rejected.check
+    return None
+
+
+def test_a_token_must_say_when_it_ends_where_its_sender_does() -> None:
+    assert messagebird(BODY) is None
+    assert messagebird(BODY, exp=None) == "the token does not say when it ends"
+
+
+def test_only_an_empty_body_needs_no_hash() -> None:
+    assert messagebird(b"", payload_hash=None) is None
+    assert messagebird(BODY, payload_hash=None) == "the token is for another body"
+    assert messagebird(b"", payload_hash="00") == "the token is for another body"
+
+
+def test_an_issuer_in_the_secret_is_the_only_one() -> None:
+    digest = base64.b64encode(hashlib.sha256(BODY).digest()).decode()
+
+    def check(**claims: object) -> None:
+        headers = {"Authorization": hs({"sha256": digest, "exp": NOW + 5, **claims})}
+        secret = [f"key_a:{SECRET}", "key_b:another-secret-1"]
+        onceward.verify("livekit", secret=secret, headers=headers, body=BODY, now=NOW)
+
+    check(iss="key_a")
+    for claims in ({"iss": "key_b"}, {"iss": None}, {}):
+        with pytest.raises(SignatureRejected):
+            check(**claims)
 
 
 def test_a_hash_may_be_in_base64_and_a_token_behind_a_word() -> None:
     digest = hashlib.sha256(BODY).digest()
-    livekit = {"Authorization": hs({"sha256": base64.b64encode(digest).decode(), "exp": NOW + 5})}
-    assert onceward.verify("livekit", secret=SECRET, headers=livekit, body=BODY, now=NOW).id == "d1"
+    claims = {"sha256": base64.b64encode(digest).decode(), "exp": NOW + 5, "iss": "key"}
+    livekit = {"Authorization": hs(claims)}
+    secret = f"key:{SECRET}"
+    assert onceward.verify("livekit", secret=secret, headers=livekit, body=BODY, now=NOW).id == "d1"
     vonage = {"Authorization": f"bearer {hs({'payload_hash': digest.hex()})}"}
     onceward.verify("vonage", secret=SECRET, headers=vonage, body=BODY, now=NOW)
     with pytest.raises(SignatureRejected):

@@ -1,3 +1,4 @@
+import hashlib
 import hmac
 import json
 from typing import Any
@@ -6,7 +7,7 @@ import pytest
 
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.handshake import Reply
-from onceward.model import Identity
+from onceward.model import Identity, Twins
 from onceward.providers import PRESETS, find_preset
 from onceward.request import Headers, Request
 from onceward.sources import Admitted, Source, make_source
@@ -222,3 +223,50 @@ def test_a_kept_header_may_be_repeated() -> None:
 def test_a_lone_kept_header_must_still_be_in_a_list() -> None:
     fault = "source 'shop': keep_headers must be a list, also where there is only one"
     assert faults_of(secrets=[SECRET], keep_headers="X-Trace") == [fault]
+
+
+# The same body under another id, and what differs between deliveries.
+
+
+@pytest.mark.parametrize(
+    ("preset", "twins"),
+    [
+        ("github", Twins.FLAGGED),  # the id is in a header that nobody signs
+        ("shopify", Twins.FLAGGED),
+        ("stripe", Twins.ALLOWED),  # in the body
+        ("standard-webhooks", Twins.ALLOWED),  # in a header that is signed
+        ("twitch", Twins.ALLOWED),
+        ("telegram", Twins.ALLOWED),  # nothing is signed
+    ],
+)
+def test_the_same_body_is_looked_for_where_nobody_signs_the_id(preset: str, twins: Twins) -> None:
+    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+    assert make_source("it", preset=preset, secrets=[secret]).twins is twins
+    assert make_source("it", preset=preset, secrets=[secret], same_body="hold").twins is Twins.HELD
+
+
+def test_an_id_from_the_body_needs_no_look_at_others() -> None:
+    source = make_source("it", preset="github", secrets=["a-secret-of-ours"], id="json:id")
+    assert source.twins is Twins.ALLOWED
+    wrong: Any = "stop"
+    with pytest.raises(ConfigurationError, match="same_body must be one of allow, flag, hold"):
+        make_source("it", preset="github", secrets=["a-secret-of-ours"], same_body=wrong)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "is_same"),
+    [
+        (b'{"try":1,"a":1}', b'{"try":2,"a":1}', True),
+        (b'{"a":{"try" : "x\\"y"}}', b'{"a":{"try": null}}', True),
+        (b'{"try":1,"a":1}', b'{"try":1,"a":2}', False),
+        (b'{"a":"try"}', b'{"a":"tri"}', False),
+        (b'{"retry":1}', b'{"retry":2}', False),
+        (b'{"a":"\\"try\\":1"}', b'{"a":"\\"try\\":2"}', False),  # in a text it is a text
+        (b'{"try":[1]}', b'{"try":[2]}', False),  # only plain values
+    ],
+)
+def test_what_varies_tells_no_body_from_another(one: bytes, other: bytes, is_same: bool) -> None:  # noqa: FBT001
+    source = make_source("it", secrets=["a-secret-of-ours"], varies=["try"])
+    assert (source.digest(one) == source.digest(other)) is is_same
+    plain = make_source("it", secrets=["a-secret-of-ours"])
+    assert plain.digest(one) == hashlib.sha256(one).digest()

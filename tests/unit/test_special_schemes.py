@@ -13,12 +13,14 @@ import pytest
 
 import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
+from tests.keys import rsa_pair
 
 SECRET = "a-secret-of-the-account"
 BODY = b'{"id":"7","event":"ice","callid":"c1","sys":{"id":"s1","version":3}}'
 NOW = 1_760_000_000
 URL = "https://shop.example/webhooks/source?data.id=ABC&x=1"
 TARGET = "/webhooks/source?data.id=ABC&x=1"
+CONTENTFUL_TARGET = "/webhooks/source?data.id%253DABC%2526x%253D1"
 
 Sent = dict[str, Any]
 
@@ -50,7 +52,7 @@ def contentful() -> Sent:
         "x-contentful-topic": "Entry.publish",
     }
     headers = ";".join(f"{name}:{value}" for name, value in sorted(values.items()))
-    content = f"POST\n{TARGET}\n{headers}\n".encode() + BODY
+    content = f"POST\n{CONTENTFUL_TARGET}\n{headers}\n".encode() + BODY
     return sent({**values, "x-contentful-signature": digest(content).hex()})
 
 
@@ -223,3 +225,59 @@ def test_parts_of_an_id_cannot_be_taken_for_one_another() -> None:
 def test_user_and_password_have_a_colon_between() -> None:
     with pytest.raises(ConfigurationError, match="is not user:password"):
         onceward.verify("postmark", **(postmark() | {"secret": "password"}))
+
+
+# Senders whose secret has a name in it.
+
+
+def forged(preset: str, secret: str, private: str, **given: Any) -> str:
+    """Why what was signed with one secret is refused under another."""
+    made = onceward.sign(preset, secret=private, **given)
+    with pytest.raises(SignatureRejected) as refused:
+        onceward.verify(preset, secret=secret, headers=made.headers, body=made.body, url=made.url)
+    return refused.value.check
+
+
+def test_braintree_checks_the_signature_under_the_name_of_its_own_key() -> None:
+    body = b"bt_payload=PG5vdGU%2B%0A"
+    assert "no signature matched" in forged("braintree", "mine:key", "another:key", body=body)
+    made = onceward.sign("braintree", secret="mine:key", body=body)
+    several = made.body.replace(b"bt_signature=", b"bt_signature=a%7C" + b"0" * 40 + b"%26")
+    onceward.verify("braintree", secret="mine:key", headers={}, body=several)
+    with pytest.raises(ConfigurationError, match="is not public_key:private_key"):
+        onceward.verify("braintree", secret="only-one-part", headers={}, body=body)
+
+
+def test_paypal_checks_that_it_is_for_this_webhook() -> None:
+    pair = rsa_pair()
+    public, private = f"WH-MINE:{pair.public}", f"WH-OTHER:{pair.private}"
+    assert "no signature matched" in forged("paypal", public, private, body=b'{"id":"WH-1"}')
+    with pytest.raises(ConfigurationError, match="is not WEBHOOK_ID:certificate"):
+        onceward.verify("paypal", secret=pair.public, headers={}, body=b"")
+
+
+def test_a_token_of_google_is_for_this_url() -> None:
+    pair = rsa_pair()
+    made = onceward.sign("google-pubsub", scheme="oidc", secret=pair.private, body=b"{}", url=URL)
+    given: Sent = {"secret": pair.public, "headers": made.headers, "body": b"{}", "scheme": "oidc"}
+    onceward.verify("google-pubsub", url=URL, **given)
+    with pytest.raises(SignatureRejected) as refused:
+        onceward.verify("google-pubsub", url="https://another.example/", **given)
+    assert refused.value.check == "the token is for another audience"
+
+
+def test_a_form_in_parts_is_read_without_its_files() -> None:
+    event = {"event_type": "signature_request_sent", "event_time": "1760000000"}
+    event["event_hash"] = digest("1760000000signature_request_sent").hex()
+    fields = {"json": json.dumps({"event": event, "signature_request": {}}), "other": "x"}
+    file = 'name="json"; filename="a.txt"\r\n\r\n{}\r\n'
+    parts = [f'name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()]
+    body = "".join([f"--b0\r\nContent-Disposition: form-data; {it}" for it in [*parts, file]])
+    for kind in ("multipart/form-data; boundary=b0", 'Multipart/Form-Data; boundary="b0"'):
+        found = onceward.verify(
+            "dropbox-sign",
+            secret=SECRET,
+            headers={"content-type": kind},
+            body=f"{body}--b0--\r\n".encode(),
+        )
+        assert found.type == "signature_request_sent"

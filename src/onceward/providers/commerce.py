@@ -6,6 +6,7 @@ from typing import Final
 
 from onceward import handshake
 from onceward.providers.interface import Preset
+from onceward.providers.peculiar.box import BOX
 from onceward.providers.peculiar.dropbox_sign import DropboxSign
 from onceward.schemes import Hmac, Signature, Token
 from onceward.schemes.algorithms import as_decomposed_text
@@ -14,9 +15,17 @@ PRESETS: Final = (
     Preset(
         name="shopify",
         title="Shopify",
-        schemes=Signature(at="header:X-Shopify-Hmac-SHA256", encoding="base64"),
-        id=("header:X-Shopify-Event-Id|header:X-Shopify-Webhook-Id", "header:X-Shopify-Topic"),
-        type="header:X-Shopify-Topic",
+        schemes=Signature(
+            at="header:X-Shopify-Hmac-SHA256|header:Shopify-Hmac-SHA256", encoding="base64"
+        ),
+        id=(
+            (
+                "header:X-Shopify-Event-Id|header:Shopify-Event-Id|"
+                "header:X-Shopify-Webhook-Id|header:Shopify-Webhook-Id"
+            ),
+            "header:X-Shopify-Topic|header:Shopify-Topic",
+        ),
+        type="header:X-Shopify-Topic|header:Shopify-Topic",
         reference="json:admin_graphql_api_id|json:id",
         keep_headers=(
             "X-Shopify-API-Version",
@@ -178,14 +187,7 @@ PRESETS: Final = (
     Preset(
         name="box",
         title="Box",
-        schemes=Signature(
-            at="header:Box-Signature-Primary|header:Box-Signature-Secondary",
-            encoding="base64",
-            timestamp="header:Box-Delivery-Timestamp",
-            time_format="iso",
-            content="{body}{timestamp}",
-            tolerance_seconds=600,
-        ),
+        schemes=BOX,
         id="json:id",
         type="json:trigger",
         reference="json:source.id",

@@ -142,10 +142,17 @@ PRESETS: Final = (
     Preset(
         name="livekit",
         title="LiveKit",
-        schemes=Jwt(at="header:Authorization", body_claim="sha256", body_encoding="base64"),
+        schemes=Jwt(
+            at="header:Authorization",
+            body_claim="sha256",
+            body_encoding="base64",
+            issuer_is_in_secret=True,
+            must_expire=True,
+        ),
         id="json:id",
         type="json:event",
         reference="json:room.sid|json:egressInfo.egressId",
+        note="The secret is API_KEY:API_SECRET.",
     ),
     Preset(
         name="workos",
@@ -218,7 +225,17 @@ PRESETS: Final = (
     Preset(
         name="hook0",
         title="Hook0",
-        schemes=HOOK0,
+        schemes={
+            "v1": HOOK0,
+            "v0": Signature(
+                at="header:X-Hook0-Signature",
+                separator=",",
+                prefix="v0=",
+                timestamp="list:t=",
+                content="{timestamp}.{body}",
+                tolerance_seconds=300,
+            ),
+        },
         id="header:X-Event-Id|body:sha256",
         type="header:X-Event-Type",
     ),
@@ -267,8 +284,9 @@ PRESETS: Final = (
                 at="header:Authorization",
                 algorithm="RS256",
                 prefix="Bearer ",
-                issuer="https://accounts.google.com",
+                issuer=("https://accounts.google.com", "accounts.google.com"),
                 audience_is_url=True,
+                must_expire=True,
             ),
         },
         id="json:message.messageId|json:message.message_id",

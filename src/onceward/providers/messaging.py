@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from onceward import handshake
@@ -10,6 +11,17 @@ from onceward.providers.interface import Preset
 from onceward.providers.peculiar.sinch import SINCH
 from onceward.providers.peculiar.twilio import UrlAndForm
 from onceward.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
+from onceward.schemes.jwt import JwtName
+
+MESSAGEBIRD: Final = Jwt(
+    at="header:MessageBird-Signature-JWT",
+    body_claim="payload_hash",
+    url_claim="url_hash",
+    issuer="MessageBird",
+    must_expire=True,
+    empty_has_no_claim=True,
+)
+MORE_ALGORITHMS: Final[tuple[JwtName, ...]] = ("HS384", "HS512")
 
 PRESETS: Final = (
     Preset(
@@ -188,12 +200,8 @@ PRESETS: Final = (
     Preset(
         name="messagebird",
         title="MessageBird",
-        schemes=Jwt(
-            at="header:MessageBird-Signature-JWT",
-            body_claim="payload_hash",
-            url_claim="url_hash",
-            issuer="MessageBird",
-        ),
+        schemes={"hs256": MESSAGEBIRD}
+        | {name.lower(): replace(MESSAGEBIRD, algorithm=name) for name in MORE_ALGORITHMS},
         id=("json:id", "json:status"),
     ),
     Preset(

@@ -58,8 +58,9 @@ def as_hex(secret: bytes) -> tuple[bytes, ...]:
 
 def as_base64(secret: bytes) -> tuple[bytes, ...]:
     """Base64, after ``whsec_`` where that is written before it."""
+    text = secret.removeprefix(b"whsec_").rstrip(b"=")  # some leave the padding out
     try:
-        return (base64.b64decode(secret.removeprefix(b"whsec_"), validate=True),)
+        return (base64.b64decode(text + b"=" * (-len(text) % 4), validate=True),)
     except binascii.Error:
         raise ConfigurationError("is not base64, with or without whsec_ before it") from None
 

@@ -9,14 +9,15 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+from uuid import uuid4
 
 import msgspec
 
 from onceward.draft import Draft
-from onceward.errors import SignatureRejected, Step
+from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.request import Place, Request, bytes_at, parse_places
-from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
-from onceward.schemes.interface import Key, require_match
+from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac, secret_bytes
+from onceward.schemes.interface import Key
 
 TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
@@ -35,6 +36,23 @@ _ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
 }
 
 
+class _IssuedKey:
+    """A key, and who signs with it, where the secret says so."""
+
+    __slots__ = ("_key", "issuer")
+
+    def __init__(self, issuer: str | None, key: Key) -> None:
+        self.issuer = issuer
+        self._key = key
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+        return self._key.made(content, signatures)
+
+
+def _names(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if issuer is None else (issuer,) if isinstance(issuer, str) else issuer
+
+
 @dataclass(frozen=True, slots=True)
 class Jwt:
     """A token in a header. Its algorithm is the source's to say, never the token's."""
@@ -47,7 +65,14 @@ class Jwt:
     body_encoding: Literal["hex", "base64"] = "hex"
     url_claim: str | None = None
     """The claim with the SHA-256 of the URL, in hexadecimal digits."""
-    issuer: str | None = None
+    empty_has_no_claim: bool = False
+    """Whether a request without a body has a token without that claim."""
+    issuer: str | tuple[str, ...] | None = None
+    """Who issues it, by one name or several."""
+    issuer_is_in_secret: bool = False
+    """Whether the secret is ``issuer:secret``."""
+    must_expire: bool = False
+    """Whether a token that does not say when it ends is refused."""
     audience_is_url: bool = False
     """Whether the token is for the URL that it is sent to."""
     tolerance_seconds: int | None = None
@@ -84,14 +109,28 @@ class Jwt:
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
-        return _ALGORITHMS[self.algorithm].keys(secret)
+        issuer, own = self._halves(secret)
+        return tuple(_IssuedKey(issuer, key) for key in _ALGORITHMS[self.algorithm].keys(own))
+
+    def _halves(self, secret: str | bytes) -> tuple[str | None, bytes]:
+        """The issuer, where the secret names it, and the secret itself."""
+        own = secret_bytes(secret)
+        if not self.issuer_is_in_secret:
+            return None, own
+        issuer, colon, own = own.partition(b":")
+        if not colon or not issuer or not own:
+            raise ConfigurationError("is not key:secret")
+        return issuer.decode(errors="replace"), own
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
         """Send a token along that names this body, and this URL. Raises ConfigurationError."""
         head = {"alg": self.algorithm, "typ": "JWT"}
-        claims: dict[str, Any] = {"iat": int(now), "nbf": int(now), "exp": int(now) + VALID_SECONDS}
-        if self.issuer is not None:
-            claims["iss"] = self.issuer
+        issued = int(now)
+        claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALID_SECONDS}
+        claims["jti"] = uuid4().hex
+        issuer, own = self._halves(secret)
+        if names := _names(self.issuer or issuer):
+            claims["iss"] = names[0]
         if self.audience_is_url:
             claims["aud"] = draft.url
         if self.body_claim is not None:
@@ -99,7 +138,7 @@ class Jwt:
         if self.url_claim is not None:
             claims[self.url_claim] = _url_hash(draft.url)
         content = b".".join([_encoded(msgspec.json.encode(part)) for part in (head, claims)])
-        signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
+        signature = _ALGORITHMS[self.algorithm].signer(own)(content)
         if self.algorithm == "ES256":
             signature = _plain_numbers(signature)
         token = content + b"." + _encoded(signature)
@@ -109,11 +148,13 @@ class Jwt:
         """When the token was issued; raises SignatureRejected unless it is for this request."""
         claims = self._claims(keys, self._token(request))
         issued = _check_times(claims, now, self.tolerance_seconds)
-        if self.issuer is not None and claims.get("iss") != self.issuer:
+        if self.must_expire and claims.get("exp") is None:
+            raise SignatureRejected("the token does not say when it ends", Step.TIME)
+        if self.issuer is not None and claims.get("iss") not in _names(self.issuer):
             raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
         if self.audience_is_url:
             _compare(claims.get("aud"), request.url, "audience")
-        if self.body_claim is not None:
+        if self.body_claim is not None and not self._is_empty(claims, request):
             _compare(claims.get(self.body_claim), self._body_hash(request.body), "body")
         if self.url_claim is not None:
             _compare(claims.get(self.url_claim), _url_hash(request.url), "URL")
@@ -138,8 +179,17 @@ class Jwt:
         signature = _decoded(last)
         if self.algorithm == "ES256":
             signature = _der(signature)
-        require_match(keys, content, (signature,))
-        return _object(content.partition(b".")[2])
+        made_by = [key for key in keys if key.made(content, (signature,))]
+        if not made_by:
+            raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
+        claims = _object(content.partition(b".")[2])
+        issuers = [getattr(key, "issuer", None) for key in made_by]
+        if self.issuer_is_in_secret and claims.get("iss") not in issuers:
+            raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
+        return claims
+
+    def _is_empty(self, claims: dict[str, Any], request: Request) -> bool:
+        return self.empty_has_no_claim and not request.body and self.body_claim not in claims
 
     def _body_hash(self, body: bytes) -> str:
         digest = hashlib.sha256(body).digest()

@@ -9,10 +9,9 @@ from uuid import uuid4
 
 from onceward.draft import Draft
 from onceward.errors import Step
-from onceward.providers.peculiar.base import OwnScheme
+from onceward.providers.peculiar.base import OwnScheme, unmatched
 from onceward.request import Request
 from onceward.schemes import Hmac, Key, Signature
-from onceward.schemes.interface import require_match
 
 REQUEST_ID: Final = "x-request-id"
 _SIGNATURE: Final = Signature(
@@ -55,19 +54,27 @@ class MercadoPago(OwnScheme):
         if REQUEST_ID not in {name.lower() for name in draft.headers}:
             draft.put_header(REQUEST_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
-        content = _content(draft.request(), timestamp.encode())
+        content, _ = _contents(draft.request(), timestamp.encode())
         _SIGNATURE.put_signature(draft, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
-        require_match(keys, _content(request, timestamp), signatures)
-        return at
+        for content in _contents(request, timestamp):
+            if any(key.made(content, signatures) for key in keys):
+                return at
+        raise unmatched(len(keys))
 
 
-def _content(request: Request, timestamp: bytes) -> bytes:
+def _contents(request: Request, timestamp: bytes) -> list[bytes]:
+    """The id as it is in the URL, and in lower case, as it used to be signed."""
+    found = dict(request.query).get("data.id", "")
+    return [_content(request, timestamp, written) for written in (found, found.lower())]
+
+
+def _content(request: Request, timestamp: bytes, id: str) -> bytes:
     signed = {
-        b"id": dict(request.query).get("data.id", "").lower().encode(errors="surrogatepass"),
+        b"id": id.encode(errors="surrogatepass"),
         b"request-id": request.headers.get(REQUEST_ID.encode()) or b"",
         b"ts": timestamp,
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import quote
 
 from onceward.draft import Draft
 from onceward.errors import SignatureRejected, Step
@@ -14,6 +15,8 @@ from onceward.schemes import Key, Signature
 from onceward.schemes.interface import require_match
 
 HEADERS_SIGNED_MOST: Final = 50
+_PLAIN: Final = "-_.!~*'()"
+_RESERVED: Final = ";,/?:@&=+$#"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class Hook0(_NamedHeaders):
 
 def _hook0_content(request: Request, timestamp: bytes, listed: bytes) -> bytes:
     values = _values(request, listed.split(b" ") if listed else [])
-    return b".".join([timestamp, listed, *values, request.body])
+    return b".".join([timestamp, listed, b".".join(values), request.body])
 
 
 class Contentful(_NamedHeaders):
@@ -110,9 +113,16 @@ class Contentful(_NamedHeaders):
         if b"x-contentful-timestamp" not in names:
             raise SignatureRejected("the timestamp is not signed", Step.READ)
         values = zip(names, _values(request, names), strict=True)
-        target = request.target.encode(errors="surrogatepass")
+        target = _escaped(request.target).encode()
         headers = b";".join([b"%b:%b" % pair for pair in values])
         return b"\n".join([request.method.encode(), target, headers, request.body])
+
+
+def _escaped(target: str) -> str:
+    """A path with its query as Contentful signs it: escaped once more, and the query twice."""
+    path, mark, query = target.partition("?")
+    once = quote(query, safe=_PLAIN, errors="surrogatepass")
+    return quote(f"{path}{mark}{once}", safe=_RESERVED + _PLAIN, errors="surrogatepass")
 
 
 def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:

@@ -10,13 +10,13 @@ from onceward.schemes.algorithms import as_base64
 
 
 class Sinch(Signature):
-    """``application KEY:SIGNATURE``: what is before the colon is no signature, and passed over."""
+    """``service KEY:SIGNATURE``: what is before the colon is no signature, and passed over."""
 
     __slots__ = ()
 
     def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
         """Put a signature behind the name of a key."""
-        super().put_signature(draft, timestamp, signature, "application onceward", *others)
+        super().put_signature(draft, timestamp, signature, "service onceward", *others)
 
 
 SINCH: Final = Sinch(

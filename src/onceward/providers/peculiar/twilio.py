@@ -50,7 +50,7 @@ class UrlAndForm(OwnScheme):
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
         """Put the signature into a draft. Raises ConfigurationError."""
-        if draft.body.startswith((b"{", b"[")):
+        if draft.body.lstrip().startswith((b"{", b"[")):
             body_hash = hashlib.sha256(draft.body).hexdigest()
             draft.url = with_parameters(draft.url, {BODY_HASH: body_hash})
         content = draft.url + _fields(draft.request())

@@ -1,0 +1,1 @@
+"""What senders' own libraries say of a request, held against what Onceward says."""

@@ -1,0 +1,122 @@
+"""Secrets and pairs of keys, each as one kind of sender hands them out."""
+
+from __future__ import annotations
+
+import base64
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from itertools import cycle
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """What the sender signs with, and what its requests are verified with."""
+
+    private: str
+    public: str
+
+
+def _shared(secret: str) -> Keys:
+    return Keys(secret, secret)
+
+
+def text() -> Keys:
+    """A text that is the key itself."""
+    return _shared(secrets.token_hex(32))
+
+
+def hexadecimal() -> Keys:
+    """32 bytes in hexadecimal digits."""
+    return _shared(secrets.token_bytes(32).hex().upper())
+
+
+def base64_text() -> Keys:
+    """32 bytes in base64."""
+    return _shared(base64.b64encode(secrets.token_bytes(32)).decode())
+
+
+def whsec() -> Keys:
+    """24 bytes in base64, behind ``whsec_``."""
+    return _shared(f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}")
+
+
+def user_and_password() -> Keys:
+    """A name and a secret, with a colon between."""
+    return _shared(f"user-{secrets.token_hex(4)}:{secrets.token_hex(16)}")
+
+
+def _pem(key: PrivateKey) -> str:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+
+
+def ed25519_hex() -> Keys:
+    """An Ed25519 pair, its public half in hexadecimal digits."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    return Keys(_pem(key), key.public_key().public_bytes_raw().hex())
+
+
+def ed25519_base64() -> Keys:
+    """An Ed25519 pair, its public half in base64."""
+    key = ed25519.Ed25519PrivateKey.generate()
+    return Keys(_pem(key), base64.b64encode(key.public_key().public_bytes_raw()).decode())
+
+
+def p256_pem() -> Keys:
+    """A pair on the curve P-256, in PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return Keys(_pem(key), public.decode())
+
+
+def p256_der() -> Keys:
+    """A pair on the curve P-256, its public half in base64 of DER."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return Keys(_pem(key), base64.b64encode(public).decode())
+
+
+def certificate() -> Keys:
+    """An RSA key, and a certificate for it: one of two, in turn, for they take long to make."""
+    return _certificate(next(_turns))
+
+
+_turns: Final = cycle((1, 2))
+
+
+@cache
+def _certificate(_: int) -> Keys:
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sender.example")])
+    now = datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    return Keys(_pem(key), signed.public_bytes(Encoding.PEM).decode())
+
+
+def named_certificate() -> Keys:
+    """A certificate and its key, both behind the id of a webhook."""
+    pair = certificate()
+    return Keys(f"WH-1AB23:{pair.private}", f"WH-1AB23:{pair.public}")

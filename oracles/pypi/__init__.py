@@ -1,0 +1,1 @@
+"""Libraries from PyPI. Each is imported where it is asked, so that one may be missing."""

@@ -1,0 +1,323 @@
+"""Code, hosting, identity, models, customers, documents."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode
+
+from oracles.keys import Keys, certificate, text
+from oracles.oracle import FORM, PLAIN, Oracle, Request, of_json, swapping
+from oracles.pypi.tokens import VALID_SECONDS, body_hash_base64, checked_token, token_for
+
+_EXPIRED: Final = VALID_SECONDS + 120
+
+
+def _github_verifies(header: str) -> Any:
+    def verifies(request: Request, secret: str) -> bool:
+        from gidgethub.sansio import validate_event
+
+        validate_event(request.body, signature=request.header(header), secret=secret)
+        return True
+
+    return verifies
+
+
+def _netlify_verifies(request: Request, secret: str) -> bool:
+    token = request.header("X-Webhook-Signature")
+    return checked_token(token, secret, request, "HS256", "sha256", issuer="netlify")
+
+
+def _netlify_signs(request: Request, secret: str) -> Request:
+    token = token_for(request, secret, "HS256", "sha256", iss="netlify")
+    return request.adding(X_Webhook_Signature=token)
+
+
+@cache
+def _elevenlabs() -> Any:
+    from elevenlabs.client import ElevenLabs
+
+    return ElevenLabs(api_key="none").webhooks
+
+
+def _elevenlabs_verifies(request: Request, secret: str) -> bool:
+    header = request.header("ElevenLabs-Signature")
+    _elevenlabs().construct_event(request.text, header, secret)
+    return True
+
+
+def _retell_verifies(request: Request, secret: str) -> bool:
+    from retell.lib.webhook_auth import verify
+
+    return verify(request.text, secret, request.header("X-Retell-Signature"))
+
+
+def _retell_signs(request: Request, secret: str) -> Request:
+    from retell.lib.webhook_auth import symmetric
+
+    return request.adding(X_Retell_Signature=symmetric["sign"](request.text, secret))
+
+
+LIVEKIT_KEY: Final = "APIv7Rk2"
+
+
+def livekit_keys() -> Keys:
+    """The key of the API, which issues the tokens, and its secret."""
+    pair = text()
+    return Keys(f"{LIVEKIT_KEY}:{pair.private}", f"{LIVEKIT_KEY}:{pair.public}")
+
+
+def _livekit_verifies(request: Request, secret: str) -> bool:
+    from livekit.api import TokenVerifier, WebhookReceiver
+
+    receiver = WebhookReceiver(TokenVerifier(*secret.split(":")))
+    receiver.receive(request.text, request.header("Authorization"))
+    return True
+
+
+def _livekit_signs(request: Request, secret: str) -> Request:
+    from livekit.api import AccessToken
+
+    token = AccessToken(*secret.split(":")).with_sha256(body_hash_base64(request))
+    return request.adding(Authorization=token.to_jwt())
+
+
+def _workos_verifies(request: Request, secret: str) -> bool:
+    from workos.webhooks._verification import verify_header
+
+    signature = request.header("WorkOS-Signature")
+    verify_header(event_body=request.body, event_signature=signature, secret=secret)
+    return True
+
+
+def _sns_verifies(request: Request, secret: str) -> bool:
+    """The certificate is at hand, where the library would fetch it."""
+    from sns_message_validator import SNSMessageValidator
+
+    validator = SNSMessageValidator()
+    validator._cert_session = SimpleNamespace(
+        get=lambda _: SimpleNamespace(content=secret.encode())
+    )
+    validator.validate_message(request.document)
+    return True
+
+
+def _pubsub_verifies(request: Request, secret: str) -> bool:
+    """Google's certificates are at hand, where the library would fetch them."""
+    from google.oauth2.id_token import verify_oauth2_token
+
+    def fetched(*_: object, **__: object) -> SimpleNamespace:
+        return SimpleNamespace(status=200, data=json.dumps({"a-key": secret}).encode())
+
+    token = request.header("Authorization").removeprefix("Bearer ")
+    verify_oauth2_token(token, fetched, audience=request.url)
+    return True
+
+
+def _pubsub_signs(request: Request, secret: str) -> Request:
+    return pubsub_signed(request, secret, "https://accounts.google.com")
+
+
+def pubsub_signed(request: Request, secret: str, issuer: str) -> Request:
+    """The request with a token of that issuer."""
+    from google.auth import crypt, jwt
+
+    now = int(time.time())
+    claims = {"iss": issuer, "aud": request.url, "iat": now, "exp": now + VALID_SECONDS}
+    token = jwt.encode(crypt.RSASigner.from_string(secret), claims)
+    return request.adding(Authorization=f"Bearer {token.decode()}")
+
+
+def _elsewhere(request: Request) -> Request:
+    return replace(request, url=f"{request.url}/elsewhere")
+
+
+def _hubspot_verifies(request: Request, secret: str) -> bool:
+    from hubspot.utils.signature import Signature
+
+    return Signature.is_valid(
+        signature=request.header("X-HubSpot-Signature-v3"),
+        client_secret=secret,
+        request_body=request.text,
+        http_uri=request.url,
+        http_method=request.method,
+        signature_version="v3",
+        timestamp=request.header("X-HubSpot-Request-Timestamp"),
+    )
+
+
+def _hubspot_signs(request: Request, secret: str) -> Request:
+    from hubspot.utils.signature import Signature
+
+    now = str(int(time.time() * 1000))
+    made = Signature.get_signature(secret, request.text, "v3", request.url, request.method, now)
+    return request.adding(X_HubSpot_Signature_v3=made, X_HubSpot_Request_Timestamp=now)
+
+
+def _accented() -> Keys:
+    """A text that is not the same when its letters are taken apart."""
+    secret = f"clé-ﬁ-{text().private}"
+    return Keys(secret, secret)
+
+
+def _easypost_verifies(request: Request, secret: str) -> bool:
+    from easypost.util import validate_webhook
+
+    headers = {"X-Hmac-Signature": request.header("X-Hmac-Signature")}
+    validate_webhook(request.body, headers, secret)
+    return True
+
+
+def _box_verifies(request: Request, secret: str) -> bool:
+    from box_sdk_gen.managers.webhooks import WebhooksManager
+
+    return WebhooksManager.validate_message(request.text, request.lower, secret)
+
+
+def _box_signs(request: Request, secret: str) -> Request:
+    return box_signed(request, secret, escaped=False)
+
+
+def box_signed(request: Request, secret: str, *, escaped: bool) -> Request:
+    """The request with a signature over its body, or over its body with its letters escaped."""
+    from box_sdk_gen.internal.utils import compute_webhook_signature
+
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    request = request.adding(Box_Delivery_Timestamp=now)
+    signature = compute_webhook_signature(request.text, request.lower, secret, escape_body=escaped)
+    return request.adding(Box_Signature_Primary=signature)
+
+
+def _dropbox_sign_verifies(request: Request, secret: str) -> bool:
+    from dropbox_sign import EventCallbackHelper
+    from dropbox_sign.models import EventCallbackRequest
+
+    callback = EventCallbackRequest.from_json(dict(parse_qsl(request.text))["json"])
+    return EventCallbackHelper.is_valid(secret, callback)
+
+
+_CALLBACK: Final = {
+    "event": {
+        "event_time": "1773480413",
+        "event_type": "signature_request_sent",
+        "event_hash": "",
+        "event_metadata": {"reported_for_account_id": "63522885"},
+    }
+}
+SNS_REQUEST: Final = of_json(
+    {
+        "Type": "Notification",
+        "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324",
+        "TopicArn": "arn:aws:sns:us-west-2:123456789012:Orders",
+        "Subject": "An order",
+        "Message": "Zoë paid",
+        "Timestamp": "2026-03-14T09:26:53.000Z",
+        "SigningCertURL": "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-1.pem",
+        "UnsubscribeURL": "https://sns.us-west-2.amazonaws.com/?Action=Unsubscribe",
+    }
+)
+
+ORACLES: Final = (
+    Oracle(
+        preset="github",
+        scheme="sha256",
+        package="gidgethub",
+        verifies=_github_verifies("X-Hub-Signature-256"),
+    ),
+    Oracle(
+        preset="github",
+        scheme="sha1",
+        package="gidgethub",
+        verifies=_github_verifies("X-Hub-Signature"),
+    ),
+    Oracle(
+        preset="netlify",
+        package="PyJWT",
+        module="jwt",
+        verifies=_netlify_verifies,
+        signs=_netlify_signs,
+        stale_seconds=_EXPIRED,
+    ),
+    Oracle(
+        preset="elevenlabs",
+        package="elevenlabs",
+        verifies=_elevenlabs_verifies,
+        stale_seconds=1860,
+    ),
+    Oracle(
+        preset="retell",
+        package="retell-sdk",
+        module="retell",
+        verifies=_retell_verifies,
+        signs=_retell_signs,
+        stale_seconds=360,
+    ),
+    Oracle(
+        preset="livekit",
+        package="livekit-api",
+        module="livekit.api",
+        verifies=_livekit_verifies,
+        signs=_livekit_signs,
+        keys=livekit_keys,
+        request=of_json({"id": "EV_7Rk2", "event": "room_started", "room": {"name": "Zoë"}}),
+        stale_seconds=_EXPIRED,
+    ),
+    Oracle(preset="workos", package="workos", verifies=_workos_verifies, stale_seconds=240),
+    Oracle(
+        preset="aws-sns",
+        scheme="version-1",
+        package="aws-sns-message-validator",
+        module="sns_message_validator",
+        verifies=_sns_verifies,
+        keys=certificate,
+        request=SNS_REQUEST,
+        altered=swapping(" paid", " left"),
+    ),
+    Oracle(
+        preset="google-pubsub",
+        scheme="oidc",
+        package="google-auth",
+        module="google.auth",
+        verifies=_pubsub_verifies,
+        signs=_pubsub_signs,
+        keys=certificate,
+        request=of_json({"message": {"messageId": "13", "data": "e30="}, "subscription": "a/b"}),
+        altered=_elsewhere,
+        stale_seconds=_EXPIRED,
+    ),
+    Oracle(
+        preset="hubspot",
+        package="hubspot-api-client",
+        module="hubspot",
+        verifies=_hubspot_verifies,
+        signs=_hubspot_signs,
+        request=of_json([{"eventId": 1, "subscriptionId": 2, "objectId": 3, "occurredAt": 4}]),
+        stale_seconds=360,
+    ),
+    Oracle(preset="easypost", package="easypost", verifies=_easypost_verifies, keys=_accented),
+    Oracle(
+        preset="box",
+        package="box-sdk-gen",
+        module="box_sdk_gen",
+        verifies=_box_verifies,
+        signs=_box_signs,
+        request=PLAIN.adding(Box_Signature_Version="1", Box_Signature_Algorithm="HmacSHA256"),
+        stale_seconds=660,
+    ),
+    Oracle(
+        preset="dropbox-sign",
+        package="dropbox-sign",
+        module="dropbox_sign",
+        verifies=_dropbox_sign_verifies,
+        request=Request(
+            headers={"Content-Type": FORM},
+            body=urlencode({"json": json.dumps(_CALLBACK)}).encode(),
+        ),
+        altered=swapping("request_sent", "request_viewed"),
+    ),
+)

@@ -1,0 +1,410 @@
+"""Mail, messages, calls, chat."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from dataclasses import replace
+from functools import cache
+from types import SimpleNamespace
+from typing import Any, Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+from oracles.keys import base64_text, ed25519_base64, ed25519_hex, p256_der, user_and_password
+from oracles.oracle import FORM, PLAIN, Oracle, Request, Signs, Verifies, of_json, swapping
+from oracles.pypi.tokens import VALID_SECONDS, body_hash
+
+_EXPIRED: Final = VALID_SECONDS + 120
+
+
+def _slack_verifies(request: Request, secret: str) -> bool:
+    from slack_sdk.signature import SignatureVerifier
+
+    return SignatureVerifier(secret).is_valid_request(request.body, request.headers)
+
+
+def _slack_signs(request: Request, secret: str) -> Request:
+    from slack_sdk.signature import SignatureVerifier
+
+    now = str(int(time.time()))
+    signature = SignatureVerifier(secret).generate_signature(timestamp=now, body=request.body)
+    return request.adding(X_Slack_Request_Timestamp=now, X_Slack_Signature=signature)
+
+
+def _discord_verifies(request: Request, secret: str) -> bool:
+    from discord_interactions import verify_key
+
+    signature = request.header("X-Signature-Ed25519")
+    return verify_key(request.body, signature, request.header("X-Signature-Timestamp"), secret)
+
+
+def _telegram_verifies(request: Request, secret: str) -> bool:
+    from telegram.ext._utils.webhookhandler import TelegramHandler
+    from tornado.httputil import HTTPHeaders
+
+    sent = SimpleNamespace(headers=HTTPHeaders(request.headers))
+    TelegramHandler._validate_post(SimpleNamespace(request=sent, secret_token=secret))
+    return True
+
+
+def _line_verifies(request: Request, secret: str) -> bool:
+    from linebot.v3.webhook import SignatureValidator
+
+    return SignatureValidator(secret).validate(request.text, request.header("x-line-signature"))
+
+
+def _twilio_params(request: Request) -> dict[str, str] | str:
+    is_form = request.header("Content-Type") == FORM
+    return dict(parse_qsl(request.text, keep_blank_values=True)) if is_form else request.text
+
+
+def _twilio_verifies(algorithm: str) -> Verifies:
+    def verifies(request: Request, secret: str) -> bool:
+        from twilio.request_validator import RequestValidator
+
+        signature = request.header("X-Twilio-Signature")
+        params = _twilio_params(request)
+        return RequestValidator(secret).validate(request.url, params, signature, algorithm)
+
+    return verifies
+
+
+def _twilio_signs(algorithm: str) -> Signs:
+    def signs(request: Request, secret: str) -> Request:
+        from twilio.request_validator import RequestValidator
+
+        validator, params = RequestValidator(secret), _twilio_params(request)
+        if isinstance(params, str):
+            url = f"{request.url}?bodySHA256={validator.compute_hash(params)}"
+            request, params = replace(request, url=url), {}
+        signature = validator.compute_signature(request.url, params, algorithm)
+        return request.adding(X_Twilio_Signature=signature)
+
+    return signs
+
+
+def _sendgrid_verifies(request: Request, secret: str) -> bool:
+    from sendgrid.helpers.eventwebhook import EventWebhook, EventWebhookHeader
+
+    signature = request.header(EventWebhookHeader.SIGNATURE)
+    timestamp = request.header(EventWebhookHeader.TIMESTAMP)
+    return EventWebhook(secret).verify_signature(request.text, signature, timestamp)
+
+
+def _mailgun_verifies(request: Request, secret: str) -> bool:
+    from mailgun.security import SecurityGuard
+
+    sent = request.document["signature"]
+    return SecurityGuard.verify_webhook(secret, sent["token"], sent["timestamp"], sent["signature"])
+
+
+@cache
+def _configure_django() -> None:
+    import django
+    from django.conf import settings
+
+    settings.configure(ALLOWED_HOSTS=["*"], DEFAULT_CHARSET="utf-8", SECRET_KEY="none")
+    django.setup()
+
+
+def _anymail_request(request: Request) -> Any:
+    _configure_django()
+    from django.test import RequestFactory
+
+    parts = urlsplit(request.url)
+    return RequestFactory().post(
+        parts.path,
+        data=request.body,
+        content_type=request.header("Content-Type"),
+        secure=True,
+        headers={**request.lower, "host": parts.netloc},
+    )
+
+
+def _mandrill_verifies(request: Request, secret: str) -> bool:
+    sent = _anymail_request(request)
+    from anymail.webhooks.mandrill import MandrillCombinedWebhookView
+
+    MandrillCombinedWebhookView(webhook_key=secret, webhook_url=request.url).run_validators(sent)
+    return True
+
+
+def _mailersend_verifies(request: Request, secret: str) -> bool:
+    sent = _anymail_request(request)
+    from anymail.webhooks.mailersend import MailerSendTrackingWebhookView
+
+    MailerSendTrackingWebhookView(signing_secret=secret).run_validators(sent)
+    return True
+
+
+def _postmark_verifies(request: Request, secret: str) -> bool:
+    sent = _anymail_request(request)
+    from anymail.webhooks.postmark import PostmarkTrackingWebhookView
+
+    PostmarkTrackingWebhookView(webhook_secret=secret).run_validators(sent)
+    return True
+
+
+def _meta_verifies(request: Request, secret: str) -> bool:
+    from pywa.utils import webhook_updates_validator
+
+    return webhook_updates_validator(secret, request.body, request.header("X-Hub-Signature-256"))
+
+
+def _viber(secret: str) -> Any:
+    from viberbot import Api, BotConfiguration
+
+    return Api(BotConfiguration(auth_token=secret, name="none", avatar="none"))
+
+
+def _viber_verifies(request: Request, secret: str) -> bool:
+    signature = request.header("X-Viber-Content-Signature")
+    return _viber(secret).verify_signature(request.body, signature)
+
+
+def _viber_signs(request: Request, secret: str) -> Request:
+    signature = _viber(secret)._calculate_message_signature(request.body)
+    return request.adding(X_Viber_Content_Signature=signature)
+
+
+def _telnyx_verifies(request: Request, secret: str) -> bool:
+    from telnyx.lib.webhook_verification import verify_webhook_signature
+
+    verify_webhook_signature(request.body, request.headers, secret)
+    return True
+
+
+def messagebird_signed(
+    request: Request, secret: str, *, algorithm: str = "HS256", without: str = ""
+) -> Request:
+    """The request with a token as MessageBird's documents have it, without one of its claims."""
+    import jwt
+
+    now = int(time.time())
+    claims = {
+        "iss": "MessageBird",
+        "iat": now,
+        "nbf": now,
+        "exp": now + VALID_SECONDS,
+        "jti": "7d1bc0e2",
+        "url_hash": hashlib.sha256(request.url.encode()).hexdigest(),
+        "payload_hash": body_hash(request),
+    }
+    claims.pop(without, None)
+    return request.adding(MessageBird_Signature_JWT=jwt.encode(claims, secret, algorithm))
+
+
+def _messagebird_verifies(request: Request, secret: str) -> bool:
+    from messagebird.request_validator import RequestValidator
+
+    token = request.header("MessageBird-Signature-JWT")
+    RequestValidator(secret).validate_signature(token, request.url, request.body)
+    return True
+
+
+def _vonage_verifies(request: Request, secret: str) -> bool:
+    from vonage_jwt import verify_signature
+
+    return verify_signature(request.header("Authorization").removeprefix("Bearer "), secret)
+
+
+def _pusher_verifies(request: Request, secret: str) -> bool:
+    from pusher import Pusher
+
+    client = Pusher(app_id="1", key="a-key", secret=secret)
+    signature = request.header("X-Pusher-Signature")
+    found = client.validate_webhook(request.header("X-Pusher-Key"), signature, request.body)
+    return found is not None
+
+
+def _pusher_signs(request: Request, secret: str) -> Request:
+    from pusher.signature import sign
+
+    return request.adding(X_Pusher_Signature=sign(secret, request.text))
+
+
+def _pusher_request() -> Request:
+    events = [{"name": "channel_occupied", "channel": "Zoë"}]
+    document = {"time_ms": int(time.time() * 1000), "events": events}
+    return of_json(document, X_Pusher_Key="a-key")
+
+
+def _twitch_verifies(request: Request, secret: str) -> bool:
+    from twitchAPI.eventsub.webhook import EventSubWebhook
+
+    async def read() -> str:
+        return request.text
+
+    names = ("Signature", "Id", "Timestamp")
+    headers = {
+        key: request.header(key) for key in (f"Twitch-Eventsub-Message-{it}" for it in names)
+    }
+    sent, hook = SimpleNamespace(headers=headers, text=read), SimpleNamespace(secret=secret)
+    return asyncio.run(EventSubWebhook._verify_signature(hook, sent))
+
+
+def _sinch_verifies(request: Request, secret: str) -> bool:
+    from sinch.core.internal.sinch_events.authorization_helpers import (
+        validate_authentication_header,
+    )
+
+    return validate_authentication_header(
+        key="onceward",
+        secret=secret,
+        headers=dict(request.headers),
+        body=request.body,
+        path=urlsplit(request.url).path,
+        method=request.method,
+    )
+
+
+def _sinch_signs(request: Request, secret: str) -> Request:
+    from sinch.core.internal.sinch_events import utils
+
+    now = "2026-03-14T09:26:53Z"
+    content = utils.build_string_to_sign(
+        request.method,
+        utils.compute_content_md5(request.body),
+        request.header("Content-Type"),
+        now,
+        urlsplit(request.url).path,
+    )
+    signature = utils.compute_signature(content, secret)
+    return request.adding(x_timestamp=now, Authorization=f"service onceward:{signature}")
+
+
+_CALL: Final = Request(
+    headers={"Content-Type": FORM},
+    body=urlencode(
+        {"MessageSid": "SM1", "Body": "Grüße & Küsse €", "To": "+41", "Empty": ""}
+    ).encode(),
+    url="https://inbox.example/webhooks/twilio?a=1&b=%20c",
+)
+_MAIL_EVENTS: Final = Request(
+    headers={"Content-Type": FORM},
+    body=urlencode({"mandrill_events": '[{"event":"send","_id":"Zoë"}]'}).encode(),
+)
+
+ORACLES: Final = (
+    Oracle(
+        preset="slack",
+        package="slack_sdk",
+        verifies=_slack_verifies,
+        signs=_slack_signs,
+        stale_seconds=360,
+    ),
+    Oracle(
+        preset="discord",
+        package="discord-interactions",
+        module="discord_interactions",
+        verifies=_discord_verifies,
+        keys=ed25519_hex,
+    ),
+    Oracle(
+        preset="telegram",
+        package="python-telegram-bot",
+        module="telegram",
+        verifies=_telegram_verifies,
+        altered=None,
+    ),
+    Oracle(preset="line", package="line-bot-sdk", module="linebot", verifies=_line_verifies),
+    Oracle(
+        preset="twilio",
+        scheme="sha1",
+        package="twilio",
+        verifies=_twilio_verifies("HMAC_SHA1"),
+        signs=_twilio_signs("HMAC_SHA1"),
+        request=_CALL,
+        altered=swapping("%2B41", "%2B42"),
+    ),
+    Oracle(
+        preset="twilio",
+        scheme="sha256",
+        package="twilio",
+        verifies=_twilio_verifies("HMAC_SHA256"),
+        signs=_twilio_signs("HMAC_SHA256"),
+    ),
+    Oracle(
+        preset="sendgrid",
+        package="sendgrid",
+        verifies=_sendgrid_verifies,
+        keys=p256_der,
+        request=of_json([{"sg_event_id": "a", "event": "open", "email": "zoë@a.example"}]),
+    ),
+    Oracle(
+        preset="mailgun",
+        package="mailgun",
+        verifies=_mailgun_verifies,
+        request=of_json({"signature": {"token": "a8ce0edb2dd8301d"}, "event-data": {"id": "1"}}),
+        altered=swapping("a8ce0edb", "a8ce0edc"),
+        stale_seconds=960,
+    ),
+    Oracle(
+        preset="mandrill",
+        package="django-anymail",
+        module="anymail",
+        verifies=_mandrill_verifies,
+        request=_MAIL_EVENTS,
+        altered=swapping("send", "open"),
+    ),
+    Oracle(
+        preset="mailersend",
+        package="django-anymail",
+        module="anymail",
+        verifies=_mailersend_verifies,
+    ),
+    Oracle(
+        preset="postmark",
+        package="django-anymail",
+        module="anymail",
+        verifies=_postmark_verifies,
+        keys=user_and_password,
+        altered=None,
+    ),
+    Oracle(preset="meta", scheme="sha256", package="pywa", verifies=_meta_verifies),
+    Oracle(preset="viber", package="viberbot", verifies=_viber_verifies, signs=_viber_signs),
+    Oracle(
+        preset="telnyx",
+        package="telnyx",
+        verifies=_telnyx_verifies,
+        keys=ed25519_base64,
+        stale_seconds=360,
+    ),
+    Oracle(
+        preset="messagebird",
+        package="messagebird",
+        verifies=_messagebird_verifies,
+        stale_seconds=_EXPIRED,
+    ),
+    Oracle(
+        preset="vonage",
+        package="vonage-jwt",
+        module="vonage_jwt",
+        verifies=_vonage_verifies,
+        only="the token, not the body",
+        altered=None,
+        stale_seconds=_EXPIRED,
+    ),
+    Oracle(
+        preset="pusher",
+        package="pusher",
+        verifies=_pusher_verifies,
+        signs=_pusher_signs,
+        request=_pusher_request(),
+        stale_seconds=360,
+    ),
+    Oracle(
+        preset="twitch",
+        package="twitchAPI",
+        verifies=_twitch_verifies,
+        request=PLAIN.adding(Twitch_Eventsub_Message_Id="e76c6bd4"),
+    ),
+    Oracle(
+        preset="sinch",
+        package="sinch",
+        verifies=_sinch_verifies,
+        signs=_sinch_signs,
+        keys=base64_text,
+    ),
+)

@@ -174,7 +174,7 @@ def test_a_time_that_is_off_is_refused(preset: str, tolerance: int) -> None:
 
 
 def test_contentful_must_sign_its_timestamp() -> None:
-    content = b"POST\n" + TARGET.encode() + b"\nx-contentful-topic:a\n" + BODY
+    content = b"POST\n" + CONTENTFUL_TARGET.encode() + b"\nx-contentful-topic:a\n" + BODY
     headers = {
         "x-contentful-signed-headers": "x-contentful-topic",
         "x-contentful-topic": "a",

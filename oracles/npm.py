@@ -11,9 +11,9 @@ from pathlib import Path
 from shutil import which
 from typing import Any, Final
 
-from oracles.keys import certificate, ed25519_hex, whsec
+from oracles.keys import ed25519_hex, whsec
 from oracles.oracle import PLAIN, Oracle, Request, of_json, swapping
-from oracles.pypi.development import SNS_REQUEST
+from oracles.pypi.development import SNS_REQUEST, sns_keys
 from oracles.pypi.payments import PAYMENT, another_payment
 from oracles.pypi.standard import HOOK0_REQUEST, TOO_OLD, WITH_SVIX_ID
 
@@ -130,7 +130,7 @@ ORACLES: Final = (
         "sns-validator",
         asked="sns",
         scheme="version-2",
-        keys=certificate,
+        keys=sns_keys,
         request=SNS_REQUEST,
         altered=swapping(" paid", " left"),
     ),

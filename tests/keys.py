@@ -53,11 +53,14 @@ def shared(text: str) -> Pair:
 
 HEX = "5f1c" * 16
 BASE64 = base64.b64encode(b"a key of twenty-four bytes..").decode()
+EMAIL = "push@project.iam.example"
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
 OTHERS = {
     "paypal": lambda: Pair(f"WH-1:{rsa_pair().private}", f"WH-1:{rsa_pair().public}"),
     "braintree": lambda: shared("the_public_key:the_private_key"),
     "postmark": lambda: shared("user:the-password"),
     "adyen": lambda: shared(HEX),
+    "aws-sns": lambda: Pair(f"{TOPIC}:{rsa_pair().private}", f"{TOPIC}:{rsa_pair().public}"),
     "livekit": lambda: shared("the_api_key:a-secret-of-livekit"),
     "sinch": lambda: shared(BASE64),
 }
@@ -67,7 +70,8 @@ def pair_for(preset: str, scheme: Scheme) -> Pair:
     """Secrets that a scheme takes."""
     if preset in OTHERS:
         return OTHERS[preset]()
-    for pair in (shared(f"whsec_{BASE64}"), ed25519_pair(), p256_pair(), rsa_pair()):
+    google = Pair(f"{EMAIL}:{rsa_pair().private}", f"{EMAIL}:{rsa_pair().public}")
+    for pair in (shared(f"whsec_{BASE64}"), ed25519_pair(), p256_pair(), rsa_pair(), google):
         try:
             scheme.keys(pair.public)
         except ConfigurationError:

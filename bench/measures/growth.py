@@ -1,13 +1,17 @@
-"""Growth: ours on a ledger with millions of events, beside an empty one in the same minutes.
+"""Growth: ours on a ledger with millions of events, beside an empty one in the same seconds.
 
-Each step receives for a while, and then works off as many jobs as every other step.
+This machine's speed changes from one moment to the next. So both ledgers are served at one time,
+and short bursts go to the one and to the other in turn, first to either as often; then workers work
+off some thousand jobs on each, in turn as well.
 """
 
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
 from bench.contenders.interface import Place
-from bench.deliveries import ordered_ids, prepare, random_ids
+from bench.deliveries import Deliveries, ordered_ids, prepare, random_ids
 from bench.effects import Effects
 from bench.field import FIELD, OURS, POSTGRES, Entry
 from bench.fill import ORDERED, ORDERS, fill, queue
@@ -17,12 +21,19 @@ from bench.results import Sample
 from bench.run import PREPARED_A_SECOND, Run, Step, must_be_good
 
 ENTRY: Entry = next(entry for entry in FIELD if entry.name == OURS)
-MOST_ROUNDS = 5  # at the size that counts
-FEW_ROUNDS = 2  # at the others
+MOST_ROUNDS = 3  # at the size that counts
+FEW_ROUNDS = 1  # at the others
+# In a round, to each. After a checkpoint, which every round begins with, the first write to a page
+# is logged whole: with random ids that is nearly every write for some seconds.
+RECEIVING_BURSTS = 8
+BURST_SECONDS = 1.0
+WORKING_BURSTS = 4
+JOBS = 8_000  # in a burst
 FILL_SECONDS_A_MILLION = 25.0
-STEP_SECONDS = 12.0
-JOBS = 25_000
-FILLED_JOBS = 22_000  # the rest is what was received
+ROUND_SECONDS = 60.0
+
+Sides = Mapping[str, Place]
+"""The empty ledger and the filled one, by their cases."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +48,7 @@ class Ledger:
     def case(self) -> str:
         """Its name in the results."""
         kind = "queued" if self.is_backlog else "done"
-        amount = f"{self.events:,} {kind}" if self.events else "empty"
-        return f"{amount}, {self.order} ids"
+        return f"{self.events:,} {kind}, {self.order} ids"
 
 
 class Growth:
@@ -65,20 +75,17 @@ class Growth:
 
     def _steps(self, ledger: Ledger, more: int) -> list[Step]:
         fill_seconds = more / 1_000_000 * FILL_SECONDS_A_MILLION
-        measure_seconds = STEP_SECONDS + 2 * self._run.options.seconds
-        empty = Ledger(ledger.order, 0)
         is_largest = ledger.events == max(self._run.options.growth_events)
         rounds = min(MOST_ROUNDS if is_largest else FEW_ROUNDS, self._run.options.rounds)
         return [
             Step(f"growth: fill with {ledger.case}", fill_seconds, partial(self._fill, ledger)),
             *(
                 Step(
-                    f"growth {number + 1}: {at.case}",
-                    measure_seconds,
-                    partial(self._measure, at, ledger, number),
+                    f"growth {number + 1}: empty and {ledger.case}",
+                    ROUND_SECONDS,
+                    partial(self._round, ledger, number),
                 )
                 for number in range(rounds)
-                for at in (empty, ledger)
             ),
         ]
 
@@ -99,54 +106,72 @@ class Growth:
         databases.settle(database)
         return []
 
-    def _measure(self, at: Ledger, beside: Ledger, number: int) -> list[Sample]:
-        if at.events:
-            place = Place(self._databases[self._key(at)], free_port())
-            values = self._receive_and_work(place, at)
-        else:
-            with self._run.place(ENTRY) as place:
-                values = self._receive_and_work(place, at)
-        case = at.case if at.events else f"empty, beside {beside.case}"
-        return [Sample(OURS, case, number, values)]
+    def _round(self, ledger: Ledger, number: int) -> list[Sample]:
+        with self._run.place(ENTRY) as empty:
+            filled = Place(self._databases[self._key(ledger)], free_port())
+            sides = {f"empty, beside {ledger.case}": empty, ledger.case: filled}
+            samples = [*self._receive(sides, ledger), *self._work(sides, ledger)]
+        return [Sample(OURS, case, number, values) for case, values in samples]
 
-    def _receive_and_work(self, place: Place, ledger: Ledger) -> dict[str, float]:
+    def _receive(self, sides: Sides, ledger: Ledger) -> Iterator[tuple[str, dict[str, float]]]:
         run = self._run
-        count = int(PREPARED_A_SECOND / 2 * run.options.seconds)
+        with ExitStack() as serving:
+            servers = {
+                case: serving.enter_context(run.serving(ENTRY, place))
+                for case, place in sides.items()
+            }
+            for place in sides.values():
+                run.databases.checkpoint(place.database)
+            for case in _turns(sides, RECEIVING_BURSTS):
+                order = run.order(sides[case], self._deliveries(ledger), seconds=BURST_SECONDS)
+                yield case, {"ingest_rate": must_be_good(send(order), servers[case]).rate}
+            for case, server in servers.items():
+                memory = server.memory()
+                yield case, {"receiver_mb": memory.now_mb, "receiver_peak_mb": memory.peak_mb}
+
+    def _deliveries(self, ledger: Ledger) -> Deliveries:
+        """Events that nobody has sent."""
         self._sent += 1
+        count = int(PREPARED_A_SECOND / 2 * BURST_SECONDS)
         ids = (
             ordered_ids(count, first=10_000_000_000 * self._sent)
             if ledger.order == ORDERED
             else random_ids(count, seed=1_000 + self._sent)
         )
-        deliveries = prepare(run.folder / "growth", ids)
-        with run.serving(ENTRY, place) as server:
+        return prepare(self._run.folder / "growth", ids)
+
+    def _work(self, sides: Sides, ledger: Ledger) -> Iterator[tuple[str, dict[str, float]]]:
+        run = self._run
+        for case, place in sides.items():
+            if not (ledger.is_backlog and case == ledger.case):
+                queue(place.database, WORKING_BURSTS * JOBS, order=ledger.order)
             run.databases.checkpoint(place.database)
-            found = must_be_good(send(run.order(place, deliveries)), server)
-            receiver = server.memory()
-        _clear(place)
-        if not ledger.is_backlog:
-            queue(place.database, FILLED_JOBS, order=ledger.order)
-        run.databases.checkpoint(place.database)
-        with Running(ENTRY.module, "work", place) as worker:
-            done, seconds = watch(
-                worker,
-                place,
-                total=JOBS,
-                cap_seconds=run.options.cap_seconds,
+        for case in _turns(sides, WORKING_BURSTS):
+            place = sides[case]
+            _clear(place)
+            with Running(ENTRY.module, "work", place) as worker:
+                cap = run.options.cap_seconds
+                done, seconds = watch(worker, place, total=JOBS, cap_seconds=cap)
+                memory = worker.memory()
+                worker.stop()
+            yield (
+                case,
+                {
+                    "process_rate": done / seconds,
+                    "worker_mb": memory.now_mb,
+                    "worker_peak_mb": memory.peak_mb,
+                },
             )
-            working = worker.memory()
-        return {
-            "ingest_rate": found.rate,
-            "process_rate": done / seconds,
-            "receiver_mb": receiver.now_mb,
-            "receiver_peak_mb": receiver.peak_mb,
-            "worker_mb": working.now_mb,
-            "worker_peak_mb": working.peak_mb,
-        }
+
+
+def _turns(sides: Sides, bursts: int) -> Iterator[str]:
+    """The cases in turn: each is first as often as it is second."""
+    for number in range(bursts):
+        yield from sides if number % 2 == 0 else reversed(list(sides))
 
 
 def _clear(place: Place) -> None:
-    """Take away what earlier rounds did: to count it takes the longer, the more there is."""
+    """Take away what earlier bursts did: to count it takes the longer, the more there is."""
     effects = Effects(place.database)
     effects.clear()
     effects.close()

@@ -95,10 +95,20 @@ def _workos_verifies(request: Request, secret: str) -> bool:
     return True
 
 
+SNS_TOPIC: Final = "arn:aws:sns:us-west-2:123456789012:Orders"
+
+
+def sns_keys() -> Keys:
+    """A certificate and its key, both behind the topic that they are for."""
+    pair = certificate()
+    return Keys(f"{SNS_TOPIC}:{pair.private}", f"{SNS_TOPIC}:{pair.public}")
+
+
 def _sns_verifies(request: Request, secret: str) -> bool:
     """The certificate is at hand, where the library would fetch it."""
     from sns_message_validator import SNSMessageValidator
 
+    secret = secret.removeprefix(f"{SNS_TOPIC}:")
     validator = SNSMessageValidator()
     validator._cert_session = SimpleNamespace(
         get=lambda _: SimpleNamespace(content=secret.encode())
@@ -107,16 +117,27 @@ def _sns_verifies(request: Request, secret: str) -> bool:
     return True
 
 
+PUBSUB_EMAIL: Final = "push@project.iam.example"
+
+
+def pubsub_keys() -> Keys:
+    """A certificate and its key, both behind the account that they are for."""
+    pair = certificate()
+    return Keys(f"{PUBSUB_EMAIL}:{pair.private}", f"{PUBSUB_EMAIL}:{pair.public}")
+
+
 def _pubsub_verifies(request: Request, secret: str) -> bool:
     """Google's certificates are at hand, where the library would fetch them."""
     from google.oauth2.id_token import verify_oauth2_token
 
+    email, _, certificate = secret.partition(":")
+
     def fetched(*_: object, **__: object) -> SimpleNamespace:
-        return SimpleNamespace(status=200, data=json.dumps({"a-key": secret}).encode())
+        return SimpleNamespace(status=200, data=json.dumps({"a-key": certificate}).encode())
 
     token = request.header("Authorization").removeprefix("Bearer ")
-    verify_oauth2_token(token, fetched, audience=request.url)
-    return True
+    claims = verify_oauth2_token(token, fetched, audience=request.url)
+    return bool(claims["email"] == email and claims["email_verified"])
 
 
 def _pubsub_signs(request: Request, secret: str) -> Request:
@@ -128,8 +149,16 @@ def pubsub_signed(request: Request, secret: str, issuer: str) -> Request:
     from google.auth import crypt, jwt
 
     now = int(time.time())
-    claims = {"iss": issuer, "aud": request.url, "iat": now, "exp": now + VALID_SECONDS}
-    token = jwt.encode(crypt.RSASigner.from_string(secret), claims)
+    email, _, key = secret.partition(":")
+    claims = {
+        "iss": issuer,
+        "aud": request.url,
+        "iat": now,
+        "exp": now + VALID_SECONDS,
+        "email": email,
+        "email_verified": True,
+    }
+    token = jwt.encode(crypt.RSASigner.from_string(key), claims)
     return request.adding(Authorization=f"Bearer {token.decode()}")
 
 
@@ -213,7 +242,7 @@ SNS_REQUEST: Final = of_json(
     {
         "Type": "Notification",
         "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324",
-        "TopicArn": "arn:aws:sns:us-west-2:123456789012:Orders",
+        "TopicArn": SNS_TOPIC,
         "Subject": "An order",
         "Message": "Zoë paid",
         "Timestamp": "2026-03-14T09:26:53.000Z",
@@ -274,7 +303,7 @@ ORACLES: Final = (
         package="aws-sns-message-validator",
         module="sns_message_validator",
         verifies=_sns_verifies,
-        keys=certificate,
+        keys=sns_keys,
         request=SNS_REQUEST,
         altered=swapping(" paid", " left"),
     ),
@@ -285,7 +314,7 @@ ORACLES: Final = (
         module="google.auth",
         verifies=_pubsub_verifies,
         signs=_pubsub_signs,
-        keys=certificate,
+        keys=pubsub_keys,
         request=of_json({"message": {"messageId": "13", "data": "e30="}, "subscription": "a/b"}),
         altered=_elsewhere,
         stale_seconds=_EXPIRED,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from importlib.resources import files
 from itertools import zip_longest
@@ -184,7 +185,12 @@ def _put_new_id(draft: Draft, preset: Preset, place: Place) -> None:
     elif draft.headers.get("content-type") == FORM and preset.packing.within is None:
         draft.put(FieldPlace("form", NONCE), secrets.token_hex(8))
     else:
-        _edit_events(draft, preset, lambda event, _: put_member(event, (NONCE,), _new_like(None)))
+        with suppress(ConfigurationError):  # it is not JSON, and stays what it is
+            _edit_events(draft, preset, _marked)
+
+
+def _marked(event: dict[str, Any], _: int) -> None:
+    put_member(event, (NONCE,), _new_like(None))
 
 
 def _new_like(old: Any) -> str:

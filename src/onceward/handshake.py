@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
-import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import msgspec
 
@@ -16,27 +14,28 @@ from onceward.request import Request
 ECHO_MOST: Final = 4_096
 SECRET_LEAST: Final = 8
 SECRET_MOST: Final = 256
-_CRC_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{1,200}")
 TEXT: Final = "text/plain; charset=utf-8"
 JSON: Final = "application/json"
 
 
-class Reply(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Reply:
     """An answer that is not a receipt."""
 
     status: int = 200
     body: bytes = b""
     content_type: str = TEXT
-    headers: tuple[tuple[str, str], ...] = ()
-    learned: bytes | None = None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    learned: bytes | None = field(default=None, repr=False)
     """A secret that the sender handed over: it must be kept before this is sent."""
 
 
-class Known(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Known:
     """What a source has to answer with."""
 
-    secrets: Sequence[bytes]
-    verify_token: bytes | None = None
+    secrets: Sequence[bytes] = field(repr=False)
+    verify_token: bytes | None = field(default=None, repr=False)
 
 
 Greet = Callable[[Request, Known], Reply | None]
@@ -160,17 +159,6 @@ def _discord(request: Request, _: Known) -> Reply | None:
             return None
 
 
-def _x(request: Request, known: Known) -> Reply | None:
-    """Anyone may ask, and the secret is the one that signs events: no JSON is signed for them."""
-    token = dict(request.query).get("crc_token", "")
-    digest = _hmac(known, token) if _CRC_TOKEN.fullmatch(token) else None
-    return (
-        None
-        if digest is None
-        else _json({"response_token": f"sha256={base64.b64encode(digest).decode()}"})
-    )
-
-
 def _may_hand_over(request: Request, known: Known) -> bool:
     """Whether the URL has the operator's own token: else anyone could hand over a secret."""
     sent = dict(request.query).get("verify_token", "").encode(errors="replace")
@@ -187,15 +175,14 @@ def _asana(request: Request, known: Known) -> Reply | None:
 
 
 def _notion(request: Request, known: Known) -> Reply | None:
-    if request.headers.get(b"x-notion-signature") is not None:
+    if request.headers.get(b"x-notion-signature") is not None or not _may_hand_over(request, known):
         return None
     token = _member(request, "verification_token")
     if token is None:
         return None
     secret = token.encode(errors="replace")
-    if not _may_hand_over(request, known) or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
-        return Reply(403)
-    return Reply(learned=secret)
+    is_one = SECRET_LEAST <= len(secret) <= SECRET_MOST
+    return Reply(learned=secret) if is_one else Reply(403)
 
 
 def _present(_: Request, __: Known) -> Reply:
@@ -210,7 +197,6 @@ META: Final = Handshake(unsigned=_meta, methods=("GET",))
 GRAPH: Final = Handshake(unsigned=_graph, methods=("POST",))
 EVENT_GRID: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",), signed=_event_grid)
 CLOUDEVENTS: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",))
-X: Final = Handshake(unsigned=_x, methods=("GET",))
 ASANA: Final = Handshake(unsigned=_asana, methods=("POST",), learns=True)
 NOTION: Final = Handshake(unsigned=_notion, methods=("POST",), learns=True)
 HEAD: Final = Handshake(unsigned=_present, methods=("HEAD",))

@@ -16,6 +16,7 @@ from onceward.errors import ConfigurationError, RequestRefused
 from onceward.model import Identity, text_fault
 from onceward.request import (
     BODY_HASH,
+    HeaderPlace,
     JsonPlace,
     Place,
     Request,
@@ -84,12 +85,30 @@ def identify(locators: Locators, request: Request) -> Identity:
     Raises RequestRefused (422) where there is no usable id. A type that is not usable becomes "",
     a reference None: what was signed is not refused for those.
     """
-    document = _NOT_READ if locators.body is None else _read(locators.body, request.body)
+    document = _document(locators, request)
     event_id = _event_id(locators.id, request, document)
     if isinstance(event_id, Fault):
         if not locators.or_hash:
             raise RequestRefused(422, "no_event_id", event_id.text)
         event_id = BODY_HASH.bytes_of(request).decode()
+    return _described(event_id, locators, request, document)
+
+
+def describe(locators: Locators, request: Request) -> Identity:
+    """Say what a request is about, whatever its id."""
+    return _described("", locators, request, _document(locators, request))
+
+
+def in_headers(choices: Sequence[Choice]) -> bool:
+    """Whether one of the places is in a header."""
+    return any(isinstance(place, HeaderPlace) for choice in choices for place in choice)
+
+
+def _document(locators: Locators, request: Request) -> Any:
+    return _NOT_READ if locators.body is None else _read(locators.body, request.body)
+
+
+def _described(event_id: str, locators: Locators, request: Request, document: Any) -> Identity:
     event_type = _type(locators.type, request, document)
     if locators.reference is None:
         return Identity(event_id, event_type)

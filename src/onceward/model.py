@@ -455,5 +455,5 @@ class LearnedSecret:
     """A secret that a sender handed over."""
 
     source: str
-    secret: bytes
+    secret: bytes = field(repr=False)
     learned_at: datetime

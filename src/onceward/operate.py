@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,8 +10,10 @@ from typing import Any, Final, NoReturn
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected, Step
 from onceward.handshake import Reply
+from onceward.identify import identify_envelope
 from onceward.model import (
     ID_LIMIT_BYTES,
+    INGEST_SOURCE,
     REQUEUEABLE,
     Act,
     Arrival,
@@ -37,7 +40,7 @@ ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 """Any number of so many digits fits into the database."""
 
 CONFLICT_DIGITS: Final = 16
-"""How much of the hash of its body an accepted conflict has in its id."""
+"""How much of a hash an accepted conflict has in its id."""
 
 STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
     "events": ProcessingState,
@@ -124,8 +127,17 @@ class Operator:
             raise NotInState(f"Delivery {delivery} was accepted as event {found.accepted_as}.")
         if found.body is None:
             raise NotInState(f"The body of delivery {delivery} is no longer kept.")
-        arrival = _own_event(found, found.body, self._sources.get(found.source))
+        arrival = _own_event(found, found.body, self._identity(found, found.body))
         return await self._desk.accept_conflict(number, arrival, act)
+
+    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
+        """What the body of a conflict is about, as far as it says so itself."""
+        known = Identity(conflict.event_id, conflict.type, conflict.reference)
+        if conflict.source == INGEST_SOURCE:
+            return identify_envelope(body)
+        if conflict.source not in self._sources:
+            raise NotInState(f"There is no source {conflict.source} any more.")
+        return self._sources[conflict.source].reidentify(body, known)
 
     async def requeue(self, job: str, act: Act) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
@@ -154,21 +166,19 @@ def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
     return source.arrivals(admitted, request.headers)
 
 
-def _own_event(conflict: Conflict, body: bytes, source: Source | None) -> Arrival:
-    """The event that a conflict becomes: under the id of the other one and its own hash."""
-    suffix = f"#{conflict.body_sha256.hex()[:CONFLICT_DIGITS]}"
-    head = conflict.event_id.encode()[: ID_LIMIT_BYTES - len(suffix)].decode(errors="ignore")
-    headers = conflict.headers or b"{}"
-    identity = Identity(conflict.event_id, conflict.type, conflict.reference)
-    if source is not None:
-        identity = source.reidentify(headers, body) or identity
+def _own_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+    """The event that a conflict becomes: under the id of the other one, and a hash."""
+    event_id = conflict.event_id.encode()
+    digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()
+    suffix = f"#{digest[:CONFLICT_DIGITS]}"
+    head = event_id[: ID_LIMIT_BYTES - len(suffix)].decode(errors="ignore")
     return Arrival(
         source=conflict.source,
         event_id=head + suffix,
         type=identity.type,
         reference=identity.reference,
         body_sha256=conflict.body_sha256,
-        headers=headers,
+        headers=conflict.headers or b"{}",
         body=body,
     )
 

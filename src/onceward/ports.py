@@ -206,6 +206,9 @@ class Secrets(Protocol):
     async def learned_secrets(self) -> list[LearnedSecret]:
         """All of them, by source, the newest first."""
 
+    async def forget_secrets(self, source: str) -> int:
+        """Forget those of one source; answers with how many there were."""
+
 
 class Registrar(Protocol):
     """What the processes tell the store of themselves."""

@@ -7,6 +7,7 @@ and what does not fit is counted only.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from typing import Final
 
 import msgspec
@@ -21,10 +22,12 @@ from onceward.sources import Source
 _log = logging.getLogger("onceward.rejections")
 
 EVERY_SECONDS: Final = 1.0
-REASONS_MOST: Final = 20
-"""Different reasons that are noted at one time; others are counted with the last of their kind."""
-KEPT_MOST: Final = 50
-"""Requests that are kept at one time."""
+REASONS_MOST: Final = 10
+"""Different reasons that are noted of a source at one time; others are counted together."""
+KEPT_MOST: Final = 10
+"""Requests of a source that are kept at one time."""
+KEPT_BYTES_MOST: Final = 4 * 1024 * 1024
+"""How many bytes of bodies, of all sources, are kept at one time."""
 BODY_BYTES_MOST: Final = 256 * 1024
 """Largest body that is kept."""
 HEADER_BYTES_MOST: Final = 16 * 1024
@@ -50,19 +53,36 @@ class Rejections:
         self._keep = keep
         self._alike: dict[_Key, Rejection] = {}
         self._kept: list[Rejection] = []
+        self._reasons: Counter[str] = Counter()
+        self._kept_of: Counter[str] = Counter()
+        self._kept_bytes = 0
 
     def add(self, source: Source, request: Request, why: SignatureRejected, now: float) -> None:
         """Remember one. It costs little, however many there are."""
-        if source.keeps_rejected and len(self._kept) < KEPT_MOST and _fits(request):
-            kept = pack(request, is_secret_kept=source.proof_is_authorization)
-            check = printable(why.check)
-            self._kept.append(
-                Rejection(source.name, why.step, check, now, now, 1, kept, request.body)
-            )
-            return
-        key = source.name, why.step, printable(why.check)
-        if key not in self._alike and len(self._alike) >= REASONS_MOST:
-            key = source.name, why.step, OTHERS
+        if source.keeps_rejected and self._has_room(source.name, request):
+            self._keep_one(source, request, why, now)
+        else:
+            self._count((source.name, why.step, printable(why.check)), now)
+
+    def _has_room(self, source: str, request: Request) -> bool:
+        is_left = self._kept_bytes + len(request.body) <= KEPT_BYTES_MOST
+        return is_left and self._kept_of[source] < KEPT_MOST and _fits(request)
+
+    def _keep_one(
+        self, source: Source, request: Request, why: SignatureRejected, now: float
+    ) -> None:
+        kept = pack(request, is_secret_kept=source.proof_is_authorization)
+        check = printable(why.check)
+        self._kept.append(Rejection(source.name, why.step, check, now, now, 1, kept, request.body))
+        self._kept_of[source.name] += 1
+        self._kept_bytes += len(request.body)
+
+    def _count(self, key: _Key, now: float) -> None:
+        source, step, _ = key
+        if key not in self._alike and self._reasons[source] >= REASONS_MOST:
+            key = source, step, OTHERS
+        elif key not in self._alike:
+            self._reasons[source] += 1
         known = self._alike.get(key)
         first, count = (known.received_at, known.count) if known else (now, 0)
         self._alike[key] = Rejection(*key, first, now, count + 1)
@@ -73,6 +93,7 @@ class Rejections:
         if not noted:
             return
         self._alike, self._kept = {}, []
+        self._reasons, self._kept_of, self._kept_bytes = Counter(), Counter(), 0
         try:
             await self._refusals.add_rejections(noted, keep=self._keep)
         except StoreError as error:

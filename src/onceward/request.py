@@ -27,6 +27,8 @@ _FIELD_NAME: Final = re.compile(
     rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
 )
 FIELDS_READ: Final = 1_000
+PARSED_MOST: Final = 1024 * 1024
+"""How large a body may be whose proof is inside it."""
 
 
 class Headers:
@@ -89,7 +91,12 @@ class Request:
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
-        """The fields of a body that is a form, in either of the two ways to write one."""
+        """The fields of a body that is a form, in either of the two ways to write one.
+
+        It may be read before anything is proved: of what is too large there are none.
+        """
+        if len(self.body) > PARSED_MOST:
+            return []
         kind = self.headers.joined(b"content-type") or b""
         boundary = _BOUNDARY.match(kind)
         if boundary is None:
@@ -98,7 +105,9 @@ class Request:
 
     @cached_property
     def document(self) -> Any:
-        """The body as JSON; None where it is none."""
+        """The body as JSON; None where it is none, or so large that nobody reads it unproved."""
+        if len(self.body) > PARSED_MOST:
+            return None
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -203,7 +212,7 @@ class BodyPlace:
 
 @dataclass(frozen=True, slots=True)
 class HashPlace:
-    """The hash of a header: of a proof that is another one each time, for example."""
+    """The hash of a token in a header, without its signature, which can be written in many ways."""
 
     name: str
     key: bytes
@@ -214,7 +223,10 @@ class HashPlace:
     def bytes_of(self, request: Request) -> bytes | None:
         """The hash, in hexadecimal digits; None where there is no such header."""
         value = request.headers.get(self.key)
-        return None if value is None else hashlib.sha256(value).hexdigest().encode()
+        if value is None:
+            return None
+        signed = value.rpartition(b".")[0] or value
+        return hashlib.sha256(signed).hexdigest().encode()
 
 
 Place = HeaderPlace | JsonPlace | FieldPlace | BodyPlace | HashPlace

@@ -50,6 +50,8 @@ WELCOME: Final = {
     "look": [f"{ADMIN}/{kind}" for kind in LISTS],
 }
 RECALL_EVERY_SECONDS: Final = 5.0
+LEARNED_MOST: Final = 5
+"""How many secrets that a sender handed over are tried, the newest first."""
 FIRST_HOLDER: Final = "admin"
 """Whose token is made at the first start."""
 
@@ -70,7 +72,11 @@ class Service:
         dev: bool,
     ) -> None:
         self.settings = settings
+        self._configured = sources
         self.sources = dict(sources)
+        self._secrets: list[bytes] = []
+        for source in sources.values():
+            self._mask(source)
         self.handlers = handlers
         self.dev = dev
         self.unhandled: list[str] = []
@@ -130,20 +136,31 @@ class Service:
         """Take up the secrets that senders handed over, to this process or to another."""
         if not any(source.learns for source in self.sources.values()):
             return
-        for learned in await self.store.learned_secrets():
-            source = self.sources.get(learned.source)
-            if source is not None and source.learns:
-                self.sources[source.name] = source.knowing([learned.secret])
+        learned: dict[str, list[bytes]] = {}
+        for one in await self.store.learned_secrets():  # the newest first
+            learned.setdefault(one.source, []).append(one.secret)
+        for name, source in self._configured.items():
+            if source.learns:
+                self.sources[name] = source.knowing(learned.get(name, [])[:LEARNED_MOST])
+                self._mask(self.sources[name])
 
     async def learn(self, source: str, secret: bytes) -> None:
         """Keep a secret that a sender handed over. Raises RequestRefused (503)."""
+        knowing = self.sources[source].knowing([secret])
+        if secret not in knowing.secrets:
+            raise RequestRefused(400, "unusable_secret", "This cannot be a secret of the source.")
         try:
             await self.store.learn_secret(source, secret)
         except StoreError as error:
             _log.warning("a secret for source %s could not be kept: %s", source, redact(str(error)))
             raise unavailable("unavailable", "The ledger cannot be written now.") from error
-        self.sources[source] = self.sources[source].knowing([secret])
+        self.sources[source] = knowing
+        self._mask(knowing)
         _log.info("source %s was handed a secret; `onceward secrets` shows it", source)
+
+    def _mask(self, source: Source) -> None:
+        """See that no error text shows its secrets."""
+        self._secrets += [secret for secret in source.secrets if secret not in self._secrets]
 
     async def close(self) -> None:
         """Write what waits, and let go of the store."""
@@ -175,7 +192,7 @@ class Service:
             settlement_of,
             policy=RetryPolicy(self.settings.retry_base_seconds, self.settings.retry_max_seconds),
             random=random.random,
-            secrets=[secret for source in self.sources.values() for secret in source.secrets],
+            secrets=self._secrets,
         )
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",

@@ -12,10 +12,9 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from onceward.draft import sent
-from onceward.errors import ConfigurationError, RequestRefused
+from onceward.errors import ConfigurationError
 from onceward.handshake import Known, Reply
-from onceward.identify import Locators, identify, make_locators
+from onceward.identify import Locators, describe, identify, in_headers, make_locators
 from onceward.model import INGEST_SOURCE, Arrival, Identity, Twins
 from onceward.providers import BY_HAND, PRESETS, Preset, find_preset
 from onceward.request import HeaderPlace, Headers, Request, header_key, is_header_name
@@ -55,8 +54,8 @@ class Source:
     verify_token: bytes | None = field(default=None, repr=False)
     twins: Twins = Twins.ALLOWED
     """What is done with the body of another event, under another id."""
-    varies: re.Pattern[bytes] | None = None
-    """Finds what differs between deliveries of one event."""
+    varies: tuple[re.Pattern[bytes], ...] = ()
+    """Each finds a member that differs between deliveries of one event."""
     keeps_rejected: bool = False
 
     @property
@@ -67,24 +66,37 @@ class Source:
     @property
     def learns(self) -> bool:
         """Whether the sender may hand over its secret."""
-        return self.base.handshake is not None and self.base.handshake.learns
+        can = self.base.handshake is not None and self.base.handshake.learns
+        return can and self.verify_token is not None
 
     @property
     def proof_is_authorization(self) -> bool:
         """Whether the proof is in the header that else is never kept."""
         return "header:authorization" in self.scheme.at.lower()
 
+    def public_url(self, query: str) -> str:
+        """The URL that is configured, with the query of a request: that is never the config's."""
+        base = (self.url or "").partition("?")[0]
+        return f"{base}?{query}" if query else base
+
     def digest(self, body: bytes) -> bytes:
         """What tells a body from another one: its hash, without what may differ."""
-        return hashlib.sha256(body if self.varies is None else self.varies.sub(b"", body)).digest()
+        for member in self.varies:
+            body = member.sub(b"", body)
+        return hashlib.sha256(body).digest()
 
     def knowing(self, secrets: Iterable[bytes]) -> Source:
         """The same source with secrets that its sender handed over; unusable ones are left out."""
-        new = [secret for secret in secrets if secret not in self.secrets]
-        keys = [key for secret in new for key in self.scheme.keys(secret)]
-        if not keys:
-            return self
-        return replace(self, keys=(*self.keys, *keys), secrets=(*self.secrets, *new))
+        keys, known = list(self.keys), list(self.secrets)
+        for secret in secrets:
+            try:
+                made = () if secret in known else self.scheme.keys(secret)
+            except ConfigurationError:
+                continue
+            if made:
+                keys += made
+                known.append(secret)
+        return replace(self, keys=tuple(keys), secrets=tuple(known))
 
     def greet(self, request: Request) -> Reply | None:
         """The answer to what the sender asks before it signs anything; None where it does not."""
@@ -133,14 +145,14 @@ class Source:
             for identity, body in admitted
         ]
 
-    def reidentify(self, kept_headers: bytes, body: bytes) -> Identity | None:
-        """Say what the bytes of an event are about, with the headers that were kept of another."""
-        kept: dict[str, str] = msgspec.json.decode(kept_headers)
-        headers = Headers([(name.encode(), sent(value)) for name, value in kept.items()])
-        try:
-            return identify(self.locators, Request(headers, body))
-        except RequestRefused:
-            return None
+    def reidentify(self, body: bytes, known: Identity) -> Identity:
+        """Say what a body is about, by itself: what stands in a header is as it is known."""
+        found = describe(self.locators, Request(Headers([]), body))
+        return Identity(
+            known.event_id,
+            known.type if in_headers(self.locators.type) else found.type,
+            known.reference if in_headers((self.locators.reference or (),)) else found.reference,
+        )
 
     def kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
@@ -218,7 +230,7 @@ def make_source(
         needs_url=final.needs_url or base.handshake is not None,
         verify_token=None if verify_token is None else verify_token.encode(),
         twins=twins or Twins.ALLOWED,
-        varies=differing,
+        varies=differing or (),
         keeps_rejected=keep_rejected,
     )
 
@@ -286,18 +298,16 @@ def _twins(locators: Locators | None, scheme: Scheme | None, same_body: SameBody
     return Twins.ALLOWED if is_signed else Twins.FLAGGED
 
 
-_VALUE: Final = rb'\s*:\s*(?:"(?:[^"\\]|\\.)*"|[-+.0-9eE]+|true|false|null)'
+_VALUE: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|false|null)'
 
 
-def _varying(base: Preset, varies: Iterable[str] | None) -> re.Pattern[bytes] | None:
-    """Finds the members of these names, wherever in a body, as far as they are plain values."""
+def _varying(base: Preset, varies: Iterable[str] | None) -> tuple[re.Pattern[bytes], ...]:
+    """Find the members of these names, wherever in a body, as far as they are plain values."""
     if isinstance(varies, str):
         raise ConfigurationError("varies must be a list, also where there is only one")
     names = base.varies if varies is None else tuple(varies)
-    if not names:
-        return None
-    quoted = b"|".join(re.escape(json.dumps(name).encode()) for name in names)
-    return re.compile(b"(?:" + quoted + b")" + _VALUE)
+    # A pattern that begins with plain letters is looked for fast; one for all names would not.
+    return tuple(re.compile(re.escape(json.dumps(name).encode()) + _VALUE) for name in names)
 
 
 def _check_verify_token(base: Preset, verify_token: str | None) -> None:
@@ -312,6 +322,8 @@ def _check_verify_token(base: Preset, verify_token: str | None) -> None:
 def _check_url(base: Preset, scheme: Scheme | None, url: str | None) -> None:
     if url is not None and not url.startswith(("https://", "http://")):
         raise ConfigurationError(f"url {url!r} must begin with https:// (or http://)")
+    if url is None and isinstance(scheme, Jwt) and scheme.audience_is_url:
+        raise ConfigurationError("url is needed: a token is for it, and the Host header anyone's")
     is_needed = base.handshake is not None or (scheme is not None and scheme.needs_url)
     if url is not None and not is_needed:
         raise ConfigurationError("url has no use: this scheme does not sign it")

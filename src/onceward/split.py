@@ -84,6 +84,8 @@ class Packing:
         body = request.body if self.within is None else self.within.bytes_of(request)
         if body is None:  # not as expected: it stays whole
             return [request]
+        if self.within is not None:
+            body = body.rstrip(b"\r\n")  # which some ways lose
         bodies = [body] if self.split is None else self.split.bodies(body)
         return [Request(request.headers, part, url=request.url) for part in bodies]
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from tests.integration.running import (
     Running,
     Signed,
     digest,
+    github_webhook,
     stripe_webhook,
 )
 from tests.processes import Item, eventually
@@ -147,6 +149,47 @@ def test_a_conflict_is_accepted_as_an_event_of_its_own(service: Running) -> None
     assert service.items("audit")[0]["subject"] == f"delivery:{conflict['id']}"
 
 
+def test_a_conflict_of_ones_own_application_is_about_what_its_envelope_says(
+    service: Running,
+) -> None:
+    service.post("evt_1", "order.paid", reference="order_1")
+    service.post("evt_1", "order.broken", reference="order_2")
+    (conflict,) = service.items("deliveries", status="conflict")
+    assert act(service, f"deliveries/{conflict['id']}/accept").status_code == 200
+    event = service.items("events")[0]
+    assert (event["event_type"], event["related_reference"]) == ("order.broken", "order_2")
+
+
+def test_what_stands_in_a_header_is_as_it_was(service: Running) -> None:
+    service.signed(github_webhook("g1", b'{"ref":"a"}'))
+    service.signed(github_webhook("g1", b'{"ref":"b","action":"made"}'))
+    (conflict,) = service.items("deliveries", status="conflict")
+    assert act(service, f"deliveries/{conflict['id']}/accept").status_code == 200
+    assert service.items("events")[0]["event_type"] == "push"
+
+
+def test_a_conflict_of_a_source_that_is_gone_says_so(database_url: str, serve: Serve) -> None:
+    service = serve(make(database_url, STRIPE_SECRET))
+    for reference in ("in_1", "in_2"):
+        service.signed(stripe_webhook("evt_1", data={"object": {"id": reference}}))
+    (conflict,) = service.items("deliveries", status="conflict")
+    service.close()
+    without = serve(Inbox(database_url))
+    answer = act(without, f"deliveries/{conflict['id']}/accept")
+    assert (answer.status_code, answer.json()["error"]) == (409, "not_in_state")
+
+
+def test_of_many_who_act_at_once_one_does_it(service: Running) -> None:
+    service.post("evt_1")
+    service.post("evt_1", payload="another")
+    (conflict,) = service.items("deliveries", status="conflict")
+    with ThreadPoolExecutor(8) as people:
+        path = f"deliveries/{conflict['id']}/accept"
+        statuses = list(people.map(lambda _: act(service, path).status_code, range(8)))
+    assert sorted(statuses) == [200] + [409] * 7
+    assert len(service.items("audit")) == 1
+
+
 def test_only_a_conflict_can_be_accepted(service: Running) -> None:
     for _ in range(2):
         service.post("evt_1")
@@ -190,7 +233,32 @@ def test_asana_hands_over_its_secret_to_every_process(postgres_url: str, serve: 
     assert third.signed(sent).json()["duplicate"]
 
 
+def test_a_secret_that_cannot_be_one_is_not_kept(database_url: str, serve: Serve) -> None:
+    inbox = Inbox(database_url)
+    inbox.source("notion", verify_token=VERIFY_TOKEN)
+    service = serve(inbox)
+    token = {"verification_token": "a-secret-with-a-break\n"}
+    answer = service.http.post(f"/webhooks/notion?verify_token={VERIFY_TOKEN}", json=token)
+    assert (answer.status_code, answer.json()["error"]) == (400, "unusable_secret")
+    assert service.direct.count("onceward.learned_secrets") == 0
+
+
 # Behind a proxy, and what is forgotten.
+
+
+def test_the_query_is_always_the_requests_own(sqlite_url: str, serve: Serve) -> None:
+    """What is configured as the URL may hold the token: it must not stand in for it."""
+    inbox = Inbox(sqlite_url)
+    url = "https://inbox.example/webhooks/"
+    inbox.source("azure-event-grid", secrets=["a-code-1234"], url=f"{url}?code=a-code-1234")
+    inbox.source("asana", verify_token=VERIFY_TOKEN, url=f"{url}?verify_token={VERIFY_TOKEN}")
+    service = serve(inbox)
+    event = [{"id": "1", "eventType": "made"}]
+    assert service.http.post("/webhooks/azure-event-grid", json=event).status_code == 401
+    right = "/webhooks/azure-event-grid?code=a-code-1234"
+    assert service.http.post(right, json=event).status_code == 202
+    handed = {"x-hook-secret": "of-an-attacker"}
+    assert service.http.post("/webhooks/asana", headers=handed).status_code == 403
 
 
 @pytest.mark.parametrize(("proxies", "status"), [(["127.0.0.0/8"], 202), ([], 401)])

@@ -139,3 +139,6 @@ def test_what_was_handed_over_is_shown_to_who_asks(folder: Path) -> None:
         line = json.loads(run("secrets", "app.py", "--json", cwd=folder).stdout)
         assert (line["source"], line["secret"]) == ("notion", "secret_of_notion")
         assert "secret_of_notion" not in service.log
+        gone = run("secrets", "app.py", "--forget", "notion", cwd=folder)
+        assert gone.stdout == "No sender has handed over a secret.\n"
+        assert run("secrets", "app.py", "--forget", "notion", cwd=folder).returncode == 2

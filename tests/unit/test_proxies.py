@@ -22,7 +22,12 @@ def origin(
 
 @pytest.mark.parametrize(
     ("trusted", "client"),
-    [(["10.0.0.1"], "10.0.0.1"), (["10.0.0.0/8"], "10.9.9.9"), (["::1"], "::1")],
+    [
+        (["10.0.0.1"], "10.0.0.1"),
+        (["10.0.0.0/8"], "10.9.9.9"),
+        (["10.0.0.0/8"], "::ffff:10.9.9.9"),
+        (["::1"], "::1"),
+    ],
 )
 def test_a_configured_proxy_is_believed(trusted: list[str], client: str) -> None:
     assert origin(trusted, client) == ("https", "shop.example")

@@ -12,7 +12,7 @@ from onceward.errors import ConfigurationError, SignatureRejected
 from onceward.example import make_example
 from onceward.providers import PRESETS, Preset, find_preset
 from onceward.request import Request
-from onceward.schemes import Scheme, Signature, verify
+from onceward.schemes import Jwt, Scheme, Signature, verify
 from onceward.sources import Source, make_source
 from tests.keys import SCHEMES, Pair, pair_for, shared
 
@@ -25,7 +25,9 @@ every_scheme = pytest.mark.parametrize(
 
 
 def source_of(preset: Preset, name: str, pair: Pair) -> Source:
-    return make_source("source", preset=preset, scheme=name, secrets=[pair.public], url=None)
+    scheme = preset.named_schemes[name]
+    url = URL if isinstance(scheme, Jwt) and scheme.audience_is_url else None
+    return make_source("source", preset=preset, scheme=name, secrets=[pair.public], url=url)
 
 
 def sent(preset: Preset, scheme: Scheme, pair: Pair, **given: Any) -> Request:
@@ -57,8 +59,9 @@ def test_an_example_is_genuine_and_tells_of_a_new_event(
             assert body
             assert identity.type or not preset.types
             assert identity.reference or not preset.reference
-    # The bytes of a token over time may be the same; all others are known by something new.
-    assert len(seen) == 2 * len(admitted)
+    assert isinstance(admitted, list)
+    # What Braintree sends is not ours to change: the same bytes are the same event.
+    assert len(seen) == (1 if preset.name == "braintree" else 2 * len(admitted))
 
 
 @every_scheme

@@ -7,7 +7,7 @@ import pytest
 
 from onceward import Event, Inbox, PermanentError
 from onceward.providers.peculiar.sns_confirm import confirm
-from tests.keys import rsa_pair
+from tests.keys import TOPIC, rsa_pair
 
 GOOD = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336"
 
@@ -57,7 +57,7 @@ async def test_a_refusal_is_tried_again() -> None:
 
 def test_the_preset_brings_its_handler_along() -> None:
     inbox = Inbox("sqlite:///x.db")
-    inbox.source("alarms", preset="aws-sns", secrets=[rsa_pair().public])
+    inbox.source("alarms", preset="aws-sns", secrets=[f"{TOPIC}:{rsa_pair().public}"])
     service = inbox.service()
     (handler,) = service.handlers.values()
     assert handler.name == "alarms-confirm_subscription"

@@ -13,7 +13,9 @@ import pytest
 
 import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
-from tests.keys import rsa_pair
+from onceward.request import Headers, Request, parse_places
+from onceward.sources import make_source
+from tests.keys import EMAIL, TOPIC, rsa_pair
 
 SECRET = "a-secret-of-the-account"
 BODY = b'{"id":"7","event":"ice","callid":"c1","sys":{"id":"s1","version":3}}'
@@ -258,9 +260,16 @@ def test_paypal_checks_that_it_is_for_this_webhook() -> None:
 
 def test_a_token_of_google_is_for_this_url() -> None:
     pair = rsa_pair()
-    made = onceward.sign("google-pubsub", scheme="oidc", secret=pair.private, body=b"{}", url=URL)
-    given: Sent = {"secret": pair.public, "headers": made.headers, "body": b"{}", "scheme": "oidc"}
+    private, public = f"{EMAIL}:{pair.private}", f"{EMAIL}:{pair.public}"
+    made = onceward.sign("google-pubsub", scheme="oidc", secret=private, body=b"{}", url=URL)
+    given: Sent = {"secret": public, "headers": made.headers, "body": b"{}", "scheme": "oidc"}
     onceward.verify("google-pubsub", url=URL, **given)
+    other = f"somebody@else.example:{pair.public}"
+    with pytest.raises(SignatureRejected) as refused:
+        onceward.verify("google-pubsub", url=URL, **given | {"secret": other})
+    assert refused.value.check == "the token has another email"
+    with pytest.raises(ConfigurationError, match="url is needed"):
+        make_source("it", preset="google-pubsub", scheme="oidc", secrets=[public])
     with pytest.raises(SignatureRejected) as refused:
         onceward.verify("google-pubsub", url="https://another.example/", **given)
     assert refused.value.check == "the token is for another audience"
@@ -281,3 +290,72 @@ def test_a_form_in_parts_is_read_without_its_files() -> None:
             body=f"{body}--b0--\r\n".encode(),
         )
         assert found.type == "signature_request_sent"
+
+
+def test_a_message_of_another_topic_is_not_ours() -> None:
+    pair = rsa_pair()
+    message = dict.fromkeys(("Message", "MessageId", "Timestamp"), "x")
+    body = json.dumps({**message, "Type": "Notification", "TopicArn": TOPIC}).encode()
+    made = onceward.sign("aws-sns", secret=f"{TOPIC}:{pair.private}", body=body)
+    onceward.verify("aws-sns", secret=f"{TOPIC}:{pair.public}", headers={}, body=made.body)
+    with pytest.raises(SignatureRejected) as refused:
+        onceward.verify("aws-sns", secret=f"{TOPIC}2:{pair.public}", headers={}, body=made.body)
+    assert refused.value.check == "it is of a topic that is not the source's"
+    for secret in (pair.public, f"orders:{pair.public}", f"{TOPIC}:"):
+        with pytest.raises(ConfigurationError, match="is not TOPIC_ARN:certificate"):
+            onceward.verify("aws-sns", secret=secret, headers={}, body=made.body)
+
+
+def test_a_field_of_braintree_that_occurs_twice_is_refused_and_the_rest_is_not_kept() -> None:
+    made = onceward.sign("braintree", secret="mine:key", body=b"bt_payload=PG5vdGU%2B%0A")
+    source = make_source("it", preset="braintree", secrets=["mine:key"])
+    ids = set()
+    for body in (made.body, made.body + b"&x=1", made.body.replace(b"%0A", b"")):
+        admitted = source.admit(Request(Headers([]), body), NOW)
+        assert isinstance(admitted, list)
+        ((identity, kept),) = admitted
+        assert kept == b"PG5vdGU+"
+        ids.add(identity.event_id)
+    assert len(ids) == 1
+    with pytest.raises(SignatureRejected):
+        source.admit(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + made.body), NOW)
+
+
+def test_what_anyone_can_have_x_s_secret_sign_is_no_event() -> None:
+    source = make_source("it", preset="x-twitter", secrets=[SECRET])
+    asked = Request(Headers([]), b"", method="GET", url=f"{URL}&crc_token=12345")
+    reply = source.greet(asked)
+    assert reply is not None
+    signature = json.loads(reply.body)["response_token"].encode()
+    headers = Headers([(b"x-twitter-webhooks-signature", signature)])
+    with pytest.raises(SignatureRejected) as refused:
+        source.admit(Request(headers, b"12345"), NOW)
+    assert refused.value.check == "the body is a token to be signed, not an event"
+
+
+def test_a_token_is_one_event_however_its_signature_is_written() -> None:
+    (place,) = parse_places("hash:Plaid-Verification")
+    tokens = [b"head.claims.c2ln", b"head.claims.c2ln==", b"head.claims.b3RoZXI"]
+    found = {place.bytes_of(Request(Headers([(b"plaid-verification", it)]), b"")) for it in tokens}
+    assert len(found) == 1
+    other = Request(Headers([(b"plaid-verification", b"head.others.c2ln")]), b"")
+    assert place.bytes_of(other) not in found
+
+
+def test_box_spells_only_small_bodies_anew() -> None:
+    body = '{"name":"Zoë","path":"a\\\\b"}'.encode()
+    spelt = body.decode().replace("ë", "\\u00eb").replace("\\\\", "\\\\\\\\").encode()
+    for padding, is_genuine in ((b"", True), (b" " * 65_536, False)):
+        at = datetime.fromtimestamp(NOW, UTC).isoformat()
+        signature = base64.b64encode(digest(spelt + padding + at.encode())).decode()
+        headers = {"Box-Signature-Primary": signature, "Box-Delivery-Timestamp": at}
+        given = sent(headers, body + padding)
+        assert is_accepted("box", given) is is_genuine
+
+
+def test_a_body_too_large_to_be_read_unproved_is_refused() -> None:
+    for preset, body in (("twilio", b"a=1&" * 300_000), ("mailgun", b'{"a":[' + b"[]," * 400_000)):
+        with pytest.raises(SignatureRejected):
+            onceward.verify(
+                preset, secret=SECRET, headers={"X-Twilio-Signature": "AAAA"}, body=body, url=URL
+            )

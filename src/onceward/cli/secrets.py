@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import click
 import uvloop
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from onceward.cli.options import common, given, load_inbox, print_json, start_logging, told
+from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.model import LearnedSecret
 from onceward.ports import Store
@@ -16,13 +14,15 @@ from onceward.ports import Store
 
 @click.command()
 @click.argument("app", required=False)
+@click.option("--forget", metavar="SOURCE", help="Forget those of this source first.")
 @common
-def secrets(app: str | None, database: str | None, as_json: bool) -> None:
+def secrets(app: str | None, forget: str | None, database: str | None, as_json: bool) -> None:
     """Show the secrets that Asana and Notion handed over: of APP, or of --database."""
     start_logging(as_json=as_json)
     with told():
         inbox = load_inbox(app) if app else Inbox()
-        learned = uvloop.run(_learned(inbox.service(given(database_url=database)).store))
+        store = inbox.service(given(database_url=database)).store
+        learned = uvloop.run(_learned(store, forget))
         if as_json:
             for one in learned:
                 secret = one.secret.decode("latin-1")
@@ -31,19 +31,19 @@ def secrets(app: str | None, database: str | None, as_json: bool) -> None:
             _show(learned)
 
 
-async def _learned(store: Store) -> list[LearnedSecret]:
+async def _learned(store: Store, forget: str | None) -> list[LearnedSecret]:
     try:
         await store.open(serving=False)
+        if forget is not None and not await store.forget_secrets(forget):
+            raise ConfigurationError(f"no sender has handed over a secret to source {forget!r}")
         return await store.learned_secrets()
     finally:
         await store.close()
 
 
 def _show(learned: list[LearnedSecret]) -> None:
-    table = Table(box=None, header_style="bold")
-    for name in ("source", "when", "secret"):
-        table.add_column(name, overflow="fold")
-    for one in learned:
-        when = f"{one.learned_at:%Y-%m-%d %H:%M} UTC"
-        table.add_row(one.source, when, Text(one.secret.decode("latin-1")))
-    Console().print(table if learned else "No sender has handed over a secret.")
+    if not learned:
+        click.echo("No sender has handed over a secret.")
+    for one in learned:  # a line each, never broken: they are there to be copied
+        when = f"{one.learned_at:%Y-%m-%d %H:%M:%S} UTC"
+        click.echo(f"{one.source}  {when}  {one.secret.decode('latin-1')}")

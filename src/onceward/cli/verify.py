@@ -54,7 +54,7 @@ def verify(
         request, note = (
             (_of_headers(headers, content, method), "") if headers else parse_request(content)
         )
-        request.url = checked.url or given["url"] or request.url
+        request.url = _public_url(checked, given["url"], request.url)
         now = SystemClock().now() if at is None else _time(at)
         found = explain(checked, request, now)
         if as_json:
@@ -62,6 +62,13 @@ def verify(
         else:
             _show(found, note)
     sys.exit(0 if found.verified else 1)
+
+
+def _public_url(source: Source, given: str | None, captured: str) -> str:
+    """The URL as the sender has it: what is configured or given, with the request's own query."""
+    if given is not None:
+        return given
+    return captured if source.url is None else source.public_url(captured.partition("?")[2])
 
 
 def _source(name: str, **given: Any) -> Source:

@@ -170,7 +170,7 @@ class IngestApp:
         """The URL as the sender has it: the one that is configured, else as the request came."""
         query = scope.get("query_string", b"").decode("latin-1")
         if source.url is not None:
-            return f"{source.url}?{query}" if query and "?" not in source.url else source.url
+            return source.public_url(query)
         scheme, host = self._proxies.origin(scope, headers)
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         return f"{scheme}://{host}{path}{'?' if query else ''}{query}"

@@ -40,8 +40,8 @@ _SPOKEN: Final = {"audit": "audit entries", "rejections": "requests that did not
 # What is refused: why, and with which codes. Codes may be added; go by the status first.
 _REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     400: (
-        "A header that decides occurs more than once, or a sender's question is not understood.",
-        ["no_question", "repeated_header"],
+        "A header that decides occurs more than once, or what a sender asks cannot be done.",
+        ["no_question", "repeated_header", "unusable_secret"],
     ),
     401: ("The token or the signature was not accepted.", ["signature_rejected", "unauthorized"]),
     403: (

@@ -43,6 +43,8 @@ class Proxies:
             address = ipaddress.ip_address(client[0])
         except ValueError:
             return False
+        if isinstance(address, ipaddress.IPv6Address):
+            address = address.ipv4_mapped or address
         return any(address in network for network in self._networks)
 
 

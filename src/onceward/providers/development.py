@@ -146,7 +146,7 @@ PRESETS: Final = (
             at="header:Authorization",
             body_claim="sha256",
             body_encoding="base64",
-            issuer_is_in_secret=True,
+            named="iss",
             must_expire=True,
         ),
         id="json:id",
@@ -248,7 +248,8 @@ PRESETS: Final = (
         reference="json:TopicArn",
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
         does={"SubscriptionConfirmation": confirm_subscription},
-        note="The secret is Amazon's signing certificate, in PEM. Subscriptions are confirmed.",
+        note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM: it "
+        "signs the topics of all its customers. The topic's subscriptions are confirmed.",
     ),
     Preset(
         name="microsoft-graph",
@@ -285,6 +286,7 @@ PRESETS: Final = (
                 algorithm="RS256",
                 prefix="Bearer ",
                 issuer=("https://accounts.google.com", "accounts.google.com"),
+                named="email",
                 audience_is_url=True,
                 must_expire=True,
             ),
@@ -292,8 +294,9 @@ PRESETS: Final = (
         id="json:message.messageId|json:message.message_id",
         type="json:message.attributes.type|json:message.attributes.eventType",
         reference="json:subscription",
-        note="token is one in the URL of the subscription, oidc takes Google's public keys, which "
-        "change, in PEM; neither proves anything about the body.",
+        note="token is one in the URL of the subscription. For oidc the secret is "
+        "SERVICE_ACCOUNT_EMAIL:key, with a public key of Google's in PEM, which change, and url= "
+        "must be set. Neither proves anything about the body.",
     ),
     Preset(
         name="cloudevents",

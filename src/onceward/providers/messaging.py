@@ -8,6 +8,7 @@ from typing import Final
 from onceward import handshake
 from onceward.handshake import Reply
 from onceward.providers.interface import Preset
+from onceward.providers.peculiar import x
 from onceward.providers.peculiar.sinch import SINCH
 from onceward.providers.peculiar.twilio import UrlAndForm
 from onceward.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
@@ -260,10 +261,8 @@ PRESETS: Final = (
     Preset(
         name="x-twitter",
         title="X (Twitter)",
-        schemes=Signature(
-            at="header:x-twitter-webhooks-signature", prefix="sha256=", encoding="base64"
-        ),
+        schemes=x.SIGNATURE,
         id="body:sha256",
-        handshake=handshake.X,
+        handshake=x.CHALLENGE,
     ),
 )

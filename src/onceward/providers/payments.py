@@ -248,9 +248,11 @@ PRESETS: Final = (
         name="braintree",
         title="Braintree",
         schemes=Braintree(),
+        within="form:bt_payload",
         id=BODY_HASH,
         handshake=CHALLENGE,
-        note="The secret is public_key:private_key. What happened is in the XML in bt_payload.",
+        note="The secret is public_key:private_key. The body of an event is bt_payload, XML in "
+        "base64.",
     ),
     Preset(
         name="onfido",

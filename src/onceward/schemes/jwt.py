@@ -36,13 +36,13 @@ _ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
 }
 
 
-class _IssuedKey:
-    """A key, and who signs with it, where the secret says so."""
+class _NamedKey:
+    """A key, and what stands before it, where something does."""
 
-    __slots__ = ("_key", "issuer")
+    __slots__ = ("_key", "name")
 
-    def __init__(self, issuer: str | None, key: Key) -> None:
-        self.issuer = issuer
+    def __init__(self, name: str | None, key: Key) -> None:
+        self.name = name
         self._key = key
 
     def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
@@ -69,8 +69,8 @@ class Jwt:
     """Whether a request without a body has a token without that claim."""
     issuer: str | tuple[str, ...] | None = None
     """Who issues it, by one name or several."""
-    issuer_is_in_secret: bool = False
-    """Whether the secret is ``issuer:secret``."""
+    named: str | None = None
+    """The claim whose value stands before the secret: ``value:secret``."""
     must_expire: bool = False
     """Whether a token that does not say when it ends is refused."""
     audience_is_url: bool = False
@@ -109,18 +109,18 @@ class Jwt:
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
-        issuer, own = self._halves(secret)
-        return tuple(_IssuedKey(issuer, key) for key in _ALGORITHMS[self.algorithm].keys(own))
+        name, own = self._halves(secret)
+        return tuple(_NamedKey(name, key) for key in _ALGORITHMS[self.algorithm].keys(own))
 
     def _halves(self, secret: str | bytes) -> tuple[str | None, bytes]:
-        """The issuer, where the secret names it, and the secret itself."""
+        """What stands before the secret, where something does, and the secret itself."""
         own = secret_bytes(secret)
-        if not self.issuer_is_in_secret:
+        if self.named is None:
             return None, own
-        issuer, colon, own = own.partition(b":")
-        if not colon or not issuer or not own:
-            raise ConfigurationError("is not key:secret")
-        return issuer.decode(errors="replace"), own
+        name, colon, own = own.partition(b":")
+        if not colon or not name or not own or name.startswith(b"-----"):
+            raise ConfigurationError(f"has no {self.named}: before it")
+        return name.decode(errors="replace"), own
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
         """Send a token along that names this body, and this URL. Raises ConfigurationError."""
@@ -128,9 +128,11 @@ class Jwt:
         issued = int(now)
         claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALID_SECONDS}
         claims["jti"] = uuid4().hex
-        issuer, own = self._halves(secret)
-        if names := _names(self.issuer or issuer):
+        if names := _names(self.issuer):
             claims["iss"] = names[0]
+        name, own = self._halves(secret)
+        if self.named is not None:
+            claims |= {self.named: name, f"{self.named}_verified": True}
         if self.audience_is_url:
             claims["aud"] = draft.url
         if self.body_claim is not None:
@@ -183,9 +185,11 @@ class Jwt:
         if not made_by:
             raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
         claims = _object(content.partition(b".")[2])
-        issuers = [getattr(key, "issuer", None) for key in made_by]
-        if self.issuer_is_in_secret and claims.get("iss") not in issuers:
-            raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
+        if self.named is not None:
+            names = [getattr(key, "name", None) for key in made_by]
+            is_unsure = claims.get(f"{self.named}_verified", True) is not True
+            if claims.get(self.named) not in names or is_unsure:
+                raise SignatureRejected(f"the token has another {self.named}", Step.MEANT)
         return claims
 
     def _is_empty(self, claims: dict[str, Any], request: Request) -> bool:

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from onceward.errors import ConfigurationError, PermanentError, Step
+from onceward.errors import ConfigurationError, NotInState, PermanentError, Step
 from onceward.model import (
     Act,
     Arrival,
@@ -44,6 +44,8 @@ from onceward.ports import Forgotten, Row
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a batch of them fits in memory."""
 
+NO_EVENT: Final = 0
+"""What a rejected request became that told of nothing."""
 RESCUE_DELAY_SECONDS: Final = 1.0
 STALE_ROUTE_SECONDS: Final = 600.0
 """How long a route is kept that no process has any more. They renew theirs every minute."""
@@ -195,7 +197,9 @@ class SharedStore(ABC):
         subject = f"rejection:{id}"
         async with self._transaction() as run:
             receipts = await self._record_in(run, arrivals)
-            await run("receive_rejection", id=id, event=receipts[0].event if receipts else None)
+            first = receipts[0].event if receipts else NO_EVENT
+            if not await run("receive_rejection", id=id, event=first):
+                raise NotInState(f"Somebody else received rejection {id}.")
             return Taken(tuple(receipts), await _note(run, act, "verify_again", subject))
 
     async def conflict(self, delivery: int) -> Conflict | None:
@@ -208,7 +212,8 @@ class SharedStore(ABC):
         subject = f"delivery:{delivery}"
         async with self._transaction() as run:
             (receipt,) = await self._record_in(run, [arrival])
-            await run("accept_conflict", id=delivery, event=receipt.event)
+            if not await run("accept_conflict", id=delivery, event=receipt.event):
+                raise NotInState(f"Somebody else accepted delivery {delivery}.")
             return Taken((receipt,), await _note(run, act, "accept_conflict", subject))
 
     async def learn_secret(self, source: str, secret: bytes) -> None:
@@ -219,6 +224,11 @@ class SharedStore(ABC):
     async def learned_secrets(self) -> list[LearnedSecret]:
         """All of them, by source, the newest first."""
         return [LearnedSecret(**row) for row in await self._read("learned_secrets", (), {})]
+
+    async def forget_secrets(self, source: str) -> int:
+        """Forget those of one source; answers with how many there were."""
+        async with self._transaction() as run:
+            return len(await run("forget_secrets", name=source))
 
     async def forget_events(self, after: int, *, limit: int, horizon_seconds: float) -> Forgotten:
         """Forget events beyond the horizon, of the `limit` that follow `after`."""

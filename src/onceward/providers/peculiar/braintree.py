@@ -58,6 +58,9 @@ class Braintree(OwnScheme):
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the payload was signed."""
+        names = [name for name, _ in request.form]
+        if any(names.count(place.name) > 1 for place in (PAYLOAD, SIGNATURE)):
+            raise SignatureRejected("a field occurs more than once", Step.FOUND)
         payload, sent = PAYLOAD.bytes_of(request), SIGNATURE.bytes_of(request)
         if payload is None or sent is None:
             missing = PAYLOAD if payload is None else SIGNATURE

@@ -10,16 +10,38 @@ import msgspec
 
 from onceward.draft import Draft
 from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.providers.peculiar.base import OwnScheme, from_base64, to_base64
+from onceward.providers.peculiar.base import OwnScheme, from_base64, to_base64, unmatched
 from onceward.request import Request
 from onceward.schemes import RSA_SHA1, RSA_SHA256, Key
-from onceward.schemes.algorithms import Algorithm
-from onceward.schemes.interface import require_match
+from onceward.schemes.algorithms import Algorithm, secret_bytes
+
+
+class _TopicKey:
+    """A certificate's key, for the messages of one topic."""
+
+    __slots__ = ("_key", "topic")
+
+    def __init__(self, topic: str, key: Key) -> None:
+        self.topic = topic
+        self._key = key
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+        return self._key.made(content, signatures)
+
+
+def _halves(secret: str | bytes) -> tuple[str, bytes]:
+    topic, mark, key = secret_bytes(secret).partition(b":-----BEGIN")
+    if not mark or not topic.startswith(b"arn:"):
+        raise ConfigurationError("is not TOPIC_ARN:certificate")
+    return topic.decode(errors="replace"), b"-----BEGIN" + key
 
 
 @dataclass(frozen=True, slots=True)
 class Sns(OwnScheme):
-    """Named fields of the body, each on two lines, signed by RSA. The secret is the certificate."""
+    """Named fields of the body, each on two lines, signed by RSA.
+
+    The secret is ``TOPIC_ARN:`` and Amazon's certificate: it signs the topics of all its customers.
+    """
 
     at: str = "json:Signature"
     version: Literal["1", "2"] = "1"
@@ -30,12 +52,18 @@ class Sns(OwnScheme):
         return f"{self._algorithm.name} over named fields of the body, base64, in json:Signature"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Amazon's certificate, in PEM. Raises ConfigurationError."""
-        return self._algorithm.keys(secret)
+        """Amazon's certificate, for one topic. Raises ConfigurationError."""
+        topic, certificate = _halves(secret)
+        return tuple(_TopicKey(topic, key) for key in self._algorithm.keys(certificate))
 
     @property
     def _algorithm(self) -> Algorithm:
         return RSA_SHA1 if self.version == "1" else RSA_SHA256
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.READ, Step.MADE, Step.MEANT)
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
         """Put the signature into the body. Raises ConfigurationError."""
@@ -45,7 +73,8 @@ class Sns(OwnScheme):
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
-        message["Signature"] = to_base64(self._algorithm.signer(secret)(content))
+        _, private_key = _halves(secret)
+        message["Signature"] = to_base64(self._algorithm.signer(private_key)(content))
         draft.body = msgspec.json.encode(message)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
@@ -57,7 +86,12 @@ class Sns(OwnScheme):
         if message.get("SignatureVersion") != self.version:
             raise SignatureRejected(f"the signature is not of version {self.version}", Step.READ)
         signature = from_base64(sent.encode(errors="replace"), "Signature")
-        require_match(keys, _content(message), (signature,))
+        content = _content(message)
+        made_by = [key for key in keys if key.made(content, (signature,))]
+        if not made_by:
+            raise unmatched(len(keys))
+        if message["TopicArn"] not in [getattr(key, "topic", "") for key in made_by]:
+            raise SignatureRejected("it is of a topic that is not the source's", Step.MEANT)
 
 
 def _content(message: dict[str, Any]) -> bytes:

@@ -53,7 +53,7 @@ WHERE r.id = :id
 -- name: receive_rejection
 -- Note that a request that did not verify did so in the end, and forget its content.
 UPDATE onceward.rejections SET received_as = :event, request = NULL, body = NULL
-WHERE id = :id
+WHERE id = :id AND received_as IS NULL AND body IS NOT NULL
 RETURNING id
 
 -- name: conflict
@@ -77,7 +77,7 @@ WHERE d.id = :id
 UPDATE onceward.deliveries d SET accepted_as = :event
 FROM onceward.deliveries chosen
 WHERE chosen.id = :id AND d.event = chosen.event AND d.body_sha256 = chosen.body_sha256
-AND d.outcome = 'conflict'
+AND d.outcome = 'conflict' AND d.accepted_as IS NULL
 RETURNING d.id
 
 -- name: note_act
@@ -100,6 +100,12 @@ FROM onceward.learned_secrets l
 JOIN onceward.sources s ON s.id = l.source
 ORDER BY s.name, l.learned_at DESC
 
+-- name: forget_secrets
+-- Forget the secrets that a sender handed over.
+DELETE FROM onceward.learned_secrets
+WHERE source = (SELECT id FROM onceward.sources WHERE name = :name)
+RETURNING source
+
 -- name: forget_events
 -- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
 -- One that a queued or a failed job still needs stays. Answers with where the next part begins.
@@ -109,10 +115,13 @@ WITH page AS MATERIALIZED (
         received_at < clock_timestamp() - make_interval(secs => :horizon_seconds) AS is_old
     FROM onceward.events WHERE id > :after ORDER BY id LIMIT :limit
 ), old AS MATERIALIZED (
-    SELECT * FROM page p
-    WHERE is_old AND NOT EXISTS (
-        SELECT 1 FROM onceward.jobs j WHERE j.event = p.id AND j.status IN ('queued', 'failed')
+    -- Locked in the order in which receivers count them: nobody waits for the other in a circle.
+    SELECT e.id, e.source, e.body_sha256, e.received_at FROM onceward.events e
+    WHERE e.id IN (SELECT id FROM page WHERE is_old) AND NOT EXISTS (
+        SELECT 1 FROM onceward.jobs j WHERE j.event = e.id AND j.status IN ('queued', 'failed')
     )
+    ORDER BY e.id
+    FOR UPDATE
 ), gone_attempts AS (
     DELETE FROM onceward.attempts a USING onceward.jobs j, old
     WHERE a.job = j.id AND j.event = old.id

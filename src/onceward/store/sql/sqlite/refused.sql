@@ -53,7 +53,7 @@ WHERE r.id = :id
 -- name: receive_rejection
 -- Note that a request that did not verify did so in the end, and forget its content.
 UPDATE onceward_rejections SET received_as = :event, request = NULL, body = NULL
-WHERE id = :id
+WHERE id = :id AND received_as IS NULL AND body IS NOT NULL
 RETURNING id
 
 -- name: conflict
@@ -75,7 +75,7 @@ WHERE d.id = :id
 -- name: accept_conflict
 -- Note the event that a person made of a conflict, on every delivery of the same body.
 UPDATE onceward_deliveries SET accepted_as = :event
-WHERE outcome = 'conflict'
+WHERE outcome = 'conflict' AND accepted_as IS NULL
 AND (event, body_sha256) = (SELECT event, body_sha256 FROM onceward_deliveries WHERE id = :id)
 RETURNING id
 
@@ -97,6 +97,12 @@ SELECT s.name AS source, l.secret, l.learned_at
 FROM onceward_learned_secrets l
 JOIN onceward_sources s ON s.id = l.source
 ORDER BY s.name, l.learned_at DESC
+
+-- name: forget_secrets
+-- Forget the secrets that a sender handed over.
+DELETE FROM onceward_learned_secrets
+WHERE source = (SELECT id FROM onceward_sources WHERE name = :name)
+RETURNING source
 
 -- name: forget_events
 -- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.

@@ -33,6 +33,9 @@ JSON: Final = "application/json"
 NONCE: Final = "onceward_example"
 """A member that makes one example unlike another, where its bytes are all that it is known by."""
 
+UNNAMED: Final = "example"
+"""The type of an example whose own has another place than the source's."""
+
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
@@ -69,6 +72,8 @@ def make_example(
         draft.url = with_parameters(url, entry.query)
     if type is not None:
         _put_type(draft, preset, type)
+    elif body is None and preset.types and not _has_type(draft, preset):
+        _put_type(draft, preset, UNNAMED)
     place = _id_place(draft, preset)
     if id is not None:
         _put_id(draft, preset, place, id)
@@ -112,6 +117,11 @@ def _value(draft: Draft, preset: Preset, place: Place) -> Any:
 
 
 # The type.
+
+
+def _has_type(draft: Draft, preset: Preset) -> bool:
+    places = parse_places(preset.types[0])
+    return _value(draft, preset, _present(draft, preset, places)) is not None
 
 
 def _put_type(draft: Draft, preset: Preset, type: str) -> None:

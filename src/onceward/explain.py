@@ -16,6 +16,10 @@ from onceward.schemes import Hmac, Scheme, Signature
 from onceward.schemes.algorithms import Decode, as_base64, as_hex, as_text
 from onceward.sources import Source
 
+NOTHING_FITS: Final = (
+    "The secret is another, or the body or the URL was changed in a way that is none of the usual."
+)
+
 State = Literal["passed", "failed", "not reached"]
 
 _WHAT: Final = {
@@ -132,10 +136,8 @@ def _contents(source: Source, request: Request, now: float) -> Iterator[Check]:
 def _hints(source: Source, request: Request, now: float, step: Step) -> list[str]:
     found = list(_guesses(source, request, now, step))
     if not found and step is Step.MADE:
-        return [
-            "No other way to write the body, the URL or the secret fits: the secret is another."
-        ]
-    return found
+        return [NOTHING_FITS + (f" The URL was {request.url}." if source.scheme.needs_url else "")]
+    return list(dict.fromkeys(found))
 
 
 def _guesses(source: Source, request: Request, now: float, step: Step) -> Iterator[str]:
@@ -143,7 +145,10 @@ def _guesses(source: Source, request: Request, now: float, step: Step) -> Iterat
         case Step.FOUND:
             yield from _other_senders(source, request)
         case Step.TIME if _verifies(source, _without_time(source.scheme), request, now):
-            yield "Apart from its time it verifies: look at the clocks, or at who held it back."
+            yield (
+                "Apart from its time it verifies: say when it came with --at, or look at the "
+                "clocks, or at who held it back."
+            )
         case Step.MADE | Step.MEANT | Step.READ:
             yield from _other_bodies(source, request, now)
             yield from _other_urls(source, request, now)
@@ -182,6 +187,7 @@ def _other_bodies(source: Source, request: Request, now: float) -> Iterator[str]
         other = Request(request.headers, body, method=request.method, url=request.url)
         if body != request.body and _verifies(source, source.scheme, other, now):
             yield f"It verifies {what}: something on the way changed the body."
+            return
 
 
 def _bodies(body: bytes) -> Iterator[tuple[str, bytes]]:
@@ -204,16 +210,21 @@ def _bodies(body: bytes) -> Iterator[tuple[str, bytes]]:
 def _other_urls(source: Source, request: Request, now: float) -> Iterator[str]:
     if not source.scheme.needs_url:
         return
-    for url in _urls(request.url):
+    for url in _urls(request):
         other = Request(request.headers, request.body, method=request.method, url=url)
         if url != request.url and _verifies(source, source.scheme, other, now):
             yield f"It verifies for {url}: set the source's url to the one that the sender has."
 
 
-def _urls(url: str) -> Iterator[str]:
-    parts = urlsplit(url)
-    for scheme in ("https", "http"):
-        changed = parts._replace(scheme=scheme)
+def _urls(request: Request) -> Iterator[str]:
+    host = (request.headers.joined(b"host") or b"").decode("latin-1")
+    try:
+        parts = urlsplit(request.url)
+    except ValueError:  # the Host header was no host
+        return
+    sides = [(scheme, name) for name in (parts.netloc, host) for scheme in ("https", "http")]
+    for scheme, name in sides:
+        changed = parts._replace(scheme=scheme, netloc=name)
         yield changed.geturl()
         yield changed._replace(path=changed.path.rstrip("/")).geturl()
         yield changed._replace(path=changed.path.rstrip("/") + "/").geturl()

@@ -275,6 +275,7 @@ class Handling:
 
 
 def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
+    headers = _HEADERS.decode(job.headers)
     event: Event[Any] = Event(
         id=job.event_id,
         source=job.source,
@@ -282,9 +283,13 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
         reference=job.reference,
         received_at=job.received_at,
         body=body,
-        headers=MappingProxyType(_HEADERS.decode(job.headers)),
+        headers=MappingProxyType(headers),
         _decode=functools.partial(
-            decode, body, model=handler.model, enveloped=job.source == INGEST_SOURCE
+            decode,
+            body,
+            model=handler.model,
+            enveloped=job.source == INGEST_SOURCE,
+            content_type=headers.get("content-type", ""),
         ),
     )
     if handler.model is not None:

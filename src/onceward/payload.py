@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -42,11 +43,19 @@ class _Envelope(msgspec.Struct):
     payload: msgspec.Raw
 
 
-def decode(body: bytes, *, model: Any = None, enveloped: bool = False) -> Any:
+FORM: Final = "application/x-www-form-urlencoded"
+
+
+def decode(
+    body: bytes, *, model: Any = None, enveloped: bool = False, content_type: str = ""
+) -> Any:
     """Decode a body, as `model` where one is given. Raises MalformedPayload.
 
-    An `enveloped` body is one of ``POST /events/ingest``: its member ``payload`` is meant.
+    An `enveloped` body is one of ``POST /events/ingest``: its member ``payload`` is meant. A body
+    that is a form becomes its fields, as texts.
     """
+    if content_type.startswith(FORM) and not body.lstrip().startswith((b"{", b"[")):
+        return _decode_form(body, model)
     content: bytes | msgspec.Raw = body
     try:
         content = msgspec.json.decode(body, type=_Envelope).payload if enveloped else body
@@ -55,6 +64,17 @@ def decode(body: bytes, *, model: Any = None, enveloped: bool = False) -> Any:
         fault = (_syntax_fault(bytes(content)) if model is None else None) or _fault(str(error))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
         fault = _syntax_fault(bytes(content)) or _fault(str(error))
+    raise MalformedPayload(f"Malformed payload: {fault}")
+
+
+def _decode_form(body: bytes, model: Any) -> Any:
+    try:
+        fields = dict(parse_qsl(body.decode(), keep_blank_values=True))
+        return fields if model is None else msgspec.convert(fields, model, strict=False)
+    except msgspec.ValidationError as error:
+        fault = _fault(str(error))
+    except (ValueError, UnicodeDecodeError):
+        fault = "it is not a form"
     raise MalformedPayload(f"Malformed payload: {fault}")
 
 

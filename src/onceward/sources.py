@@ -202,10 +202,12 @@ def make_source(
         final = checks.attempt(
             _adapted, base, chosen, signature_header, signature_prefix, tolerance_seconds
         )
+    ids = base.ids if id is None else _several(id)
+    types = base.types if type is None else _several(type)
     locators = checks.attempt(
         partial(make_locators, is_part=base.events is not None),
-        base.ids if id is None else _several(id),
-        base.types if type is None else _several(type),
+        ids,
+        types,
         reference or base.reference,
     )
     kept = checks.attempt(_kept, base, keep_headers)
@@ -219,7 +221,7 @@ def make_source(
         raise ConfigurationError(checks.faults)
     return Source(
         name=name,
-        base=base,
+        base=replace(base, id=ids, type=types, reference=reference or base.reference),
         scheme=final,
         locators=locators,
         kept=kept,

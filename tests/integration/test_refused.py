@@ -125,6 +125,22 @@ def test_what_is_not_there_is_404_and_needs_an_actor(service: Running, path: str
     assert service.http.post(f"/admin/{path}", json={"actor": "ann"}).status_code == 422
 
 
+def test_a_question_that_is_answered_with_no_leaves_a_line(
+    service: Running, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = "hub.mode=subscribe&hub.verify_token=wrong&hub.challenge=1"
+    assert service.http.get(f"/webhooks/meta?{asked}").status_code == 403
+    service.http.post("/webhooks/stripe", content=b"{}")
+    service.http.post("/webhooks/github", content=b"{}")
+    told = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+    assert [line.partition(":")[0] for line in told] == [
+        "/webhooks/meta",
+        "/webhooks/stripe",
+        "/webhooks/github",
+    ]
+    assert "see the source's verify_token" in told[0]
+
+
 # Conflicts.
 
 

@@ -17,6 +17,11 @@ inbox = Inbox()
 inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
 inbox.source("shop", preset="shopify", secrets=["the-secret-of-the-shop"])
 inbox.source("notion", verify_token="a-token-of-our-own")
+inbox.source("open", unsigned=True)
+inbox.source("discord", secrets=["5f1c" * 16])
+inbox.source(
+    "warehouse", secrets=["a-secret-of-ours"], id="json:message.id", type="header:X-Topic"
+)
 """
 SECRET = "whsec_the_secret_of_stripe"
 
@@ -73,7 +78,7 @@ def test_a_request_that_does_not_verify_is_explained(folder: Path) -> None:
     found = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
     assert found.returncode == 1
     assert "✗  it was made with one of the secrets" in found.stdout
-    assert "It does not." in found.stdout
+    assert "It does not verify." in found.stdout
     late = run(
         *("verify", "stripe", "request", "--secret", SECRET, "--at", "2020-01-01T00:00:00Z"),
         cwd=folder,
@@ -87,6 +92,31 @@ def test_a_line_break_behind_the_body_is_passed_over(folder: Path) -> None:
     found = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
     assert found.returncode == 0
     assert "A line break behind the body was passed over." in found.stdout
+
+
+def test_a_body_that_is_cut_off_or_chunked_is_told(folder: Path) -> None:
+    sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
+    (folder / "request").write_text(sent[:-31], newline="")
+    cut = run("verify", "stripe", "request", "--secret", SECRET, "--json", cwd=folder)
+    assert ": it is cut off." in json.loads(cut.stdout)["hints"][0]
+    head, _, body = sent.partition("\n\n")
+    kept = [line for line in head.splitlines() if not line.startswith("content-length")]
+    head = "\r\n".join([*kept, "transfer-encoding: chunked"])
+    chunks = f"{10:x}\r\n{body[:10]}\r\n{len(body) - 10:x}\r\n{body[10:]}\r\n0\r\n\r\n"
+    (folder / "request").write_text(f"{head}\r\n\r\n{chunks}", newline="")
+    whole = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert whole.returncode == 0, whole.stdout
+    assert "The chunks of the body were put together." in whole.stdout
+
+
+def test_a_source_of_ones_own_is_sent_what_it_looks_for(folder: Path) -> None:
+    with started(*serve("app.py", "--dev"), cwd=folder) as service:
+        for source in ("warehouse", "open"):
+            to = f"{service.address}/webhooks/{source}"
+            sent = run("send", source, "--app", "app.py", "--to", to, cwd=folder)
+            assert sent.returncode == 0, sent.stdout + sent.stderr
+        items = httpx.get(f"{service.address}/admin/events").json()["items"]
+        assert [item["event_type"] for item in items] == ["order.created", "example"]
 
 
 def test_a_body_with_headers_will_do(folder: Path) -> None:
@@ -104,7 +134,15 @@ def test_a_body_with_headers_will_do(folder: Path) -> None:
     [
         (["send", "strpe"], "no preset 'strpe'; did you mean stripe"),
         (["send", "stripe"], "a secret is needed: give --secret, --secret-file or --app"),
-        (["send", "nobody", "--app", "app.py"], "app.py has no source 'nobody'; there are: notion"),
+        (
+            ["send", "nobody", "--app", "app.py"],
+            "app.py has no source 'nobody'; there are: discord",
+        ),
+        (["send", "discord", "--app", "app.py"], "the app has only the public key"),
+        (["send", "notion", "--app", "app.py"], "`onceward secrets` shows what was handed over"),
+        (["send", "stripe", "--secret", SECRET, "--to", "http://["], "http://[ is not a URL"),
+        (["send", "stripe", "--secret", SECRET, "--secret-file", "."], "is a directory"),
+        (["send", "github", "--secret", SECRET, "--id", "a\nb", "--to", "http://localhost:9/"], ""),
         (["send", "stripe", "--secret", SECRET, "--to", "ftp://x"], "not a URL that one can post"),
         (
             ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],

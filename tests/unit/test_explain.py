@@ -55,9 +55,8 @@ def test_the_check_that_failed_stands_between_those_before_and_after_it() -> Non
         ("it was made with one of the secrets", "failed"),
         ("it tells of an event", "not reached"),
     ]
-    assert found.hints == (
-        "No other way to write the body, the URL or the secret fits: the secret is another.",
-    )
+    (hint,) = found.hints
+    assert hint.startswith("The secret is another, or the body or the URL was changed")
 
 
 def test_no_text_of_it_holds_a_secret_or_a_signature() -> None:

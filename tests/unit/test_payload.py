@@ -162,3 +162,24 @@ def test_an_envelope_without_payload_says_so() -> None:
     assert fault(b"{}", enveloped=True) == "missing payload"
     assert fault(b"[]", enveloped=True) == "expected object, got array"
     assert fault(b'{"payload": {}}', Item, enveloped=True) == "missing id"
+
+
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+class Call(msgspec.Struct):
+    CallSid: str
+    Duration: int = 0
+
+
+def test_a_form_becomes_its_fields() -> None:
+    body = b"CallSid=CA1&Duration=7&Note=a+b%20c&Empty="
+    fields = {"CallSid": "CA1", "Duration": "7", "Note": "a b c", "Empty": ""}
+    assert decode(body, content_type=FORM) == fields
+    assert decode(body, model=Call, content_type=FORM) == Call("CA1", 7)
+    with pytest.raises(MalformedPayload, match="CallSid"):
+        decode(b"Duration=7", model=Call, content_type=FORM)
+
+
+def test_json_out_of_a_form_is_json() -> None:
+    assert decode(b' {"a":1}', content_type=FORM) == {"a": 1}

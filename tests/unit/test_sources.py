@@ -10,6 +10,7 @@ from onceward.handshake import Reply
 from onceward.model import Identity, Twins
 from onceward.providers import PRESETS, find_preset
 from onceward.request import Headers, Request
+from onceward.schemes import Hmac, Signature
 from onceward.sources import Admitted, Source, make_source
 
 SECRET = "a secret of the source"
@@ -270,3 +271,27 @@ def test_what_varies_tells_no_body_from_another(one: bytes, other: bytes, is_sam
     assert (source.digest(one) == source.digest(other)) is is_same
     plain = make_source("it", secrets=["a-secret-of-ours"])
     assert plain.digest(one) == hashlib.sha256(one).digest()
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (Signature, {"content": "{body"}, "a brace that is not closed"),
+        (Signature, {"content": "hello"}, "nothing of the request in it"),
+        (Signature, {"encoding": "b64"}, "encoding 'b64' is none of hex"),
+        (Signature, {"time_format": "unix"}, "time_format 'unix' is none of"),
+        (Signature, {"algorithm": "sha256"}, "the algorithm is none"),
+        (Signature, {"algorithm": Hmac}, "the algorithm is none"),
+        (Hmac, {"digest": "sha3"}, "the digest 'sha3' is none of sha1"),
+    ],
+)
+def test_a_description_that_cannot_work_is_refused(kind: Any, given: Any, message: str) -> None:
+    at = {"at": "header:X"} if kind is Signature else {}
+    with pytest.raises(ConfigurationError, match=message):
+        kind(**at, **given)
+
+
+def test_a_secret_that_is_neither_text_nor_bytes_is_refused() -> None:
+    number: Any = 12345678
+    with pytest.raises(ConfigurationError, match="secret 1 is neither a text nor bytes"):
+        make_source("it", secrets=[number])

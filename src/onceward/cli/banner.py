@@ -14,6 +14,7 @@ from onceward.http.admin import ADMIN
 from onceward.http.ingest import INGEST, WEBHOOKS
 from onceward.operate import LISTS
 from onceward.service import Service
+from onceward.sources import Source
 from onceward.version import __version__
 
 
@@ -66,7 +67,7 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     rows = []
     if address:
         rows.append(("Post", f"{address}{INGEST}"))
-        rows += [("", f"{address}{WEBHOOKS}{name}") for name in service.sources]
+        rows += [("", f"{address}{WEBHOOKS}{_shown(it)}") for it in service.sources.values()]
         rows.append(("Look", f"{address}{ADMIN}/" + "  /".join(LISTS)))
     rows.append(("Ledger", shown_url(service.settings.database_url)))
     for index, (name, handler) in enumerate(service.handlers.items()):
@@ -80,6 +81,13 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
         names = ", ".join(service.unhandled)
         rows.append(("Elsewhere", f"{names}: jobs are made for these, and this app has them not"))
     return rows
+
+
+def _shown(source: Source) -> str:
+    """A source's name, and what it is where the name does not say it."""
+    if source.unsigned:
+        return f"{source.name}  unsigned: it takes what anyone sends"
+    return source.name if source.preset == source.name else f"{source.name}  as {source.preset}"
 
 
 def _curl(service: Service, address: str) -> str:

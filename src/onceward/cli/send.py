@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import sys
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import click
 from rich.console import Console
@@ -56,7 +56,8 @@ def send(
         draft = make_example(
             found.preset, url=found.url or address, id=event_id, type=event_type, body=body
         )
-        found.scheme.sign(_secret(found), draft, SystemClock().now())
+        if not found.unsigned:
+            _sign(found, draft)
         if dry_run:
             _print_request(draft, as_json=as_json)
             return
@@ -64,10 +65,16 @@ def send(
     sys.exit(0 if all(status in OK for status in statuses) else 1)
 
 
-def _secret(found: Tried) -> str | bytes:
-    if not found.secrets:
-        raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
-    return found.secrets[0]
+def _sign(found: Tried, draft: Draft) -> None:
+    """Sign as the sender would. Raises ConfigurationError that says what to do."""
+    if found.needs_private_key and not found.is_given:
+        message = "the app has only the public key: give --secret-file with the private one"
+        raise ConfigurationError(message)
+    try:
+        found.scheme.sign(found.secret, draft, SystemClock().now())
+    except ConfigurationError as error:
+        told = [f"the secret {it}" if it.startswith(("is ", "has ")) else it for it in error.faults]
+        raise ConfigurationError(told) from None
 
 
 def raw_request(draft: Draft) -> bytes:
@@ -89,13 +96,22 @@ def _print_request(draft: Draft, *, as_json: bool) -> None:
         sys.stdout.flush()
 
 
+def _split(url: str) -> SplitResult:
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ConfigurationError(f"{url} is not a URL") from None
+    return parts
+
+
 def _post(address: str, draft: Draft, *, as_json: bool) -> int:
     """Send it, and show the answer."""
-    place, signed = urlsplit(address), urlsplit(draft.url)
+    place, signed = _split(address), _split(draft.url)
     if place.scheme not in ("http", "https") or not place.hostname:
         raise ConfigurationError(f"{address} is not a URL that one can post to")
     kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.netloc, timeout=ANSWER_SECONDS)
+    connection = kind(place.netloc.rpartition("@")[2], timeout=ANSWER_SECONDS)
     target = place._replace(scheme="", netloc="", query=signed.query).geturl() or "/"
     headers = {name: value.encode("latin-1", "replace") for name, value in draft.headers.items()}
     try:
@@ -104,8 +120,11 @@ def _post(address: str, draft: Draft, *, as_json: bool) -> int:
         _show(answer.status, answer.read().decode(errors="replace"), as_json=as_json)
         return answer.status
     except OSError as error:
-        message = f"nobody answers at {place.scheme}://{place.netloc} ({error.strerror or error})"
+        where = place.netloc.rpartition("@")[2]
+        message = f"nobody answers at {place.scheme}://{where} ({error.strerror or error})"
         raise ConfigurationError(f"{message}; start the inbox, or name another with --to") from None
+    except (ValueError, http.client.HTTPException):
+        raise ConfigurationError("it cannot be sent: a header or the URL is not valid") from None
     finally:
         connection.close()
 

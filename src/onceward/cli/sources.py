@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import click
@@ -9,7 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward.cli.options import json_flag, print_json, told
+from onceward.handshake import META
 from onceward.providers import PRESETS, Preset, find_preset
+from onceward.schemes import Token
 
 
 @click.command()
@@ -45,7 +48,12 @@ def described(preset: Preset) -> dict[str, Any]:
         "id": list(preset.ids),
         "type": list(preset.types),
         "reference": preset.reference,
+        "events": preset.events,
+        "within": preset.within,
+        "asks_first": preset.handshake is not None,
+        "varies": list(preset.varies),
         "resends_for_hours": preset.resends_for_hours,
+        "resends_by_hand_for_days": preset.resends_by_hand_for_days,
         "note": preset.note,
     }
 
@@ -53,8 +61,8 @@ def described(preset: Preset) -> dict[str, Any]:
 def _show_all(presets: list[Preset]) -> None:
     table = Table(box=None, header_style="bold")
     table.add_column("name", no_wrap=True, min_width=max(len(preset.name) for preset in presets))
-    table.add_column("sender", no_wrap=True, min_width=18, max_width=18)
-    table.add_column("how it proves itself", no_wrap=True)
+    table.add_column("sender", no_wrap=True, min_width=18, max_width=24, overflow="ellipsis")
+    table.add_column("how it proves itself", no_wrap=True, overflow="ellipsis")
     for preset in sorted(presets, key=lambda it: it.name):
         table.add_row(preset.name, preset.title, preset.scheme().summary.replace("`", ""))
     console = Console()
@@ -71,16 +79,34 @@ def _show(preset: Preset) -> None:
         facts.add_row(f"scheme {name}", scheme.summary.replace("`", ""))
         if scheme.tolerance_seconds is not None:
             facts.add_row("", f"its time may be {scheme.tolerance_seconds} s off")
-        if scheme.needs_url:
+        if scheme.needs_url and not isinstance(scheme, Token):
             facts.add_row("", "the public URL is signed: give url= where a proxy changes it")
         if not scheme.covers_body:
             facts.add_row("", "a body that was changed on its way is not found out")
     facts.add_row("id", " + ".join(preset.ids))
     facts.add_row("type", " . ".join(preset.types) or "none")
     facts.add_row("reference", preset.reference or "none")
-    if preset.resends_for_hours is not None:
-        facts.add_row("resends for", f"{preset.resends_for_hours:g} h")
+    if preset.events:
+        facts.add_row("several events", f"in {preset.events}, each recorded as one of its own")
+    if preset.handshake:
+        facts.add_row("asks first", "and is answered")
+    if preset.varies:
+        facts.add_row("varies", f"{', '.join(preset.varies)}: these make no conflict")
+    hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
+    facts.add_row("resends for", "it does not say" if hours is None else f"{hours:g} h, by itself")
+    facts.add_row("", "it does not say, by hand" if days is None else f"{days:g} days, by hand")
     if preset.note:
         facts.add_row("note", preset.note)
-    facts.add_row("use", f'inbox.source("{preset.name}", secrets=["…"])')
+    facts.add_row("use", f'inbox.source("{preset.name}", {", ".join(_arguments(preset))})')
     Console().print(facts)
+
+
+def _arguments(preset: Preset) -> Iterator[str]:
+    """What a source of this preset is given."""
+    learns = preset.handshake is not None and preset.handshake.learns
+    if not learns:
+        yield 'secrets=["…"]'
+    if learns or preset.handshake is META:
+        yield 'verify_token="…"'
+    if preset.scheme().needs_url and not isinstance(preset.scheme(), Token):
+        yield 'url="https://…"'

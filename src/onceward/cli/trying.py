@@ -12,16 +12,20 @@ import click
 from onceward.cli.options import load_inbox
 from onceward.errors import ConfigurationError
 from onceward.providers import Preset, find_preset
+from onceward.providers.peculiar.paypal import PayPal
+from onceward.providers.peculiar.sns import Sns
 from onceward.schemes import Scheme
+from onceward.schemes.algorithms import Asymmetric
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_FILE = click.Path(exists=True, dir_okay=False)
 _OPTIONS = (
     click.option("--app", metavar="APP", help="Take the source of this app, with its secrets."),
     click.option("--preset", "preset_name", metavar="NAME", help="Its preset; else SOURCE."),
     click.option("--scheme", "scheme_name", metavar="NAME", help="One of the preset's schemes."),
     click.option("--secret", envvar="ONCEWARD_SECRET", help="Its secret; or ONCEWARD_SECRET."),
-    click.option("--secret-file", type=click.Path(exists=True), help="A file that holds it."),
+    click.option("--secret-file", type=_FILE, help="A file that holds it."),
     click.option("--url", metavar="URL", help="The public URL, for senders that sign it."),
 )
 
@@ -41,6 +45,25 @@ class Tried:
     scheme: Scheme
     secrets: tuple[str | bytes, ...] = field(repr=False)
     url: str | None
+    is_given: bool = True
+    """Whether the secret comes from the command line."""
+    unsigned: bool = False
+
+    @property
+    def secret(self) -> str | bytes:
+        """The first. Raises ConfigurationError where there is none."""
+        if self.secrets:
+            return self.secrets[0]
+        if self.is_given:
+            raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
+        message = "the app has no secret for it: `onceward secrets` shows what was handed over"
+        raise ConfigurationError(f"{message}; give it with --secret")
+
+    @property
+    def needs_private_key(self) -> bool:
+        """Whether what signs is not what verifies."""
+        algorithm = getattr(self.scheme, "algorithm", None)
+        return isinstance(algorithm, Asymmetric) or isinstance(self.scheme, Sns | PayPal)
 
 
 def tried(
@@ -64,7 +87,14 @@ def tried(
         raise ConfigurationError(f"{app} has no source {source!r}; there are: {known}")
     found = sources[source]
     scheme = found.scheme if scheme_name is None else found.base.scheme(scheme_name)
-    return Tried(found.base, scheme, given or found.secrets, url or found.url)
+    return Tried(
+        found.base,
+        scheme,
+        given or found.secrets,
+        url or found.url,
+        is_given=bool(given),
+        unsigned=found.unsigned,
+    )
 
 
 def _given_secrets(secret: str | None, secret_file: str | None) -> tuple[str | bytes, ...]:

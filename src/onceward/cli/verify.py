@@ -58,7 +58,8 @@ def verify(
         now = SystemClock().now() if at is None else _time(at)
         found = explain(checked, request, now)
         if as_json:
-            print_json({"verified": found.verified, "checks": found.checks, "hints": found.hints})
+            hints = [note, *found.hints] if note else found.hints
+            print_json({"verified": found.verified, "checks": found.checks, "hints": hints})
         else:
             _show(found, note)
     sys.exit(0 if found.verified else 1)
@@ -78,8 +79,7 @@ def _source(name: str, **given: Any) -> Source:
         if name in configured and given["scheme_name"] is None:
             return configured[name]
     found = tried(name, **given)
-    if not found.secrets:
-        raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
+    _ = found.secret  # there must be one
     return make_source("source", preset=found.preset, scheme=found.scheme, secrets=found.secrets)
 
 
@@ -135,21 +135,45 @@ def parse_request(content: bytes) -> tuple[Request, str]:
 def _cut(body: bytes, headers: Headers) -> tuple[bytes, str]:
     """A body without the line break that an editor put behind it."""
     length = headers.joined(b"content-length") or b""
+    if b"chunked" in (headers.joined(b"transfer-encoding") or b"").lower():
+        return _unchunked(body)
     if not length.isdigit() or int(length) == len(body):
         return body, ""
-    if body.rstrip(b"\r\n") == body[: int(length)].rstrip(b"\r\n"):
-        return body[: int(length)], "A line break behind the body was passed over."
-    return body, f"The body has {len(body)} bytes, and its Content-Length says {int(length)}."
+    said = int(length)
+    if said < len(body) and not body[said:].strip(b"\r\n"):
+        return body[:said], "A line break behind the body was passed over."
+    cut = ": it is cut off" if len(body) < said else ""
+    return body, f"The body has {len(body)} bytes, and its Content-Length says {said}{cut}."
+
+
+def _unchunked(body: bytes) -> tuple[bytes, str]:
+    """The body of a request that came in chunks, whose sizes stand between them."""
+    parts, rest = [], body
+    while rest:
+        size, _, rest = rest.partition(b"\r\n")
+        try:
+            length = int(size.partition(b";")[0], 16)
+        except ValueError:
+            return body, "It says that it is chunked, and is not: it was taken as it is."
+        if not length:
+            break
+        parts.append(rest[:length])
+        rest = rest[length + 2 :]
+    return b"".join(parts), "The chunks of the body were put together."
 
 
 def _show(found: Explanation, note: str) -> None:
     console = Console(highlight=False)
     table = Table(box=None, show_header=False)
+    for _ in range(3):
+        table.add_column(overflow="fold")
     for check in found.checks:
         mark, style = _MARKS[check.state]
         table.add_row(Text(mark, style), Text(check.name), Text(check.detail, "dim"))
     console.print(table)
     for line in [note, *found.hints] if note else found.hints:
         console.print(Text.assemble(("\n→ ", "bold yellow"), line))
-    verdict = ("It verifies.", "bold green") if found.verified else ("It does not.", "bold red")
+    verdict = ("It verifies.", "bold green")
+    if not found.verified:
+        verdict = ("It does not verify.", "bold red")
     console.print(Text.assemble("\n", verdict))

@@ -27,6 +27,7 @@ INGEST: Final = "/events/ingest"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 READY_SECONDS: Final = 2.0
+REFUSED: Final = 400
 
 Give = Callable[[Answer], None]
 
@@ -93,7 +94,7 @@ class IngestApp:
             give(self._complaint(scope, error))
             return
         if isinstance(found, Reply):
-            give(_reply(found))
+            give(self._replied(scope, found))
             return
         arrivals, pending = found
 
@@ -106,6 +107,11 @@ class IngestApp:
             self._failpoints.reach("receive.answered")
 
         pending.add_done_callback(received)
+
+    def _replied(self, scope: Scope, reply: Reply) -> Answer:
+        if reply.status >= REFUSED:
+            self._complaints.unanswered(scope, reply.status)
+        return _reply(reply)
 
     def _complaint(self, scope: Scope, error: Exception) -> Answer:
         if isinstance(error, RequestRefused):
@@ -137,7 +143,7 @@ class IngestApp:
         if isinstance(found, Reply):
             if found.learned is not None:
                 await self._receiver.learn(door.source, found.learned)
-            return _reply(found)
+            return self._replied(scope, found)
         arrivals, pending = found
         return _accepted(door, arrivals, await pending)
 
@@ -150,7 +156,7 @@ class IngestApp:
         found = source.greet(Request(headers, b"", method=scope["method"], url=url))
         if found is None:
             raise RequestRefused(400, "no_question", "The sender's question was not understood.")
-        return _reply(found)
+        return self._replied(scope, found)
 
     def _door(self, scope: Scope, headers: Headers) -> _Door:
         """Who takes what is sent here, if the sender may send. Raises RequestRefused."""

@@ -119,6 +119,10 @@ class Hmac:
     digest: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
     written: Decode = as_text
 
+    def __post_init__(self) -> None:
+        if self.digest not in (known := ("sha1", "sha256", "sha384", "sha512")):
+            raise ConfigurationError(f"the digest {self.digest!r} is none of {', '.join(known)}")
+
     @property
     def name(self) -> str:
         """What people call it."""
@@ -144,6 +148,8 @@ class Hmac:
 
 def secret_bytes(secret: str | bytes) -> bytes:
     """A configured secret as bytes. Raises ConfigurationError where it cannot be one."""
+    if not isinstance(secret, str | bytes):
+        raise ConfigurationError("is neither a text nor bytes")
     try:
         key = secret.encode() if isinstance(secret, str) else secret
     except UnicodeEncodeError:

@@ -50,6 +50,10 @@ class Content:
 
     def __post_init__(self) -> None:
         pieces = _BRACES.split(self.text)  # every second one was in braces
+        if any("{" in piece or "}" in piece for piece in pieces[::2]):
+            raise ConfigurationError(f"the content {self.text!r} has a brace that is not closed")
+        if len(pieces) == 1:
+            raise ConfigurationError(f"the content {self.text!r} has nothing of the request in it")
         parts = [_read(piece) if place else piece.encode() for place, piece in _marked(pieces)]
         object.__setattr__(self, "names", tuple(pieces[1::2]))
         object.__setattr__(self, "_parts", tuple(part for part in parts if part))

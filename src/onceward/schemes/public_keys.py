@@ -53,11 +53,16 @@ def _decoded(text: bytes) -> bytes | None:
 
 
 def _ed25519_key(text: bytes) -> ed25519.Ed25519PublicKey:
+    if text.startswith(b"-----BEGIN"):
+        key = _public_key(text)
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            return key
+        raise ConfigurationError("is not an Ed25519 public key")
     raw = _decoded(text.removeprefix(b"whpk_"))
     try:
         return ed25519.Ed25519PublicKey.from_public_bytes(raw or b"")
     except ValueError:
-        message = "is not an Ed25519 public key: 32 bytes, as hexadecimal digits or base64"
+        message = "is not an Ed25519 public key: PEM, or 32 bytes in hexadecimal digits or base64"
         raise ConfigurationError(message) from None
 
 

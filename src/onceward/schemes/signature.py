@@ -91,6 +91,10 @@ class Signature:
     _time_places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        _check_choice("encoding", self.encoding, list(_DECODE))
+        _check_choice("time_format", self.time_format, list(_READ_TIME))
+        if isinstance(self.algorithm, str | type):
+            raise ConfigurationError("the algorithm is none: write Hmac('sha256') or ED25519")
         if self.tolerance_seconds is not None and self.timestamp is None:
             raise ConfigurationError("a tolerance needs a timestamp")
         if "{timestamp}" in self.content and self.timestamp is None:
@@ -236,6 +240,11 @@ class Signature:
                 f"the signature in the {_shown(self._at[0])} is badly encoded", Step.READ
             )
         return found
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigurationError(f"{name} {value!r} is none of {', '.join(known)}")
 
 
 def _shown(place: Place) -> str:

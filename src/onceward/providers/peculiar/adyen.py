@@ -44,7 +44,9 @@ class AdyenItems(OwnScheme):
         try:
             for item in _items(document):
                 signature = to_base64(signer(_content(item)))
-                item.setdefault("additionalData", {})["hmacSignature"] = signature
+                data = item.get("additionalData")
+                data = data if isinstance(data, dict) else {}
+                item["additionalData"] = {**data, "hmacSignature": signature}
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         draft.body = msgspec.json.encode(document)

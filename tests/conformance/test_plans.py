@@ -1,5 +1,6 @@
 """Plans that are made while the tables are empty, and kept, must do when they are large."""
 
+import re
 from typing import Any, Final
 
 import psycopg
@@ -9,6 +10,8 @@ from onceward.store.postgres import CLAIMING, RECORDING
 from onceward.store.postgres_arrays import blobs, ints, texts
 from onceward.store.postgres_link import conninfo
 from onceward.store.queries import Queries
+from tests.direct import Direct
+from tests.factories import arrivals, lease, opened, record
 
 BATCH: Final = {
     "sources": ints([1, 1]),
@@ -39,19 +42,24 @@ WORK: Final = {
 LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
 
 
-def plan(url: str, name: str, parameters: dict[str, Any], **session: str) -> str:
+def plan(
+    url: str, name: str, parameters: dict[str, Any], verb: str = "EXPLAIN ", **session: str
+) -> str:
     """The plan that a connection keeps for a statement, whatever its parameters are."""
-    statement = Queries("postgres").one(name).pyformat
+    given = ["watched"] if "rules" in parameters else []
+    statement = Queries("postgres")(name, *given)[-1].pyformat
     session = {"plan_cache_mode": "force_generic_plan"} | session
     with psycopg.connect(conninfo(url, **session)) as it:
-        return "\n".join(line for (line,) in it.execute(b"EXPLAIN " + statement, parameters))
+        return "\n".join(line for (line,) in it.execute(verb.encode() + statement, parameters))
 
 
 @pytest.mark.parametrize(
     ("name", "parameters", "session"),
     [
         ("record_new", BATCH, RECORDING),
+        ("record_new", BATCH | {"rules": ints([1, 2]), "held": "x"}, RECORDING),
         ("record_again", BATCH, RECORDING),
+        ("rescue", WORK, CLAIMING),
         ("claim", WORK, CLAIMING),
         ("outlook", WORK, CLAIMING),
         ("load_jobs", WORK, CLAIMING),
@@ -65,9 +73,24 @@ def test_no_kept_plan_reads_a_whole_table(
 ) -> None:
     found = plan(postgres_url, name, parameters, **session)
     assert [table for table in LARGE if f"Seq Scan on {table}" in found] == [], found
-    if name.startswith(("settle", "postpone")):
+    if name.startswith(("settle", "postpone", "rescue")):
         assert "jobs_due" not in found
     if name == "record_again":
         assert "Bitmap Heap Scan on events" not in found, "rows are locked in no order"
     if name == "record_new":
         assert "Join Filter: (arrived" not in found, "every row is compared with every other"
+
+
+async def test_a_claim_does_not_read_the_backlog_that_nobody_has_counted(
+    postgres_url: str,
+) -> None:
+    """The statistics may be of a time when nothing was queued."""
+    async with opened(postgres_url) as store:
+        await record(store, *arrivals(300))
+        held = await lease(store, limit=300)
+        assert await store.settle_done(held.token, *(job.id for job in held.jobs))
+        Direct(postgres_url).rows("ANALYZE onceward.jobs")
+        await record(store, *arrivals(3000, prefix="waiting"))
+    found = plan(postgres_url, "rescue", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
+    read = re.findall(r" on jobs.*actual time=\S+ rows=(\d+) loops=[1-9]", found)
+    assert sum(map(int, read)) == 0, found

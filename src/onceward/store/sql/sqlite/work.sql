@@ -3,9 +3,9 @@
 -- worker are only marked to run alone next time.
 INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
 SELECT j.id, j.attempts + 1, l.worker, min(l.until, :now), :now, :error
-FROM onceward_leases l, json_each(l.jobs) AS held
-JOIN onceward_jobs j ON j.id = held.value AND j.status = 'queued'
-WHERE l.until < :expired_before AND j.solo
+FROM onceward_leases l CROSS JOIN json_each(l.jobs) AS held
+CROSS JOIN onceward_jobs j ON j.id = held.value  -- in this order: each job by its key
+WHERE l.until < :expired_before AND +j.status = 'queued' AND j.solo
 ON CONFLICT (job, number) DO NOTHING;
 UPDATE onceward_jobs
 SET attempts = attempts + 1,

@@ -137,7 +137,7 @@ def latency(results: Results) -> list[Grid]:
 
 
 def growth(results: Results) -> list[Grid]:
-    """The rates on a large ledger, against those on an empty one in the same minutes."""
+    """The rates on a large ledger, against those on an empty one in the same seconds."""
     rows = []
     for case in results.cases:
         empty = f"empty, beside {case}"

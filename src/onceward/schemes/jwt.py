@@ -14,10 +14,11 @@ from uuid import uuid4
 import msgspec
 
 from onceward.draft import Draft
-from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.errors import SignatureRejected, Step
 from onceward.request import Place, Request, bytes_at, parse_places
-from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac, secret_bytes
+from onceward.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.schemes.interface import Key
+from onceward.schemes.named import halves, name_of, named_keys
 
 TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
@@ -34,19 +35,6 @@ _ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
     "ES256": ECDSA_P256,
     "RS256": RSA_SHA256,
 }
-
-
-class _NamedKey:
-    """A key, and what stands before it, where something does."""
-
-    __slots__ = ("_key", "name")
-
-    def __init__(self, name: str | None, key: Key) -> None:
-        self.name = name
-        self._key = key
-
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        return self._key.made(content, signatures)
 
 
 def _names(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
@@ -109,18 +97,12 @@ class Jwt:
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
-        name, own = self._halves(secret)
-        return tuple(_NamedKey(name, key) for key in _ALGORITHMS[self.algorithm].keys(own))
+        keys = _ALGORITHMS[self.algorithm].keys
+        return keys(secret) if self.named is None else named_keys(secret, self._form, keys)
 
-    def _halves(self, secret: str | bytes) -> tuple[str | None, bytes]:
-        """What stands before the secret, where something does, and the secret itself."""
-        own = secret_bytes(secret)
-        if self.named is None:
-            return None, own
-        name, colon, own = own.partition(b":")
-        if not colon or not name or not own or name.startswith(b"-----"):
-            raise ConfigurationError(f"has no {self.named}: before it")
-        return name.decode(errors="replace"), own
+    @property
+    def _form(self) -> str:
+        return f"{self.named}:secret"
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
         """Send a token along that names this body, and this URL. Raises ConfigurationError."""
@@ -130,8 +112,8 @@ class Jwt:
         claims["jti"] = uuid4().hex
         if names := _names(self.issuer):
             claims["iss"] = names[0]
-        name, own = self._halves(secret)
         if self.named is not None:
+            name, secret = halves(secret, self._form)
             claims |= {self.named: name, f"{self.named}_verified": True}
         if self.audience_is_url:
             claims["aud"] = draft.url
@@ -140,7 +122,7 @@ class Jwt:
         if self.url_claim is not None:
             claims[self.url_claim] = _url_hash(draft.url)
         content = b".".join([_encoded(msgspec.json.encode(part)) for part in (head, claims)])
-        signature = _ALGORITHMS[self.algorithm].signer(own)(content)
+        signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
         if self.algorithm == "ES256":
             signature = _plain_numbers(signature)
         token = content + b"." + _encoded(signature)
@@ -186,9 +168,8 @@ class Jwt:
             raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
         claims = _object(content.partition(b".")[2])
         if self.named is not None:
-            names = [getattr(key, "name", None) for key in made_by]
             is_unsure = claims.get(f"{self.named}_verified", True) is not True
-            if claims.get(self.named) not in names or is_unsure:
+            if claims.get(self.named) not in [name_of(key) for key in made_by] or is_unsure:
                 raise SignatureRejected(f"the token has another {self.named}", Step.MEANT)
         return claims
 

@@ -9,31 +9,20 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.draft import Draft
-from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.errors import SignatureRejected, Step
 from onceward.handshake import Handshake, Known, Reply
 from onceward.providers.peculiar.base import OwnScheme, unmatched
 from onceward.request import FieldPlace, Request
 from onceward.schemes import Hmac, Key
 from onceward.schemes.algorithms import secret_bytes
 from onceward.schemes.interface import SIGNATURES_TRIED
+from onceward.schemes.named import halves, name_of, named_keys
 
+FORM: Final = "public_key:private_key"
 PAYLOAD: Final = FieldPlace("form", "bt_payload")
 SIGNATURE: Final = FieldPlace("form", "bt_signature")
 _CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
 _DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
-
-
-class _NamedKey:
-    """A private key, and the public name that stands before its signatures."""
-
-    __slots__ = ("_key", "name")
-
-    def __init__(self, name: bytes, key: Key) -> None:
-        self.name = name
-        self._key = key
-
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        return self._key.made(content, signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +38,7 @@ class Braintree(OwnScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The private key, under its public name. Raises ConfigurationError."""
-        name, private = _halves(secret)
-        return tuple(_NamedKey(name, key) for key in _ALGORITHM.keys(private))
+        return named_keys(secret, FORM, _ALGORITHM.keys)
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
         """Put the signature into the form. Raises ConfigurationError."""
@@ -75,7 +63,7 @@ class Braintree(OwnScheme):
             own = [
                 bytes.fromhex(digest.decode())
                 for name, digest in digests
-                if name == getattr(key, "name", None)
+                if name == name_of(key).encode()
             ]
             # A line break at the end is lost on some ways.
             if key.made(payload, own) or key.made(payload + b"\n", own):
@@ -95,17 +83,10 @@ class _Sha1(Hmac):
 _ALGORITHM: Final = _Sha1("sha1")
 
 
-def _halves(secret: str | bytes) -> tuple[bytes, bytes]:
-    name, colon, private = secret_bytes(secret).partition(b":")
-    if not colon or not name or not private:
-        raise ConfigurationError("is not public_key:private_key")
-    return name, private
-
-
 def signed(secret: str | bytes, content: bytes) -> str:
     """A signature, behind the name of its key."""
-    name, private = _halves(secret)
-    return f"{name.decode('latin-1')}|{_ALGORITHM.signer(private)(content).hex()}"
+    name, private = halves(secret, FORM)
+    return f"{name}|{_ALGORITHM.signer(private)(content).hex()}"
 
 
 def _answer(request: Request, known: Known) -> Reply | None:

@@ -9,12 +9,13 @@ from typing import Final
 from uuid import uuid4
 
 from onceward.draft import Draft
-from onceward.errors import ConfigurationError, Step
+from onceward.errors import Step
 from onceward.providers.peculiar.base import OwnScheme, header, unmatched
 from onceward.request import Request
 from onceward.schemes import RSA_SHA256, Key, Signature
-from onceward.schemes.algorithms import secret_bytes
+from onceward.schemes.named import halves, name_of, named_keys
 
+FORM: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
 _SIGNATURE: Final = Signature(
     at="header:PAYPAL-TRANSMISSION-SIG",
@@ -23,19 +24,6 @@ _SIGNATURE: Final = Signature(
     time_format="iso",
     algorithm=RSA_SHA256,
 )
-
-
-class _WebhookKey:
-    """A certificate's key, for the events of one webhook."""
-
-    __slots__ = ("_key", "webhook_id")
-
-    def __init__(self, webhook_id: bytes, key: Key) -> None:
-        self.webhook_id = webhook_id
-        self._key = key
-
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        return self._key.made(content, signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +52,11 @@ class PayPal(OwnScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The certificate's key, for one webhook. Raises ConfigurationError."""
-        webhook_id, certificate = _halves(secret)
-        return tuple(_WebhookKey(webhook_id, key) for key in RSA_SHA256.keys(certificate))
+        return named_keys(secret, FORM, RSA_SHA256.keys)
 
     def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
-        webhook_id, private_key = _halves(secret)
+        webhook_id, private_key = halves(secret, FORM)
         if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
             draft.put_header(TRANSMISSION_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
@@ -80,20 +67,13 @@ class PayPal(OwnScheme):
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
-            content = _content(request, timestamp, getattr(key, "webhook_id", b""))
+            content = _content(request, timestamp, name_of(key))
             if key.made(content, signatures):
                 return at
         raise unmatched(len(keys))
 
 
-def _content(request: Request, timestamp: bytes, webhook_id: bytes) -> bytes:
+def _content(request: Request, timestamp: bytes, webhook_id: str) -> bytes:
     transmission = header(request, TRANSMISSION_ID)
     checksum = str(binascii.crc32(request.body)).encode()
-    return b"|".join([transmission, timestamp, webhook_id, checksum])
-
-
-def _halves(secret: str | bytes) -> tuple[bytes, bytes]:
-    webhook_id, colon, key = secret_bytes(secret).partition(b":")
-    if not colon or not webhook_id or webhook_id.startswith(b"-----"):
-        raise ConfigurationError("is not WEBHOOK_ID:certificate")
-    return webhook_id, key
+    return b"|".join([transmission, timestamp, webhook_id.encode(), checksum])

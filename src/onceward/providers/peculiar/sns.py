@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -13,27 +13,10 @@ from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.providers.peculiar.base import OwnScheme, from_base64, to_base64, unmatched
 from onceward.request import Request
 from onceward.schemes import RSA_SHA1, RSA_SHA256, Key
-from onceward.schemes.algorithms import Algorithm, secret_bytes
+from onceward.schemes.algorithms import Algorithm
+from onceward.schemes.named import halves, name_of, named_keys
 
-
-class _TopicKey:
-    """A certificate's key, for the messages of one topic."""
-
-    __slots__ = ("_key", "topic")
-
-    def __init__(self, topic: str, key: Key) -> None:
-        self.topic = topic
-        self._key = key
-
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        return self._key.made(content, signatures)
-
-
-def _halves(secret: str | bytes) -> tuple[str, bytes]:
-    topic, mark, key = secret_bytes(secret).partition(b":-----BEGIN")
-    if not mark or not topic.startswith(b"arn:"):
-        raise ConfigurationError("is not TOPIC_ARN:certificate")
-    return topic.decode(errors="replace"), b"-----BEGIN" + key
+FORM: Final = "TOPIC_ARN:certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +36,10 @@ class Sns(OwnScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """Amazon's certificate, for one topic. Raises ConfigurationError."""
-        topic, certificate = _halves(secret)
-        return tuple(_TopicKey(topic, key) for key in self._algorithm.keys(certificate))
+        topic, _ = halves(secret, FORM)
+        if not topic.startswith("arn:"):
+            raise ConfigurationError(f"is not {FORM}")
+        return named_keys(secret, FORM, self._algorithm.keys)
 
     @property
     def _algorithm(self) -> Algorithm:
@@ -73,7 +58,7 @@ class Sns(OwnScheme):
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
-        _, private_key = _halves(secret)
+        _, private_key = halves(secret, FORM)
         message["Signature"] = to_base64(self._algorithm.signer(private_key)(content))
         draft.body = msgspec.json.encode(message)
 
@@ -90,7 +75,7 @@ class Sns(OwnScheme):
         made_by = [key for key in keys if key.made(content, (signature,))]
         if not made_by:
             raise unmatched(len(keys))
-        if message["TopicArn"] not in [getattr(key, "topic", "") for key in made_by]:
+        if message["TopicArn"] not in [name_of(key) for key in made_by]:
             raise SignatureRejected("it is of a topic that is not the source's", Step.MEANT)
 
 

@@ -24,9 +24,10 @@ class X(Signature):
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Raise SignatureRejected unless the body was signed, and is not a question's token."""
+        at = super().verify(keys, request, now)
         if _TOKEN.fullmatch(request.body):
             raise SignatureRejected("the body is a token to be signed, not an event", Step.READ)
-        return super().verify(keys, request, now)
+        return at
 
 
 SIGNATURE: Final = X(at="header:x-twitter-webhooks-signature", prefix="sha256=", encoding="base64")

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from bench.contenders.interface import Place
 from bench.database import Databases
@@ -19,6 +20,8 @@ from bench.results import Sample
 # More than the empty endpoint reaches, so that nobody runs out of requests.
 PREPARED_A_SECOND = 40_000
 WARM_UP_SECONDS = 0.7
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,13 @@ class Run:
         with Running(entry.module, "serve", place) as server:
             server.wait_until_serving()
             must_be_good(send(self.order(place, deliveries, seconds=600.0)), server)
+
+
+def in_turn(contenders: Sequence[T], turns: int) -> Iterator[tuple[int, T]]:
+    """Each in each turn, with the turn's number; who is first in one is last in the next."""
+    for turn in range(turns):
+        for contender in contenders if turn % 2 == 0 else reversed(contenders):
+            yield turn, contender
 
 
 def must_be_good(found: Report, server: Running) -> Report:

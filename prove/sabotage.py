@@ -4,7 +4,6 @@
 their own code as they start; nothing of it is in the product.
 """
 
-import asyncio
 import functools
 import os
 import re
@@ -99,9 +98,9 @@ def _replace(name: str, pattern: str, by: str) -> None:
 
 def _answer_early(submit: Callable[..., Answer]) -> Callable[..., Answer]:
     def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Answer:
-        submit(recorder, arrivals).add_done_callback(lambda written: written.exception())
-        answer: Answer = asyncio.get_running_loop().create_future()
-        answer.set_result([Receipt(0, Outcome.RECORDED) for _ in arrivals])
+        submit(recorder, arrivals)
+        answer = Answer(arrivals)
+        answer.give([Receipt(0, Outcome.RECORDED) for _ in arrivals])
         return answer
 
     return submit_and_forget

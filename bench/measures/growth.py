@@ -18,7 +18,7 @@ from bench.fill import ORDERED, ORDERS, fill, queue
 from bench.measures.process import watch
 from bench.process import Running, free_port, send
 from bench.results import Sample
-from bench.run import PREPARED_A_SECOND, Run, Step, must_be_good
+from bench.run import PREPARED_A_SECOND, Run, Step, in_turn, must_be_good
 
 ENTRY: Entry = next(entry for entry in FIELD if entry.name == OURS)
 MOST_ROUNDS = 3  # at the size that counts
@@ -122,7 +122,7 @@ class Growth:
             }
             for place in sides.values():
                 run.databases.checkpoint(place.database)
-            for case in _turns(sides, RECEIVING_BURSTS):
+            for _, case in in_turn(list(sides), RECEIVING_BURSTS):
                 order = run.order(sides[case], self._deliveries(ledger), seconds=BURST_SECONDS)
                 yield case, {"ingest_rate": must_be_good(send(order), servers[case]).rate}
             for case, server in servers.items():
@@ -146,7 +146,7 @@ class Growth:
             if not (ledger.is_backlog and case == ledger.case):
                 queue(place.database, WORKING_BURSTS * JOBS, order=ledger.order)
             run.databases.checkpoint(place.database)
-        for case in _turns(sides, WORKING_BURSTS):
+        for _, case in in_turn(list(sides), WORKING_BURSTS):
             place = sides[case]
             _clear(place)
             with Running(ENTRY.module, "work", place) as worker:
@@ -162,12 +162,6 @@ class Growth:
                     "worker_peak_mb": memory.peak_mb,
                 },
             )
-
-
-def _turns(sides: Sides, bursts: int) -> Iterator[str]:
-    """The cases in turn: each is first as often as it is second."""
-    for number in range(bursts):
-        yield from sides if number % 2 == 0 else reversed(list(sides))
 
 
 def _clear(place: Place) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import msgspec
@@ -19,7 +19,6 @@ from onceward.rejections import Rejections
 from onceward.request import Request
 from onceward.sources import Source
 
-Received = tuple[Sequence[Arrival], Answer]
 Learn = Callable[[str, bytes], Awaitable[None]]
 """Keeps a secret that the sender of a source handed over, durably."""
 
@@ -59,7 +58,7 @@ class Receiver:
             message = "No source has this name."
             raise RequestRefused(404, "unknown_source", message) from None
 
-    def receive(self, source: Source, request: Request) -> Received | Reply:
+    def receive(self, source: Source, request: Request) -> Answer | Reply:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
         now = self._clock.now()
         try:
@@ -71,9 +70,9 @@ class Receiver:
             return admitted
         arrivals = source.arrivals(admitted, request.headers)
         self._failpoints.reach("receive.verified")
-        return arrivals, self._recorder.submit(arrivals)
+        return self._recorder.submit(arrivals)
 
-    def ingest(self, request: Request) -> Received:
+    def ingest(self, request: Request) -> Answer:
         """Identify and record what one of the team's own applications sends."""
         identity = identify_envelope(request.body)
         kept = {
@@ -85,4 +84,4 @@ class Receiver:
         digest = hashlib.sha256(body).digest()
         arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(kept), body)
         self._failpoints.reach("receive.verified")
-        return [arrival], self._recorder.submit([arrival])
+        return self._recorder.submit([arrival])

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, cast
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, cast
 
 from onceward.deadlines import Deadlines
 from onceward.errors import RequestRefused, StoreError, Unwritable
@@ -26,15 +27,74 @@ _log = logging.getLogger("onceward.record")
 RETRY_AFTER: Final = (("retry-after", "2"),)
 PATIENCE_SECONDS: Final = 0.05
 
-Answer = asyncio.Future[Sequence[Receipt]]
-_Waiting = tuple[Sequence[Arrival], Answer]
+
+class Answer:
+    """The receipts of what came in one request, once all are durable; or why there are none.
+
+    A future would do, and would cost more than the rest of what the recorder does for a request.
+    """
+
+    __slots__ = ("_error", "_receipts", "_then", "arrivals", "size")
+
+    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+        self.arrivals = arrivals
+        self.size = sum([len(arrival.body) for arrival in arrivals])
+        self._receipts: Sequence[Receipt] | None = None
+        self._error: RequestRefused | None = None
+        self._then: Callable[[Answer], None] | None = None
+
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._receipts is not None or self._error is not None
+
+    def result(self) -> Sequence[Receipt]:
+        """The receipts. Raises RequestRefused (503)."""
+        if self._receipts is None:
+            raise self._error or refusal("slow", "There is no answer yet.")
+        return self._receipts
+
+    def then(self, call: Callable[[Answer], None]) -> None:
+        """Call this one when it is there, at once: in the turn of the loop in which it comes."""
+        self._then = call
+        if self.done():
+            self._tell()
+
+    def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
+        if not self.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self.then(lambda _: None if waiter.done() else waiter.set_result(None))
+            try:
+                yield from waiter
+            except asyncio.CancelledError:
+                self.refuse("gone", "Nobody waits for it any more.")
+                raise
+        return self.result()
+
+    def give(self, receipts: Sequence[Receipt]) -> None:
+        """Answer with receipts, unless there was an answer before."""
+        if not self.done():
+            self._receipts = receipts
+            self._tell()
+
+    def refuse(self, code: str, message: str) -> None:
+        """Answer that nothing is known to be recorded, unless there was an answer before."""
+        if not self.done():
+            self._error = refusal(code, message)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._then is not None:
+            try:
+                self._then(self)
+            except Exception:  # noqa: BLE001 - whoever comes after it must be told too
+                _log.exception("an answer could not be given")
 
 
 class _Queue:
     """Deliveries that are written together."""
 
     def __init__(self) -> None:
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: deque[Answer] = deque()
         self.lanes = 0
         self.last_began = 0.0
 
@@ -53,34 +113,32 @@ class Recorder:
         self._refused = 0
 
     def submit(self, arrivals: Sequence[Arrival]) -> Answer:
-        """Queue what came in one request. The future has the receipts once all are durable.
+        """Queue what came in one request. The answer has the receipts once all are durable.
 
-        Raises RequestRefused (503) when too much waits already, and so does the future when the
+        Raises RequestRefused (503) when too much waits already, and so does the answer when the
         ledger does not answer in time or cannot be used.
         """
-        size = _size(arrivals)
+        answer = Answer(arrivals)
         if (
             self._held_events >= self._settings.waiting_events
-            or self._held_bytes + size > self._settings.waiting_bytes
+            or self._held_bytes + answer.size > self._settings.waiting_bytes
         ):
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
-        loop = asyncio.get_running_loop()
-        answer: Answer = loop.create_future()
         if not arrivals:  # a request that held no events
-            answer.set_result(())
+            answer.give(())
             return answer
         self._deadlines.add(answer)
         self._held_events += len(arrivals)
-        self._held_bytes += size
+        self._held_bytes += answer.size
         is_known = all(map(self._ledger.seems_known, arrivals))
         queue = self._known if is_known else self._new
-        queue.waiting.append((arrivals, answer))
-        if self._wants_lane(queue, loop.time()):
+        queue.waiting.append(answer)
+        if self._wants_lane(queue):
             queue.lanes += 1
-            self._lanes.add(loop.create_task(self._drain(queue)))
+            self._lanes.add(asyncio.create_task(self._drain(queue)))
         return answer
 
-    def _wants_lane(self, queue: _Queue, now: float) -> bool:
+    def _wants_lane(self, queue: _Queue) -> bool:
         """Whether what waits is to be written beside what is being written.
 
         One lane for each queue makes larger batches, and these cost less; another one helps when a
@@ -90,7 +148,7 @@ class Recorder:
             return True
         return len(self._lanes) < self._ledger.lanes and (
             len(queue.waiting) >= self._settings.batch_events
-            or now - queue.last_began > PATIENCE_SECONDS
+            or time.monotonic() - queue.last_began > PATIENCE_SECONDS
         )
 
     async def close(self) -> None:
@@ -102,7 +160,7 @@ class Recorder:
     async def _drain(self, queue: _Queue) -> None:
         try:
             while batch := self._take(queue):
-                queue.last_began = asyncio.get_running_loop().time()
+                queue.last_began = time.monotonic()
                 try:
                     await self._write(batch)
                 finally:
@@ -112,27 +170,27 @@ class Recorder:
             queue.lanes -= 1
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _take(self, queue: _Queue) -> list[_Waiting]:
-        batch: list[_Waiting] = []
+    def _take(self, queue: _Queue) -> list[Answer]:
+        batch: list[Answer] = []
         room = self._settings.batch_events
-        while queue.waiting and (not batch or room >= len(queue.waiting[0][0])):
+        while queue.waiting and (not batch or room >= len(queue.waiting[0].arrivals)):
             waiting = queue.waiting.popleft()
-            if waiting[1].done():  # it was told to come back later
+            if waiting.done():  # it was told to come back later
                 self._release([waiting])
             else:
                 batch.append(waiting)
-                room -= len(waiting[0])
+                room -= len(waiting.arrivals)
         return batch
 
-    def _release(self, batch: Sequence[_Waiting]) -> None:
-        for arrivals, _ in batch:
-            self._held_events -= len(arrivals)
-            self._held_bytes -= _size(arrivals)
+    def _release(self, batch: Sequence[Answer]) -> None:
+        for answer in batch:
+            self._held_events -= len(answer.arrivals)
+            self._held_bytes -= answer.size
 
-    async def _write(self, batch: Sequence[_Waiting]) -> None:
+    async def _write(self, batch: Sequence[Answer]) -> None:
         try:
             receipts = await self._ledger.record(
-                [arrival for arrivals, _ in batch for arrival in arrivals]
+                [arrival for answer in batch for arrival in answer.arrivals]
             )
         except Unwritable as error:
             await self._write_apart(batch, error)
@@ -142,42 +200,39 @@ class Recorder:
             self._give_up(batch, locate(error))
         else:
             self._note_success()
-            _give(batch, receipts)
+            # Not yet: to tell the senders takes a while, and the next batch can be written then.
+            asyncio.get_running_loop().call_soon(_give, batch, receipts)
 
-    def _give_up(self, batch: Sequence[_Waiting], reason: str) -> None:
+    def _give_up(self, batch: Sequence[Answer], reason: str) -> None:
         """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
         if self._refused == 0:
             _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
         self._refused += len(batch)
-        _refuse(batch, "unavailable", "The ledger cannot be written now. Try again later.")
+        for answer in batch:
+            answer.refuse("unavailable", "The ledger cannot be written now. Try again later.")
 
     def _note_success(self) -> None:
         if self._refused:
             _log.warning("the ledger can be written again; %d were asked to retry", self._refused)
             self._refused = 0
 
-    async def _write_apart(self, batch: Sequence[_Waiting], error: Unwritable) -> None:
+    async def _write_apart(self, batch: Sequence[Answer], error: Unwritable) -> None:
         """One delivery that the database refuses must not take the others down with it."""
         if len(batch) == 1:
             _log.error("a delivery could not be recorded: %s", redact(str(error)))
-            _refuse(batch, "not_recorded", "The ledger refused this delivery.")
+            batch[0].refuse("not_recorded", "The ledger refused this delivery.")
             return
         middle = len(batch) // 2
         await self._write(batch[:middle])
         await self._write(batch[middle:])
 
 
-def _size(arrivals: Sequence[Arrival]) -> int:
-    return sum([len(arrival.body) for arrival in arrivals])
-
-
-def _give(batch: Sequence[_Waiting], receipts: Sequence[Receipt]) -> None:
+def _give(batch: Sequence[Answer], receipts: Sequence[Receipt]) -> None:
     """Answer each request with its own receipts."""
     first = 0
-    for arrivals, answer in batch:
-        last = first + len(arrivals)
-        if not answer.done():
-            answer.set_result(receipts[first:last])
+    for answer in batch:
+        last = first + len(answer.arrivals)
+        answer.give(receipts[first:last])
         first = last
 
 
@@ -186,12 +241,6 @@ def refusal(code: str, message: str) -> RequestRefused:
     return RequestRefused(503, code, message, headers=RETRY_AFTER)
 
 
-def _refuse(batch: Sequence[_Waiting], code: str, message: str) -> None:
-    for _, answer in batch:
-        if not answer.done():
-            answer.set_exception(refusal(code, message))
-
-
 def _expire(answer: Answer) -> None:
     """Answer what has waited too long; it may still be written."""
-    answer.set_exception(refusal("slow", "The ledger is slow. Try again later."))
+    answer.refuse("slow", "The ledger is slow. Try again later.")

@@ -114,13 +114,12 @@ class Source:
         Raises SignatureRejected (401) when it is not genuine, RequestRefused (422) when it has no
         usable id and (400) when a header that decides occurs twice.
         """
-        if reply := self.greet(request):
+        handshake = self.base.handshake
+        if handshake is not None and (reply := handshake.before(request, self._known)):
             return reply
         if not self.unsigned:
             verify(self.scheme, self.keys, request, now)
-        if self.base.handshake is not None and (
-            reply := self.base.handshake.after(request, self._known)
-        ):
+        if handshake is not None and (reply := handshake.after(request, self._known)):
             return reply
         return events_of(self.locators, self.base.packing, request)
 

@@ -8,7 +8,7 @@ import pytest
 from onceward.errors import RequestRefused, StoreUnavailable
 from onceward.model import Arrival, Outcome, Receipt
 from onceward.ports import Store
-from onceward.record import Recorder
+from onceward.record import Answer, Recorder
 from onceward.settings import Settings
 from tests.direct import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, opened
@@ -45,8 +45,8 @@ def spy(store: Store) -> Spy:
     return Spy(store)
 
 
-async def refusals(futures: Sequence[asyncio.Future[Sequence[Receipt]]]) -> list[RequestRefused]:
-    results = await asyncio.gather(*futures, return_exceptions=True)
+async def refusals(answers: Sequence[Answer]) -> list[RequestRefused]:
+    results = await asyncio.gather(*answers, return_exceptions=True)
     return [result for result in results if isinstance(result, RequestRefused)]
 
 
@@ -90,11 +90,11 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
 async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings(batch_events=40))
     spy.open.clear()
-    futures = [recorder.submit([arrival("first")])]
+    answers = [recorder.submit([arrival("first")])]
     await asyncio.sleep(0)  # the first one's write begins
-    futures += [recorder.submit([it]) for it in arrivals(100)]
+    answers += [recorder.submit([it]) for it in arrivals(100)]
     spy.open.set()
-    events = [receipt.event for (receipt,) in await asyncio.gather(*futures)]
+    events = [receipt.event for (receipt,) in await asyncio.gather(*answers)]
     assert spy.sizes == [1, 40, 40, 20]
     assert events == sorted(events)
     assert len(await ids(store)) == 101
@@ -136,27 +136,27 @@ async def test_what_came_in_one_request_is_written_and_answered_together(spy: Sp
     first = recorder.submit([arrival("first")])
     await asyncio.sleep(0)  # the first one's write begins
     requests = [arrivals(4, prefix="a"), arrivals(7, prefix="b"), arrivals(25, prefix="c"), []]
-    futures = [recorder.submit(request) for request in requests]
+    answers = [recorder.submit(request) for request in requests]
     spy.open.set()
-    answers = await asyncio.gather(first, *futures)
-    assert [len(receipts) for receipts in answers] == [1, 4, 7, 25, 0]
+    every = await asyncio.gather(first, *answers)
+    assert [len(receipts) for receipts in every] == [1, 4, 7, 25, 0]
     assert spy.sizes == [1, 4, 7, 25], "a request is never divided, however large"
     again = await recorder.submit([*arrivals(2, prefix="a"), arrival("new")])
     outcomes = [receipt.outcome for receipt in again]
     assert outcomes == [Outcome.DUPLICATE, Outcome.DUPLICATE, Outcome.RECORDED]
-    assert [receipt.event for receipt in again[:2]] == [it.event for it in answers[1][:2]]
+    assert [receipt.event for receipt in again[:2]] == [it.event for it in every[1][:2]]
 
 
 async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(waiting_events=3))
     spy.open.clear()
-    futures = [recorder.submit([it]) for it in arrivals(3)]
+    answers = [recorder.submit([it]) for it in arrivals(3)]
     with pytest.raises(RequestRefused) as refused:
         recorder.submit([arrival("one too many")])
     assert (refused.value.status, refused.value.code) == (503, "overloaded")
     assert refused.value.headers == (("retry-after", "2"),)
     spy.open.set()
-    await asyncio.gather(*futures)
+    await asyncio.gather(*answers)
     assert (await recorder.submit([arrival("later")]))[0].outcome is Outcome.RECORDED
 
 
@@ -178,10 +178,10 @@ async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
 ) -> None:
     recorder = Recorder(spy, Settings(answer_within_seconds=0.1))
     spy.open.clear()
-    futures = [recorder.submit([arrival("in the write")])]
+    answers = [recorder.submit([arrival("in the write")])]
     await asyncio.sleep(0)
-    futures += [recorder.submit([it]) for it in arrivals(5)]
-    refused = await asyncio.wait_for(refusals(futures), 1.0)
+    answers += [recorder.submit([it]) for it in arrivals(5)]
+    refused = await asyncio.wait_for(refusals(answers), 1.0)
     assert [(it.status, it.code) for it in refused] == [(503, "slow")] * 6
     spy.open.set()
     (later,) = await recorder.submit([arrival("later")])
@@ -194,8 +194,8 @@ async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
 async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(answer_within_seconds=0.5, waiting_events=4))
     spy.open.clear()
-    futures = [recorder.submit([it]) for it in arrivals(4)]
-    await refusals(futures)
+    answers = [recorder.submit([it]) for it in arrivals(4)]
+    await refusals(answers)
     with pytest.raises(RequestRefused, match="Too many"):
         recorder.submit([arrival("still too many")])
     spy.open.set()
@@ -227,11 +227,13 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
 ) -> None:
     direct.refuse_events_called("evt_13")
     recorder = Recorder(spy, Settings())
-    futures = [recorder.submit([it]) for it in arrivals(50)]
-    (refused,) = await refusals(futures)
+    answers = [recorder.submit([it]) for it in arrivals(50)]
+    (refused,) = await refusals(answers)
     assert (refused.status, refused.code) == (503, "not_recorded")
-    assert futures[13].exception() is refused
-    others = {future.result()[0].outcome for future in futures if future is not futures[13]}
+    with pytest.raises(RequestRefused) as raised:
+        answers[13].result()
+    assert raised.value is refused
+    others = {answer.result()[0].outcome for answer in answers if answer is not answers[13]}
     assert others == {Outcome.RECORDED}
     assert await ids(store) == {f"evt_{number}" for number in range(50)} - {"evt_13"}
 
@@ -239,10 +241,10 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
 async def test_closing_writes_what_waits(spy: Spy, store: Store) -> None:
     recorder = Recorder(spy, Settings(batch_events=10))
     spy.open.clear()
-    futures = [recorder.submit([it]) for it in arrivals(35)]
+    answers = [recorder.submit([it]) for it in arrivals(35)]
     asyncio.get_running_loop().call_later(0.05, spy.open.set)
     await recorder.close()
-    assert all(future.done() for future in futures)
+    assert all(answer.done() for answer in answers)
     assert len(await ids(store)) == 35
 
 
@@ -253,8 +255,51 @@ async def test_a_request_that_gave_up_before_its_turn_is_not_written(
     spy.open.clear()
     recorder.submit([arrival("a")])
     await asyncio.sleep(0)
-    recorder.submit([arrival("b")]).cancel()
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(recorder.submit([arrival("b")]), 0.01)
     recorder.submit([arrival("c")])
     spy.open.set()
     await recorder.close()
     assert await ids(store) == {"a", "c"}
+
+
+async def test_the_next_batch_is_on_its_way_before_the_senders_of_the_last_are_told(
+    spy: Spy,
+) -> None:
+    recorder = Recorder(spy, Settings())
+    batches_when_told: list[int] = []
+    spy.open.clear()
+    first = recorder.submit([arrival("first")])
+    first.then(lambda _: batches_when_told.append(len(spy.batches)))
+    await asyncio.sleep(0)
+    second = recorder.submit([arrival("second")])
+    spy.open.set()
+    await second
+    assert batches_when_told == [2]
+
+
+def _fail(_: Answer) -> None:
+    raise RuntimeError("nobody is there")
+
+
+async def test_a_sender_that_cannot_be_told_does_not_hold_up_the_others(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(spy, Settings())
+    answers = [recorder.submit([it]) for it in arrivals(3)]
+    told: list[Answer] = []
+    answers[0].then(_fail)
+    for answer in answers[1:]:
+        answer.then(told.append)
+    await recorder.close()
+    await asyncio.sleep(0)
+    assert told == answers[1:]
+    assert [record.message for record in caplog.records] == ["an answer could not be given"]
+
+
+async def test_an_answer_that_is_there_is_told_at_once(spy: Spy) -> None:
+    answer = Recorder(spy, Settings()).submit([])
+    told: list[Answer] = []
+    answer.then(told.append)
+    assert told == [answer]
+    assert answer.result() == ()

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from onceward.http import protocol
 from tests.integration.running import (
     JSON,
     Running,
@@ -227,6 +228,45 @@ def test_a_connection_that_behaves_is_kept(strict: Running) -> None:
         time.sleep(PATIENCE_SECONDS)
         connection.send(request("/healthz", method="GET"))
         assert connection.answer().status == 200
+
+
+def test_a_connection_is_kept_after_a_refusal(strict: Running) -> None:
+    with strict.raw() as connection:
+        connection.send(request("/webhooks/partner", b"{}", headers=JSON))
+        assert connection.answer().status == 401
+        time.sleep(PATIENCE_SECONDS * 1.5)
+        connection.send(request("/healthz", method="GET"))
+        assert connection.answer().status == 200
+
+
+def test_a_connection_that_is_idle_for_long_is_closed(
+    strict: Running, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "KEEP_ALIVE_SECONDS", 0.4)
+    with strict.raw() as connection:
+        for number in range(4):
+            sent = partner_webhook(f"idle-{number}")
+            connection.send(request("/webhooks/partner", sent.body, headers=sent.headers))
+            assert connection.answer().status == 202
+            time.sleep(0.2)
+        started = time.monotonic()
+        assert connection.is_closed()
+        assert 0.1 < time.monotonic() - started < 1
+
+
+@pytest.mark.parametrize(
+    ("version", "said"), [("1.1", {"connection": "close"}), ("1.0", {})], ids=["said", "old"]
+)
+def test_a_sender_that_wants_no_more_is_left_alone(
+    strict: Running, version: str, said: dict[str, str]
+) -> None:
+    sent = partner_webhook(f"last-{version}")
+    whole = request("/webhooks/partner", sent.body, headers=sent.headers | said)
+    with strict.raw() as connection:
+        connection.send(whole.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
+        answer = connection.answer()
+        assert (answer.status, answer.headers["connection"]) == (202, "close")
+        assert connection.is_closed()
 
 
 def test_bodies_that_arrive_at_once_share_the_memory(nothing_recorded: Running) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+import re
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from functools import lru_cache
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -19,7 +22,11 @@ _ALWAYS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
+_CLOSE: Final = (b"connection", b"close")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _encode = msgspec.json.Encoder().encode
+
+Header = tuple[bytes, bytes]
 
 
 class Answer(NamedTuple):
@@ -27,17 +34,26 @@ class Answer(NamedTuple):
 
     status: int
     body: bytes
-    headers: Sequence[tuple[bytes, bytes]] = ()
+    headers: Sequence[Header] = ()
     content_type: bytes = b"application/json"
 
     @property
-    def all_headers(self) -> list[tuple[bytes, bytes]]:
+    def all_headers(self) -> list[Header]:
         """The headers as they go out."""
-        if self.status == NO_CONTENT:
-            return [*_ALWAYS, *self.headers]
-        length = str(len(self.body)).encode()
-        content = ((b"content-type", self.content_type), (b"content-length", length))
-        return [*content, *_ALWAYS, *self.headers]
+        return [*_usual(self.status, self.content_type, len(self.body)), *self.headers]
+
+    @property
+    def closes(self) -> bool:
+        """Whether the connection ends with it."""
+        return _CLOSE in self.headers
+
+    def on_wire(self, default: Iterable[Header], *, keep_alive: bool) -> bytes:
+        """All of it, as bytes, with what every answer of the server has."""
+        start = _start(self.status, self.content_type, len(self.body))
+        more = [*default, *self.headers]
+        if not (keep_alive or self.closes):
+            more.append(_CLOSE)
+        return b"%b%b\r\n%b" % (start, _lines(tuple(more)), self.body)
 
     async def send(self, send: Send) -> None:
         """Put it on the wire."""
@@ -49,6 +65,32 @@ class Answer(NamedTuple):
             }
         )
         await send({"type": "http.response.body", "body": self.body})
+
+
+@lru_cache(maxsize=1_000)
+def _usual(status: int, content_type: bytes, length: int) -> tuple[Header, ...]:
+    if status == NO_CONTENT:
+        return _ALWAYS
+    content = (b"content-type", content_type), (b"content-length", str(length).encode())
+    return *content, *_ALWAYS
+
+
+@lru_cache(maxsize=1_000)
+def _start(status: int, content_type: bytes, length: int) -> bytes:
+    """The first line and the usual headers: most answers have the same."""
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = ""
+    lines = _lines(_usual(status, content_type, length))
+    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), lines)
+
+
+@lru_cache(maxsize=1_000)
+def _lines(headers: tuple[Header, ...]) -> bytes:
+    if any(_CONTROL.search(value) for _, value in headers):
+        raise ValueError("a header cannot hold control characters")
+    return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
 def answer(status: int, content: object) -> Answer:

@@ -70,7 +70,8 @@ class BodyReader:
             raise self._too_large()
 
     def _check_encoding(self, headers: Headers) -> None:
-        if (headers.get(b"content-encoding") or b"identity").strip().lower() != b"identity":
+        encoding = headers.get(b"content-encoding")
+        if encoding and encoding.strip().lower() != b"identity":
             message = "Send the body as it was signed, without a Content-Encoding."
             raise RequestRefused(415, "encoded_body", message, headers=_CLOSE)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
+from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple
+
+import msgspec
 
 from onceward.clock import Clock
 from onceward.errors import RequestRefused, StoreError
@@ -17,7 +18,8 @@ from onceward.http.body import BodyReader, Disconnected, bounded_headers, requir
 from onceward.http.complaints import Complaints
 from onceward.http.proxies import Proxies
 from onceward.model import INGEST_SOURCE, Arrival, Outcome, Receipt
-from onceward.receive import Received, Receiver
+from onceward.receive import Receiver
+from onceward.record import Answer as Pending
 from onceward.request import Headers, Request
 from onceward.settings import Settings
 from onceward.sources import Source
@@ -27,16 +29,45 @@ INGEST: Final = "/events/ingest"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 READY_SECONDS: Final = 2.0
+ACCEPTED: Final = 202
 REFUSED: Final = 400
 
 Give = Callable[[Answer], None]
 
 
 class _Door(NamedTuple):
-    source: str
-    receive: Callable[[Request], Received | Reply]
+    """Where a request is received: by a source, or by `POST /events/ingest` where there is none."""
+
+    source: Source | None
     url: str = ""
-    accepted: int | Reply = 202
+
+    @property
+    def name(self) -> str:
+        return INGEST_SOURCE if self.source is None else self.source.name
+
+    @property
+    def accepted(self) -> int | Reply:
+        return ACCEPTED if self.source is None else self.source.base.accepted
+
+
+class _Receipt(msgspec.Struct, gc=False):
+    """What a sender is told of an event that is durable now."""
+
+    duplicate: bool
+    conflict: bool
+    event_id: str
+    id: str
+
+
+class _Accepted(msgspec.Struct, gc=False):
+    """The same, of a request with one event."""
+
+    accepted: bool
+    duplicate: bool
+    conflict: bool
+    event_id: str
+    id: str
+    source: str
 
 
 class IngestApp:
@@ -88,25 +119,30 @@ class IngestApp:
             headers = bounded_headers(scope, self._settings)
             door = self._door(scope, headers)
             self._bodies.check(headers, body)
-            self._failpoints.reach("receive.read")
-            found = door.receive(Request(headers, body, url=door.url))
+            found = self._received(door, headers, body)
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
             give(self._complaint(scope, error))
             return
         if isinstance(found, Reply):
             give(self._replied(scope, found))
             return
-        arrivals, pending = found
 
-        def received(pending: asyncio.Future[Sequence[Receipt]]) -> None:
+        def answered(pending: Pending) -> None:
             try:
-                made = _accepted(door, arrivals, pending.result())
+                made = _accepted(door, pending)
             except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
                 made = self._complaint(scope, error)
             give(made)
             self._failpoints.reach("receive.answered")
 
-        pending.add_done_callback(received)
+        found.then(answered)
+
+    def _received(self, door: _Door, headers: Headers, body: bytes) -> Pending | Reply:
+        self._failpoints.reach("receive.read")
+        request = Request(headers, body, url=door.url)
+        if door.source is None:
+            return self._receiver.ingest(request)
+        return self._receiver.receive(door.source, request)
 
     def _replied(self, scope: Scope, reply: Reply) -> Answer:
         if reply.status >= REFUSED:
@@ -138,14 +174,13 @@ class IngestApp:
     async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
         door = self._door(scope, headers)
         body = await self._bodies.read(headers, receive)
-        self._failpoints.reach("receive.read")
-        found = door.receive(Request(headers, body, url=door.url))
+        found = self._received(door, headers, body)
         if isinstance(found, Reply):
             if found.learned is not None:
-                await self._receiver.learn(door.source, found.learned)
+                await self._receiver.learn(door.name, found.learned)
             return self._replied(scope, found)
-        arrivals, pending = found
-        return _accepted(door, arrivals, await pending)
+        await found
+        return _accepted(door, found)
 
     def _greet(self, scope: Scope, headers: Headers) -> Answer:
         """What a sender asks before it sends: whether there is somebody here."""
@@ -164,13 +199,12 @@ class IngestApp:
         if path == INGEST:
             self._access.authenticate(headers)
             require_json(headers)
-            return _Door(INGEST_SOURCE, self._receiver.ingest)
+            return _Door(None)
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
         url = self._public_url(source, scope, headers) if source.needs_url else ""
-        receive = partial(self._receiver.receive, source)
-        return _Door(source.name, receive, url, source.base.accepted)
+        return _Door(source, url)
 
     def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
         """The URL as the sender has it: the one that is configured, else as the request came."""
@@ -215,22 +249,21 @@ def _reply(reply: Reply) -> Answer:
     return Answer(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(door: _Door, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> Answer:
+def _accepted(door: _Door, pending: Pending) -> Answer:
     """The answer to what is durable now: a receipt, unless the sender insists on another."""
-    if isinstance(door.accepted, Reply):
-        return _reply(door.accepted)
+    accepted, receipts = door.accepted, pending.result()
+    if isinstance(accepted, Reply):
+        return _reply(accepted)
+    pairs = zip(pending.arrivals, receipts, strict=True)
     if len(receipts) == 1:
-        content = {"accepted": True, **_receipt(arrivals[0], receipts[0]), "source": door.source}
-    else:
-        events = [_receipt(*pair) for pair in zip(arrivals, receipts, strict=True)]
-        content = {"accepted": True, "events": events, "source": door.source}
-    return answer(door.accepted, content)
+        ((arrival, receipt),) = pairs
+        found = _Accepted(True, *_told(arrival, receipt), door.name)  # noqa: FBT003 - as the fields
+        return answer(accepted, found)
+    events = [_Receipt(*_told(arrival, receipt)) for arrival, receipt in pairs]
+    return answer(accepted, {"accepted": True, "events": events, "source": door.name})
 
 
-def _receipt(arrival: Arrival, receipt: Receipt) -> dict[str, object]:
-    return {
-        "duplicate": receipt.outcome is not Outcome.RECORDED,
-        "conflict": receipt.outcome is Outcome.CONFLICT,
-        "event_id": arrival.event_id,
-        "id": str(receipt.event),
-    }
+def _told(arrival: Arrival, receipt: Receipt) -> tuple[bool, bool, str, str]:
+    is_new = receipt.outcome is Outcome.RECORDED
+    is_conflict = receipt.outcome is Outcome.CONFLICT
+    return not is_new, is_conflict, arrival.event_id, str(receipt.event)

@@ -1,0 +1,105 @@
+"""Requests that come at once are taken a few in each turn of the loop, and none is forgotten."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from onceward.http.answers import Answer, Receive, Scope, Send
+from onceward.http.protocol import TAKEN_IN_A_TURN, Intake
+
+MANY = 5 * TAKEN_IN_A_TURN + 1
+
+
+class Application:
+    """Notes what it takes, and fails for what is empty."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def takes(self, scope: Scope) -> bool:
+        return bool(scope)
+
+    def take(self, _: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
+        self.taken.append(body)
+        if not body:
+            raise RuntimeError("an answer could not be sent")
+        give(Answer(202, body))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raise NotImplementedError
+
+
+async def test_others_have_their_turn_between() -> None:
+    application, given = Application(), list[Answer]()
+    intake = Intake(application)
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(len(application.taken))
+        if seen[-1] < MANY:
+            asyncio.get_running_loop().call_soon(look)
+
+    bodies = [b"%d" % number for number in range(MANY)]
+    for body in bodies:
+        intake.add({}, body, given.append)
+    look()
+    for _ in range(MANY):
+        await asyncio.sleep(0)
+
+    assert application.taken == bodies
+    steps = [later - earlier for earlier, later in itertools.pairwise(seen)]
+    assert max(steps) == TAKEN_IN_A_TURN
+
+
+async def test_one_is_taken_in_the_same_turn() -> None:
+    application = Application()
+    Intake(application).add({}, b"lone", lambda _: None)
+    await asyncio.sleep(0)
+    assert application.taken == [b"lone"]
+
+
+async def test_what_goes_wrong_with_one_does_not_hold_up_the_next() -> None:
+    application, given = Application(), list[Answer]()
+    told: list[object] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: told.append(context["exception"]))
+    intake = Intake(application)
+    for body in (b"before", b"", b"after", b"", b"last"):
+        intake.add({}, body, given.append)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    intake.add({}, b"later", given.append)
+    await asyncio.sleep(0)
+
+    assert [answer.body for answer in given] == [b"before", b"after", b"last", b"later"]
+    assert [type(error) for error in told] == [RuntimeError, RuntimeError]
+
+
+def test_an_answer_never_has_a_line_break_in_a_header() -> None:
+    answer = Answer(200, b"", [(b"x-echo", b"a\r\nset-cookie: b")])
+    with pytest.raises(ValueError, match="control characters"):
+        answer.on_wire([], keep_alive=True)
+
+
+def test_an_answer_on_the_wire() -> None:
+    on_wire = Answer(202, b"{}").on_wire([(b"date", b"today")], keep_alive=True)
+    head, _, body = on_wire.partition(b"\r\n\r\n")
+    assert body == b"{}"
+    assert head.split(b"\r\n") == [
+        b"HTTP/1.1 202 Accepted",
+        b"content-type: application/json",
+        b"content-length: 2",
+        b"cache-control: no-store",
+        b"x-content-type-options: nosniff",
+        b"date: today",
+    ]
+    assert Answer(204, b"").on_wire([], keep_alive=True).startswith(b"HTTP/1.1 204 No Content\r\n")
+    assert b"content-length" not in Answer(204, b"").on_wire([], keep_alive=True)
+
+
+@pytest.mark.parametrize("headers", [[], [(b"connection", b"close")]])
+def test_a_last_answer_says_so_once(headers: list[tuple[bytes, bytes]]) -> None:
+    on_wire = Answer(413, b"{}", headers).on_wire([], keep_alive=False)
+    assert on_wire.count(b"connection: close\r\n") == 1

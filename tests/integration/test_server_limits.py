@@ -255,13 +255,14 @@ def test_a_connection_that_is_idle_for_long_is_closed(
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("1.1", {"connection": "close"}), ("1.0", {})], ids=["said", "old"]
+    ("version", "said"), [("1.1", "close"), ("1.0", "close"), ("1.0", "keep-alive")]
 )
-def test_a_sender_that_wants_no_more_is_left_alone(
-    strict: Running, version: str, said: dict[str, str]
+def test_the_last_request_of_a_connection_is_answered_and_the_connection_closed(
+    strict: Running, version: str, said: str
 ) -> None:
-    sent = partner_webhook(f"last-{version}")
-    whole = request("/webhooks/partner", sent.body, headers=sent.headers | said)
+    sent = partner_webhook(f"last-{version}-{said}")
+    headers = sent.headers | {"connection": said}
+    whole = request("/webhooks/partner", sent.body, headers=headers)
     with strict.raw() as connection:
         connection.send(whole.replace(b"HTTP/1.1", f"HTTP/{version}".encode()))
         answer = connection.answer()

@@ -114,7 +114,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Begin to wait for the first request."""
-        self._corked = _Corked(transport, self.loop)
+        self._corked = Corked(transport, self.loop)
         super().connection_made(cast("asyncio.Transport", self._corked))
         self._watch()
 
@@ -137,13 +137,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._header_bytes += len(data)
         if self._in_headers and self._header_bytes > self._bounds.max_header_bytes:
             self._end("431 Request Header Fields Too Large")
-        elif self._timer is None and (self._in_headers or self._is_stray):
+        elif self._timer is None and (self._in_headers or not self._owes_answer):
             self._watch()
-
-    @property
-    def _is_stray(self) -> bool:
-        """Whether what came belongs to no request, or to one that was answered before its end."""
-        return not (self._is_mixed or self._owes_answer)
 
     # What the parser says.
 
@@ -260,7 +255,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _owes_answer(self) -> bool:
-        """Whether a request is being answered."""
+        """Whether a request is being answered. Else what comes belongs to none, or comes late."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 
@@ -282,7 +277,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Corked:
+class Corked:
     """A transport that sends what is written in one turn of the loop at once.
 
     uvicorn writes the head of an answer and its body apart: two calls of the system for each.
@@ -299,6 +294,7 @@ class _Corked:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
+        """Send it at the end of this turn."""
         if not self._written:
             self._loop.call_soon(self._flush)
         self._written.append(data)
@@ -309,10 +305,12 @@ class _Corked:
         self._transport.write(data)
 
     def close(self) -> None:
+        """Send what was written, and close."""
         self._flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
+        """Whether it is closed, or will be."""
         return self._transport.is_closing()
 
     def _flush(self) -> None:

@@ -1,13 +1,17 @@
-"""Requests that come at once are taken a few in each turn of the loop, and none is forgotten."""
+"""Requests are taken a few in each turn of the loop, and answered in one piece and in order."""
 
 import asyncio
 import itertools
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from onceward.http.answers import Answer, Receive, Scope, Send
-from onceward.http.protocol import TAKEN_IN_A_TURN, Intake
+from onceward.http.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake
+from onceward.http.server import Server
+from onceward.settings import Settings
+from tests.integration.running import request
 
 MANY = 5 * TAKEN_IN_A_TURN + 1
 
@@ -75,6 +79,67 @@ async def test_what_goes_wrong_with_one_does_not_hold_up_the_next() -> None:
 
     assert [answer.body for answer in given] == [b"before", b"after", b"last", b"later"]
     assert [type(error) for error in told] == [RuntimeError, RuntimeError]
+
+
+class Transport(asyncio.Transport):
+    """Notes what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.is_closed = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written.append(bytes(data))
+
+    def is_closing(self) -> bool:
+        return self.is_closed
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+def connected(application: Application) -> tuple[BoundedProtocol, Transport]:
+    server = Server(application, Settings())
+    server.config.load()
+    made = server.config.http_protocol_class(
+        config=server.config, server_state=server.server_state, app_state={}
+    )  # type: ignore[call-arg] # the rest is given by the server
+    transport = Transport()
+    protocol = cast("BoundedProtocol", made)
+    protocol.connection_made(transport)
+    return protocol, transport
+
+
+async def test_a_request_is_taken_and_answered_in_one_piece() -> None:
+    application = Application()
+    protocol, transport = connected(application)
+    protocol.data_received(request("/webhooks/it", b"whole"))
+    await asyncio.sleep(0)
+    assert application.taken == [b"whole"]
+    (written,) = transport.written
+    assert written.endswith(b"\r\n\r\nwhole")
+    protocol.connection_lost(None)
+
+
+async def test_nothing_is_written_to_a_sender_that_left() -> None:
+    application = Application()
+    protocol, transport = connected(application)
+    protocol.data_received(request("/webhooks/it", b"whole"))
+    protocol.connection_lost(None)
+    await asyncio.sleep(0)
+    assert application.taken == [b"whole"]
+    assert transport.written == []
+
+
+async def test_what_was_written_before_goes_before() -> None:
+    transport = Transport()
+    corked = Corked(transport, asyncio.get_running_loop())
+    corked.write(b"head, ")
+    corked.write(b"body; ")
+    corked.write_whole(b"the next")
+    await asyncio.sleep(0)
+    assert transport.written == [b"head, body; ", b"the next"]
 
 
 def test_an_answer_never_has_a_line_break_in_a_header() -> None:

@@ -15,7 +15,7 @@ import psycopg
 
 from onceward import Transaction, service
 from onceward.model import Arrival, Outcome, Receipt
-from onceward.record import Answer, Recorder
+from onceward.record import Pending, Recorder
 from onceward.store import queries
 from onceward.store.postgres import PostgresStore
 
@@ -96,12 +96,12 @@ def _replace(name: str, pattern: str, by: str) -> None:
     assert count == 1, f"{name} has changed; change its sabotage as well"
 
 
-def _answer_early(submit: Callable[..., Answer]) -> Callable[..., Answer]:
-    def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Answer:
+def _answer_early(submit: Callable[..., Pending]) -> Callable[..., Pending]:
+    def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Pending:
         submit(recorder, arrivals)
-        answer = Answer(arrivals)
-        answer.give([Receipt(0, Outcome.RECORDED) for _ in arrivals])
-        return answer
+        pending = Pending(arrivals)
+        pending.give([Receipt(0, Outcome.RECORDED) for _ in arrivals])
+        return pending
 
     return submit_and_forget
 

@@ -14,7 +14,7 @@ from onceward.failpoints import Failpoints
 from onceward.handshake import Reply
 from onceward.identify import identify_envelope
 from onceward.model import INGEST_SOURCE, Arrival
-from onceward.record import Answer, Recorder
+from onceward.record import Pending, Recorder
 from onceward.rejections import Rejections
 from onceward.request import Request
 from onceward.sources import Source
@@ -58,7 +58,7 @@ class Receiver:
             message = "No source has this name."
             raise RequestRefused(404, "unknown_source", message) from None
 
-    def receive(self, source: Source, request: Request) -> Answer | Reply:
+    def receive(self, source: Source, request: Request) -> Pending | Reply:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
         now = self._clock.now()
         try:
@@ -72,7 +72,7 @@ class Receiver:
         self._failpoints.reach("receive.verified")
         return self._recorder.submit(arrivals)
 
-    def ingest(self, request: Request) -> Answer:
+    def ingest(self, request: Request) -> Pending:
         """Identify and record what one of the team's own applications sends."""
         identity = identify_envelope(request.body)
         kept = {

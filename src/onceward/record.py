@@ -28,8 +28,8 @@ RETRY_AFTER: Final = (("retry-after", "2"),)
 PATIENCE_SECONDS: Final = 0.05
 
 
-class Answer:
-    """The receipts of what came in one request, once all are durable; or why there are none.
+class Pending:
+    """What came in one request, and its receipts once all is durable, or why there are none.
 
     A future would do, and would cost more than the rest of what the recorder does for a request.
     """
@@ -41,7 +41,7 @@ class Answer:
         self.size = sum([len(arrival.body) for arrival in arrivals])
         self._receipts: Sequence[Receipt] | None = None
         self._error: RequestRefused | None = None
-        self._then: Callable[[Answer], None] | None = None
+        self._then: Callable[[Pending], None] | None = None
 
     def done(self) -> bool:
         """Whether it is there."""
@@ -53,7 +53,7 @@ class Answer:
             raise self._error or refusal("slow", "There is no answer yet.")
         return self._receipts
 
-    def then(self, call: Callable[[Answer], None]) -> None:
+    def then(self, call: Callable[[Pending], None]) -> None:
         """Call this one when it is there, at once: in the turn of the loop in which it comes."""
         self._then = call
         if self.done():
@@ -94,7 +94,7 @@ class _Queue:
     """Deliveries that are written together."""
 
     def __init__(self) -> None:
-        self.waiting: deque[Answer] = deque()
+        self.waiting: deque[Pending] = deque()
         self.lanes = 0
         self.last_began = 0.0
 
@@ -112,31 +112,31 @@ class Recorder:
         self._lanes: set[asyncio.Task[None]] = set()
         self._refused = 0
 
-    def submit(self, arrivals: Sequence[Arrival]) -> Answer:
-        """Queue what came in one request. The answer has the receipts once all are durable.
+    def submit(self, arrivals: Sequence[Arrival]) -> Pending:
+        """Queue what came in one request. What comes back has the receipts once all are durable.
 
-        Raises RequestRefused (503) when too much waits already, and so does the answer when the
-        ledger does not answer in time or cannot be used.
+        Raises RequestRefused (503) when too much waits already, and so does what comes back when
+        the ledger does not answer in time or cannot be used.
         """
-        answer = Answer(arrivals)
+        pending = Pending(arrivals)
         if (
             self._held_events >= self._settings.waiting_events
-            or self._held_bytes + answer.size > self._settings.waiting_bytes
+            or self._held_bytes + pending.size > self._settings.waiting_bytes
         ):
             raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
         if not arrivals:  # a request that held no events
-            answer.give(())
-            return answer
-        self._deadlines.add(answer)
+            pending.give(())
+            return pending
+        self._deadlines.add(pending)
         self._held_events += len(arrivals)
-        self._held_bytes += answer.size
+        self._held_bytes += pending.size
         is_known = all(map(self._ledger.seems_known, arrivals))
         queue = self._known if is_known else self._new
-        queue.waiting.append(answer)
+        queue.waiting.append(pending)
         if self._wants_lane(queue):
             queue.lanes += 1
             self._lanes.add(asyncio.create_task(self._drain(queue)))
-        return answer
+        return pending
 
     def _wants_lane(self, queue: _Queue) -> bool:
         """Whether what waits is to be written beside what is being written.
@@ -170,8 +170,8 @@ class Recorder:
             queue.lanes -= 1
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _take(self, queue: _Queue) -> list[Answer]:
-        batch: list[Answer] = []
+    def _take(self, queue: _Queue) -> list[Pending]:
+        batch: list[Pending] = []
         room = self._settings.batch_events
         while queue.waiting and (not batch or room >= len(queue.waiting[0].arrivals)):
             waiting = queue.waiting.popleft()
@@ -182,15 +182,15 @@ class Recorder:
                 room -= len(waiting.arrivals)
         return batch
 
-    def _release(self, batch: Sequence[Answer]) -> None:
-        for answer in batch:
-            self._held_events -= len(answer.arrivals)
-            self._held_bytes -= answer.size
+    def _release(self, batch: Sequence[Pending]) -> None:
+        for pending in batch:
+            self._held_events -= len(pending.arrivals)
+            self._held_bytes -= pending.size
 
-    async def _write(self, batch: Sequence[Answer]) -> None:
+    async def _write(self, batch: Sequence[Pending]) -> None:
         try:
             receipts = await self._ledger.record(
-                [arrival for answer in batch for arrival in answer.arrivals]
+                [arrival for pending in batch for arrival in pending.arrivals]
             )
         except Unwritable as error:
             await self._write_apart(batch, error)
@@ -203,20 +203,20 @@ class Recorder:
             # Not yet: to tell the senders takes a while, and the next batch can be written then.
             asyncio.get_running_loop().call_soon(_give, batch, receipts)
 
-    def _give_up(self, batch: Sequence[Answer], reason: str) -> None:
+    def _give_up(self, batch: Sequence[Pending], reason: str) -> None:
         """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
         if self._refused == 0:
             _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
         self._refused += len(batch)
-        for answer in batch:
-            answer.refuse("unavailable", "The ledger cannot be written now. Try again later.")
+        for pending in batch:
+            pending.refuse("unavailable", "The ledger cannot be written now. Try again later.")
 
     def _note_success(self) -> None:
         if self._refused:
             _log.warning("the ledger can be written again; %d were asked to retry", self._refused)
             self._refused = 0
 
-    async def _write_apart(self, batch: Sequence[Answer], error: Unwritable) -> None:
+    async def _write_apart(self, batch: Sequence[Pending], error: Unwritable) -> None:
         """One delivery that the database refuses must not take the others down with it."""
         if len(batch) == 1:
             _log.error("a delivery could not be recorded: %s", redact(str(error)))
@@ -227,12 +227,12 @@ class Recorder:
         await self._write(batch[middle:])
 
 
-def _give(batch: Sequence[Answer], receipts: Sequence[Receipt]) -> None:
+def _give(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
     """Answer each request with its own receipts."""
     first = 0
-    for answer in batch:
-        last = first + len(answer.arrivals)
-        answer.give(receipts[first:last])
+    for pending in batch:
+        last = first + len(pending.arrivals)
+        pending.give(receipts[first:last])
         first = last
 
 
@@ -241,6 +241,6 @@ def refusal(code: str, message: str) -> RequestRefused:
     return RequestRefused(503, code, message, headers=RETRY_AFTER)
 
 
-def _expire(answer: Answer) -> None:
+def _expire(pending: Pending) -> None:
     """Answer what has waited too long; it may still be written."""
-    answer.refuse("slow", "The ledger is slow. Try again later.")
+    pending.refuse("slow", "The ledger is slow. Try again later.")

@@ -8,7 +8,7 @@ import pytest
 from onceward.errors import RequestRefused, StoreUnavailable
 from onceward.model import Arrival, Outcome, Receipt
 from onceward.ports import Store
-from onceward.record import Answer, Recorder
+from onceward.record import Pending, Recorder
 from onceward.settings import Settings
 from tests.direct import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, opened
@@ -45,7 +45,7 @@ def spy(store: Store) -> Spy:
     return Spy(store)
 
 
-async def refusals(answers: Sequence[Answer]) -> list[RequestRefused]:
+async def refusals(answers: Sequence[Pending]) -> list[RequestRefused]:
     results = await asyncio.gather(*answers, return_exceptions=True)
     return [result for result in results if isinstance(result, RequestRefused)]
 
@@ -278,7 +278,7 @@ async def test_the_next_batch_is_on_its_way_before_the_senders_of_the_last_are_t
     assert batches_when_told == [2]
 
 
-def _fail(_: Answer) -> None:
+def _fail(_: Pending) -> None:
     raise RuntimeError("nobody is there")
 
 
@@ -287,7 +287,7 @@ async def test_a_sender_that_cannot_be_told_does_not_hold_up_the_others(
 ) -> None:
     recorder = Recorder(spy, Settings())
     answers = [recorder.submit([it]) for it in arrivals(3)]
-    told: list[Answer] = []
+    told: list[Pending] = []
     answers[0].then(_fail)
     for answer in answers[1:]:
         answer.then(told.append)
@@ -299,7 +299,7 @@ async def test_a_sender_that_cannot_be_told_does_not_hold_up_the_others(
 
 async def test_an_answer_that_is_there_is_told_at_once(spy: Spy) -> None:
     answer = Recorder(spy, Settings()).submit([])
-    told: list[Answer] = []
+    told: list[Pending] = []
     answer.then(told.append)
     assert told == [answer]
     assert answer.result() == ()

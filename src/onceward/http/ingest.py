@@ -19,7 +19,7 @@ from onceward.http.complaints import Complaints
 from onceward.http.proxies import Proxies
 from onceward.model import INGEST_SOURCE, Arrival, Outcome, Receipt
 from onceward.receive import Receiver
-from onceward.record import Answer as Pending
+from onceward.record import Pending
 from onceward.request import Headers, Request
 from onceward.settings import Settings
 from onceward.sources import Source

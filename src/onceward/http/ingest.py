@@ -254,11 +254,10 @@ def _accepted(door: _Door, pending: Pending) -> Answer:
     accepted, receipts = door.accepted, pending.result()
     if isinstance(accepted, Reply):
         return _reply(accepted)
-    pairs = zip(pending.arrivals, receipts, strict=True)
     if len(receipts) == 1:
-        ((arrival, receipt),) = pairs
-        found = _Accepted(True, *_told(arrival, receipt), door.name)  # noqa: FBT003 - as the fields
-        return answer(accepted, found)
+        told = _told(pending.arrivals[0], receipts[0])
+        return answer(accepted, _Accepted(True, *told, door.name))  # noqa: FBT003 - as the fields
+    pairs = zip(pending.arrivals, receipts, strict=True)
     events = [_Receipt(*_told(arrival, receipt)) for arrival, receipt in pairs]
     return answer(accepted, {"accepted": True, "events": events, "source": door.name})
 

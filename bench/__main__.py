@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> None:
             found.facts["command"] = shlex.join(["python", "-m", "bench", *arguments])
         results.save(given.results, every.values())
         drawing = given.results / results.file_name("rates", given.store, "svg")
-        drawing.write_text(draw(charts(every.values())))
+        drawing.write_text(draw(charts(results.load(given.results, list(MEASURES), [given.store]))))
         if given.json:
             kept = [found.to_json() for found in every.values()]
             sys.stdout.write(json.dumps(kept, ensure_ascii=False) + "\n")

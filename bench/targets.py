@@ -113,6 +113,14 @@ def targets(every: Mapping[str, Results]) -> list[Target]:
     ]
 
 
+def _shown(target: Target) -> str:
+    """With two digits, or three where two would show what was missed as if it were reached."""
+    if target.measured is None:
+        return "–"
+    is_hidden = round(target.measured, 2) == target.asked and not target.reached
+    return f"{target.measured:.{3 if is_hidden else 2}f}{target.unit}"
+
+
 def grid(found: list[Target]) -> Grid:
     """Asked, measured, reached."""
     words = {True: "yes", False: "NO", None: "not measured"}
@@ -120,7 +128,7 @@ def grid(found: list[Target]) -> Grid:
         [
             target.what,
             f"{'≤' if target.is_most else '≥'} {target.asked:g}{target.unit}",
-            "–" if target.measured is None else f"{target.measured:.2f}{target.unit}",
+            _shown(target),
             words[target.reached],
         ]
         for target in found

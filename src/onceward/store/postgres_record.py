@@ -20,6 +20,8 @@ from onceward.store.shared import HELD_AS_TWIN, Run
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _RETRIES: Final = 5
+_NEW: Final = "record_new"
+_AGAIN: Final = "record_again"
 
 
 class _Batch:
@@ -85,14 +87,14 @@ class Recording:
         """Write all of them durably, each event once; one answer each, in their order."""
         batch = _Batch(arrivals, self._recent.repeated(arrivals))
         self._failpoints.reach("record.writing")
-        await self._write(connection, "record_new", batch, batch.others)
+        await self._write(connection, _NEW, batch, batch.others)
         self._failpoints.reach("record.written")
         # What is left is repeated, or lost to others, whose rows the next transaction sees. What it
         # leaves repeats something else than the ledger has: new there, or in conflict with it.
-        await self._write(connection, "record_again", batch, batch.unanswered)
+        await self._write(connection, _AGAIN, batch, batch.unanswered)
         batch.repeat_none()
-        await self._write(connection, "record_new", batch, batch.unanswered)
-        await self._write(connection, "record_again", batch, batch.unanswered)
+        await self._write(connection, _NEW, batch, batch.unanswered)
+        await self._write(connection, _AGAIN, batch, batch.unanswered)
         self._failpoints.reach("record.committed")
         receipts = batch.receipts()
         self._recent.note(arrivals, receipts)
@@ -104,7 +106,7 @@ class Recording:
         """Run a statement, which is a transaction of its own, over places of a batch."""
         if not places:
             return
-        columns = self._columns(batch, places)
+        columns = self._columns(name, batch, places)
         statement = self._queries.one(name, *_watched(columns))
         for position, event, outcome in await _run_past_deadlocks(connection, statement, columns):
             batch.answer(places[position - 1], Receipt(event, _OUTCOMES[outcome]))
@@ -112,25 +114,29 @@ class Recording:
     async def record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write them in a transaction that does other things as well."""
         batch = _Batch(arrivals, [])
-        for name in ("record_new", "record_again"):
+        for name in (_NEW, _AGAIN):
             if places := batch.unanswered:
-                columns = self._columns(batch, places)
+                columns = self._columns(name, batch, places)
                 for row in await run(name, *_watched(columns), **columns):
                     receipt = Receipt(row["event"], _OUTCOMES[row["outcome"]])
                     batch.answer(places[row["position"] - 1], receipt)
         return batch.receipts()
 
-    def _columns(self, batch: _Batch, places: list[int]) -> dict[str, Any]:
+    def _columns(self, name: str, batch: _Batch, places: list[int]) -> dict[str, Any]:
+        """What a statement needs of these places, and nothing else: it is made in Python."""
         arrivals = [batch.arrivals[place] for place in places]
-        columns = {
+        columns: dict[str, Any] = {
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
+            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
+            "bodies": blobs([batch.body(place) for place in places]),
+        }
+        if name == _AGAIN:
+            return columns | {"row_limit": self._row_limit}
+        columns |= {
             "types": texts([arrival.type for arrival in arrivals]),
             "references": texts([arrival.reference for arrival in arrivals]),
-            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
             "headers": blobs([arrival.headers for arrival in arrivals]),
-            "bodies": blobs([batch.body(place) for place in places]),
-            "row_limit": self._row_limit,
         }
         if any(arrival.twins for arrival in arrivals):
             rules = ints([int(arrival.twins) for arrival in arrivals])

@@ -1,6 +1,7 @@
 """The schema comes up to date once, whoever asks, and is asked for where it is missing."""
 
 import asyncio
+import itertools
 
 import pytest
 
@@ -67,7 +68,7 @@ async def test_several_that_migrate_at_once_apply_each_migration_once(
     applied = await asyncio.gather(*(store.migrate() for store in stores))
     for store in stores:
         await store.close()
-    assert sorted(applied) == [[], [], [], names(bare_database_url)]
+    assert sorted(itertools.chain(*applied)) == names(bare_database_url)
 
 
 @pytest.mark.parametrize(

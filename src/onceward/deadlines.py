@@ -26,11 +26,10 @@ class Deadlines(Generic[W]):
         self._expire = expire
         self._waits: deque[tuple[float, W]] = deque()
         self._timer: asyncio.TimerHandle | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def add(self, wait: W) -> None:
         """Begin to wait for one more."""
-        loop = self._loop = self._loop or asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         at = loop.time() + self._seconds
         while self._waits and self._waits[0][1].done():  # nothing that is done is held for long
             self._waits.popleft()

@@ -233,10 +233,8 @@ class Signature:
             raise SignatureRejected(
                 f"no {self.prefix}<signature> in the {_shown(self._at[0])}", Step.FOUND
             )
-        found = []
-        for claim in claims[:SIGNATURES_TRIED]:
-            if (signature := decode(claim[len(prefix) :])) is not None:
-                found.append(signature)  # noqa: PERF401 - quicker than a list's own loop in 3.11
+        tried = [decode(claim[len(prefix) :]) for claim in claims[:SIGNATURES_TRIED]]
+        found = [signature for signature in tried if signature is not None]
         if not found:
             raise SignatureRejected(
                 f"the signature in the {_shown(self._at[0])} is badly encoded", Step.READ

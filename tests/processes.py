@@ -228,6 +228,19 @@ class Process:
         return line
 
 
+def client(address: str, *, timeout: float) -> httpx.Client:
+    """A client that many threads may use.
+
+    It closes no connection while it is in use: httpcore 1.0 may close one as surplus or expired
+    that it has just given to another thread (encode/httpcore#1110).
+    """
+    limits = httpx.Limits(
+        max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
+    )
+    # Without TLS there is nothing to verify, and no time lost on reading certificates.
+    return httpx.Client(base_url=address, timeout=timeout, limits=limits, verify=False)  # noqa: S501
+
+
 class Serve(Process):
     """``onceward serve --dev``, on a port of its own."""
 
@@ -247,8 +260,7 @@ class Serve(Process):
         )  # fmt: skip
         self.direct = Direct(database)
         self.address: str = self.facts["address"]
-        # Without TLS there is nothing to verify, and no time lost on reading certificates.
-        self._http = httpx.Client(base_url=self.address, timeout=10.0, verify=False)  # noqa: S501
+        self._http = client(self.address, timeout=10.0)
 
     @property
     def http(self) -> httpx.Client:

@@ -21,7 +21,7 @@ from onceward.http.server import Server, listen
 from onceward.service import Service
 from onceward.worker import Worker
 from tests.direct import Direct, Row
-from tests.processes import Item, eventually
+from tests.processes import Item, client, eventually
 
 STRIPE_SECRET = "whsec_the_new_one_of_stripe"
 STRIPE_OLD_SECRET = "whsec_the_old_one_of_stripe"
@@ -84,7 +84,7 @@ class Running:
         self._thread.start()
         self._started.result(30)
         self.direct = Direct(self.service.settings.database_url)
-        self.http = httpx.Client(base_url=self.address, timeout=15.0)
+        self.http = client(self.address, timeout=15.0)
 
     def close(self) -> None:
         """Drain and end."""

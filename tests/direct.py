@@ -65,16 +65,17 @@ class Direct:
         return "1" if self.is_sqlite else "timestamptz '2001-01-01'"
 
     def refuse_events_called(self, event_id: str) -> None:
-        """Make the database refuse one event, as a constraint of the user's might."""
+        """Make the database refuse to insert one event, as a trigger of the user's might."""
+        head = "CREATE TRIGGER poison BEFORE INSERT ON onceward.events"
+        when = f"NEW.event_id = '{event_id}'"
         if self.is_sqlite:
-            self.rows(
-                f"CREATE TRIGGER poison BEFORE INSERT ON onceward_events "
-                f"WHEN NEW.event_id = '{event_id}' "
-                f"BEGIN SELECT RAISE(ABORT, 'poison'); END"
-            )
+            self.rows(f"{head} WHEN {when} BEGIN SELECT RAISE(ABORT, 'poison'); END")
         else:
-            check = f"CHECK (event_id <> '{event_id}')"
-            self.rows(f"ALTER TABLE onceward.events ADD CONSTRAINT poison {check}")
+            self.rows(
+                "CREATE FUNCTION onceward.poison() RETURNS trigger LANGUAGE plpgsql "
+                "AS $$ BEGIN RAISE EXCEPTION 'poison'; END $$"
+            )
+            self.rows(f"{head} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION onceward.poison()")
 
     def cursor(self, connection: Any) -> Any:
         """A cursor that holds a part of its rows at a time."""

@@ -248,6 +248,47 @@ async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
     ]
 
 
+async def test_each_of_several_repeated_events_is_counted_for_itself(
+    store: Store, direct: Direct
+) -> None:
+    a, b, c = await record(store, *map(arrival, "abc"))
+    receipts = await record(store, *map(arrival, "cadcbcad"))
+    assert [receipt.outcome for receipt in receipts] == [
+        DUPLICATE, DUPLICATE, RECORDED, DUPLICATE, DUPLICATE, DUPLICATE, DUPLICATE, DUPLICATE,
+    ]  # fmt: skip
+    d = receipts[2]
+    assert [receipt.event for receipt in receipts] == [
+        receipt.event for receipt in (c, a, d, c, b, c, a, d)
+    ]
+    counts = {item.event_id: item.deliveries for item in await store.events(EVERYTHING)}
+    assert counts == {"a": 3, "b": 2, "c": 4, "d": 2}
+    rows = direct.rows("SELECT event FROM onceward.deliveries WHERE outcome = 'duplicate'")
+    assert Counter(event for (event,) in rows) == {a.event: 2, b.event: 1, c.event: 3, d.event: 1}
+
+
+async def test_what_repeats_a_recent_event_is_not_tried_as_a_new_one(
+    store: Store, direct: Direct
+) -> None:
+    await record(store, arrival("a"))
+    direct.refuse_events_called("a")
+    (again,) = await record(store, arrival("a"))
+    assert again.outcome is DUPLICATE
+
+
+@pytest.mark.parametrize("change", ["source = source + 1", "event_id = 'other'"])
+async def test_an_id_that_the_ledger_has_given_to_another_event_is_no_repetition(
+    store: Store, direct: Direct, change: str
+) -> None:
+    """As when a standby took over that had not seen the last transactions."""
+    (lost,) = await record(store, arrival("a"))
+    direct.rows(f"UPDATE onceward.events SET {change}")  # noqa: S608 - a test's own
+    again = await record(store, arrival("a"), arrival("a"))
+    assert [receipt.outcome for receipt in again] == [RECORDED, DUPLICATE]
+    assert again[0].event != lost.event
+    counts = direct.rows("SELECT deliveries FROM onceward.events ORDER BY id")
+    assert counts == [(1,), (2,)]
+
+
 async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url: str) -> None:
     ids = [f"hot_{number}" for number in range(20)]
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"

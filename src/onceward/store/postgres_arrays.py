@@ -14,7 +14,7 @@ import psycopg
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
-_INT4, _TEXT, _BYTEA = 23, 25, 17
+_INT4, _INT8, _TEXT, _BYTEA = 23, 20, 25, 17
 _HEADER: Final = struct.Struct("!5i")
 _LENGTH: Final = struct.Struct("!i")
 _NULL: Final = _LENGTH.pack(-1)
@@ -33,6 +33,10 @@ class IntArray(_Array):
     """An int4[]."""
 
 
+class BigIntArray(_Array):
+    """An int8[]."""
+
+
 class TextArray(_Array):
     """A text[]."""
 
@@ -45,6 +49,12 @@ def ints(values: Sequence[int]) -> IntArray:
     """An int4[] of these."""
     pairs = [number for value in values for number in (4, value)]
     return IntArray(_header(_INT4, len(values)) + struct.pack(f"!{len(pairs)}i", *pairs))
+
+
+def bigints(values: Sequence[int]) -> BigIntArray:
+    """An int8[] of these."""
+    items = [value.to_bytes(8, "big", signed=True) for value in values]
+    return BigIntArray(_header(_INT8, len(values)) + _joined(items))
 
 
 def texts(values: Sequence[str | None]) -> TextArray:
@@ -85,5 +95,6 @@ def _register(kind: type[_Array], array_oid: int) -> None:
 
 
 _register(IntArray, 1007)
+_register(BigIntArray, 1016)
 _register(TextArray, 1009)
 _register(BytesArray, 1001)

@@ -11,7 +11,7 @@ from onceward.errors import OutcomeUnknown
 from onceward.failpoints import Failpoints
 from onceward.model import Arrival, Outcome, Receipt
 from onceward.sqltext import Sql
-from onceward.store.postgres_arrays import blobs, ints, texts
+from onceward.store.postgres_arrays import bigints, blobs, ints, texts
 from onceward.store.postgres_link import RETRYABLE
 from onceward.store.postgres_wait import Connection
 from onceward.store.queries import Queries
@@ -21,20 +21,31 @@ from onceward.store.shared import HELD_AS_TWIN, Run
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _RETRIES: Final = 5
 _NEW: Final = "record_new"
+_KNOWN: Final = "record_known"
 _AGAIN: Final = "record_again"
 
 
 class _Batch:
     """Deliveries, by their places, on the way to their receipts."""
 
-    def __init__(self, arrivals: Sequence[Arrival], repeated: list[int]) -> None:
+    def __init__(self, arrivals: Sequence[Arrival], recent: Recent) -> None:
         self.arrivals = arrivals
-        self._repeated = frozenset(repeated)
+        self.known: dict[int, list[int]] = {}  # the places of what repeats an event, by its id
+        self._repeated: set[int] = set()
         self._receipts: dict[int, Receipt] = {}
+        among: dict[tuple[str, str], bytes] = {}
+        for place, arrival in enumerate(arrivals):
+            if event := recent.event(arrival):
+                self.known.setdefault(event, []).append(place)
+                self._repeated.add(place)
+                continue
+            first = among.setdefault((arrival.source, arrival.event_id), arrival.body_sha256)
+            if first is not arrival.body_sha256 and first == arrival.body_sha256:
+                self._repeated.add(place)
 
     @property
     def others(self) -> list[int]:
-        """Those that are not known to be repeated."""
+        """Those that seem to repeat nothing: no event, and none of these."""
         return [place for place in range(len(self.arrivals)) if place not in self._repeated]
 
     @property
@@ -48,7 +59,7 @@ class _Batch:
 
     def repeat_none(self) -> None:
         """What was thought to be repeated is not."""
-        self._repeated = frozenset()
+        self._repeated = set()
 
     def answer(self, place: int, receipt: Receipt) -> None:
         """Keep a receipt."""
@@ -81,14 +92,15 @@ class Recording:
 
     def seems_known(self, arrival: Arrival) -> bool:
         """Whether it repeats one of the last events."""
-        return self._recent.has(arrival)
+        return self._recent.event(arrival) is not None
 
     async def record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
-        batch = _Batch(arrivals, self._recent.repeated(arrivals))
+        batch = _Batch(arrivals, self._recent)
         self._failpoints.reach("record.writing")
         await self._write(connection, _NEW, batch, batch.others)
         self._failpoints.reach("record.written")
+        await self._count(connection, batch)
         # What is left is repeated, or lost to others, whose rows the next transaction sees. What it
         # leaves repeats something else than the ledger has: new there, or in conflict with it.
         await self._write(connection, _AGAIN, batch, batch.unanswered)
@@ -99,6 +111,22 @@ class Recording:
         receipts = batch.receipts()
         self._recent.note(arrivals, receipts)
         return receipts
+
+    async def _count(self, connection: Connection, batch: _Batch) -> None:
+        """Count what repeats the last events: most of what is repeated does."""
+        if not batch.known:
+            return
+        events = sorted(batch.known)
+        firsts = [batch.arrivals[batch.known[event][0]] for event in events]
+        columns = self._keys(firsts) | {
+            "events": bigints(events),
+            "counts": ints([len(batch.known[event]) for event in events]),
+            "row_limit": self._row_limit,
+        }
+        statement = self._queries.one(_KNOWN)
+        for (event,) in await _run_past_deadlocks(connection, statement, columns):
+            for place in batch.known[event]:
+                batch.answer(place, Receipt(event, Outcome.DUPLICATE))
 
     async def _write(
         self, connection: Connection, name: str, batch: _Batch, places: list[int]
@@ -113,7 +141,7 @@ class Recording:
 
     async def record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write them in a transaction that does other things as well."""
-        batch = _Batch(arrivals, [])
+        batch = _Batch(arrivals, Recent())
         for name in (_NEW, _AGAIN):
             if places := batch.unanswered:
                 columns = self._columns(name, batch, places)
@@ -125,12 +153,7 @@ class Recording:
     def _columns(self, name: str, batch: _Batch, places: list[int]) -> dict[str, Any]:
         """What a statement needs of these places, and nothing else: it is made in Python."""
         arrivals = [batch.arrivals[place] for place in places]
-        columns: dict[str, Any] = {
-            "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
-            "event_ids": texts([arrival.event_id for arrival in arrivals]),
-            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
-            "bodies": blobs([batch.body(place) for place in places]),
-        }
+        columns = self._keys(arrivals) | {"bodies": blobs([batch.body(place) for place in places])}
         if name == _AGAIN:
             return columns | {"row_limit": self._row_limit}
         columns |= {
@@ -142,6 +165,13 @@ class Recording:
             rules = ints([int(arrival.twins) for arrival in arrivals])
             columns |= {"rules": rules, "held": HELD_AS_TWIN}
         return columns
+
+    def _keys(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+        return {
+            "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
+            "event_ids": texts([arrival.event_id for arrival in arrivals]),
+            "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
+        }
 
 
 def _watched(columns: Mapping[str, Any]) -> list[str]:

@@ -12,34 +12,26 @@ MOST: Final = 5_000
 
 
 class Recent:
-    """Events by their keys, with the hash of their bodies. A hint: the ledger has the last word."""
+    """Events by their keys, with the ledger's ids and the hash of their bodies.
+
+    A hint: the ledger has the last word.
+    """
 
     def __init__(self) -> None:
-        self._hashes: dict[tuple[str, str], bytes] = {}
-        self._older: dict[tuple[str, str], bytes] = {}
+        self._events: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._older: dict[tuple[str, str], tuple[int, bytes]] = {}
 
-    def has(self, arrival: Arrival) -> bool:
-        """Whether this event is in the ledger, with this body."""
-        return self._hash((arrival.source, arrival.event_id)) == arrival.body_sha256
-
-    def repeated(self, arrivals: Sequence[Arrival]) -> list[int]:
-        """The places of those with the body of one before: in the ledger, or among these."""
-        found = []
-        among: dict[tuple[str, str], bytes] = {}
-        for place, arrival in enumerate(arrivals):
-            key = arrival.source, arrival.event_id
-            first = self._hash(key) or among.setdefault(key, arrival.body_sha256)
-            if first is not arrival.body_sha256 and first == arrival.body_sha256:
-                found.append(place)
-        return found
-
-    def _hash(self, key: tuple[str, str]) -> bytes | None:
-        return self._hashes.get(key) or self._older.get(key)
+    def event(self, arrival: Arrival) -> int | None:
+        """The id of the event that this one repeats, with the same body."""
+        key = arrival.source, arrival.event_id
+        event, body_sha256 = self._events.get(key) or self._older.get(key) or (None, b"")
+        return event if body_sha256 == arrival.body_sha256 else None
 
     def note(self, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> None:
         """These are in the ledger now; those that are in conflict with it under another body."""
         for arrival, receipt in zip(arrivals, receipts, strict=True):
             if receipt.outcome is not Outcome.CONFLICT:
-                self._hashes[arrival.source, arrival.event_id] = arrival.body_sha256
-        if len(self._hashes) > MOST:
-            self._hashes, self._older = {}, self._hashes
+                key = arrival.source, arrival.event_id
+                self._events[key] = receipt.event, arrival.body_sha256
+        if len(self._events) > MOST:
+            self._events, self._older = {}, self._events

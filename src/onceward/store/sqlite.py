@@ -21,6 +21,7 @@ from onceward.settings import Settings
 from onceward.store import sqlite_link as link
 from onceward.store.migrate import Migration, pending
 from onceward.store.queries import Queries
+from onceward.store.recent import Recent
 from onceward.store.shared import (
     HELD_AS_TWIN,
     INLINE_BODY_BYTES,
@@ -71,6 +72,7 @@ class SqliteStore(SharedStore):
         self._reader = link.Thread("onceward-reader", self._connect)
         self._lock_file: IO[str] | None = None
         self._announced = asyncio.Event()
+        self._recent = Recent()
 
     async def open(self, *, serving: bool) -> None:
         """Open the file, check durability and the schema."""
@@ -124,41 +126,53 @@ class SqliteStore(SharedStore):
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
         now = self._now()
+        known = [self._recent.event(arrival) for arrival in arrivals]
 
         def act(connection: sqlite3.Connection) -> list[Receipt]:
-            return self._record(connection, arrivals, now)
+            return self._record(connection, arrivals, now, known)
 
         self._failpoints.reach("record.writing")
         receipts = await self._commit(act, receiver=True)
         self._failpoints.reach("record.committed")
+        self._recent.note(arrivals, receipts)
         if any(receipt.outcome is Outcome.RECORDED for receipt in receipts):
             self._announced.set()
         return receipts
 
     def _record(
-        self, connection: sqlite3.Connection, arrivals: Sequence[Arrival], now: int
+        self,
+        connection: sqlite3.Connection,
+        arrivals: Sequence[Arrival],
+        now: int,
+        known: Sequence[int | None],
     ) -> list[Receipt]:
-        again = self._queries("record_again")
-        receipts = []
-        for number, arrival in enumerate(arrivals, start=_take_ids(connection, len(arrivals))):
-            values = {**self._values(number, arrival), "now": now}
-            new = self._queries("record_new", *_watched(arrival))
-            if rows := link.run(connection, new, values):
-                receipts.append(Receipt(rows[0]["event"], Outcome.RECORDED))
-            else:
-                (row,) = link.run(connection, again, values)
-                receipts.append(Receipt(row["event"], Outcome(row["outcome"])))
+        first = _take_ids(connection, len(arrivals))
+        receipts = [
+            self._record_one(connection, arrival, {"id": number, "now": now, "event": event})
+            for number, (arrival, event) in enumerate(zip(arrivals, known, strict=True), first)
+        ]
         self._failpoints.reach("record.written")
         return receipts
+
+    def _record_one(
+        self, connection: sqlite3.Connection, arrival: Arrival, values: Mapping[str, Any]
+    ) -> Receipt:
+        values = {**values, **self._values(arrival)}
+        if values["event"] and link.run(connection, self._queries("record_known"), values):
+            return Receipt(values["event"], Outcome.DUPLICATE)
+        if rows := link.run(connection, self._queries("record_new", *_watched(arrival)), values):
+            return Receipt(rows[0]["event"], Outcome.RECORDED)
+        (row,) = link.run(connection, self._queries("record_again"), values)
+        return Receipt(row["event"], Outcome(row["outcome"]))
 
     async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
         now = self._now()
         session = cast(_Run, run).session
-        return await session.do_our_own(lambda it: self._record(it, arrivals, now))
+        known = [None] * len(arrivals)
+        return await session.do_our_own(lambda it: self._record(it, arrivals, now, known))
 
-    def _values(self, id: int, arrival: Arrival) -> dict[str, Any]:
+    def _values(self, arrival: Arrival) -> dict[str, Any]:
         return {
-            "id": id,
             "source": self._source_ids[arrival.source],
             "event_id": arrival.event_id,
             "type": arrival.type,

@@ -66,13 +66,36 @@ WITH arrived AS MATERIALIZED (
 SELECT position, id AS event, 'recorded' AS outcome
 FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 
+-- name: record_known
+-- Record duplicates of events whose ids are known, in the order of these: counted all, a row each for
+-- the first. Answers with the events that are there, and are what they are said to be: a ledger that
+-- went back to an earlier state may have given an id to another event. The bucket of a sorted array
+-- is the place of an event in it, found by halves. Rows are counted in order of their ids, because an
+-- index is read for them: two receivers cannot deadlock.
+WITH counted AS (
+    UPDATE onceward.events e
+    SET deliveries = e.deliveries + (:counts::int[])[width_bucket(e.id, :events::bigint[])]
+    WHERE e.id = ANY(:events::bigint[])
+    AND e.source = (:sources::int[])[width_bucket(e.id, :events::bigint[])]
+    AND e.event_id = (:event_ids::text[])[width_bucket(e.id, :events::bigint[])]
+    AND e.body_sha256 = (:sha256s::bytea[])[width_bucket(e.id, :events::bigint[])]
+    RETURNING
+        id AS event, body_sha256, deliveries - 1 - conflicts AS last,
+        deliveries - conflicts - (:counts::int[])[width_bucket(id, :events::bigint[])] AS first
+), kept AS (
+    INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256)
+    SELECT nextval('onceward.ledger_ids'), event, clock_timestamp(), 'duplicate', body_sha256
+    FROM counted, generate_series(first, least(last, :row_limit))
+)
+SELECT event FROM counted
+
 -- name: record_again
 -- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
 -- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
 -- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
 -- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
--- are small is kept when they are large. They are counted in order of their ids, because an index is
--- read for them: two receivers cannot deadlock. A conflict whose body was not sent is left out.
+-- are small is kept when they are large. They are counted in order of their ids, as above. A conflict
+-- whose body was not sent is left out.
 WITH arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
@@ -107,7 +130,6 @@ WITH arrived AS MATERIALIZED (
         array_agg(conflicts) AS conflicts
     FROM tally
 ), counted AS (
-    -- The bucket of a sorted array is the place of an event in it, found by halves.
     UPDATE onceward.events e
     SET deliveries = e.deliveries
             + (SELECT deliveries FROM tallies)[width_bucket(e.id, (SELECT events FROM tallies))],

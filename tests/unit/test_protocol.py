@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 
 from onceward.http.answers import Answer, Receive, Scope, Send
-from onceward.http.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake
+from onceward.http.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake, Outlet
 from onceward.http.server import Server
 from onceward.settings import Settings
 from tests.integration.running import request
@@ -99,6 +99,13 @@ class Transport(asyncio.Transport):
         self.is_closed = True
 
 
+class Broken(Transport):
+    """Cannot be written to."""
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        raise RuntimeError("it is gone")
+
+
 def connected(application: Application) -> tuple[BoundedProtocol, Transport]:
     server = Server(application, Settings())
     server.config.load()
@@ -111,11 +118,17 @@ def connected(application: Application) -> tuple[BoundedProtocol, Transport]:
     return protocol, transport
 
 
+async def two_turns() -> None:
+    """One in which it is taken, one in which the answer is sent."""
+    for _ in range(2):
+        await asyncio.sleep(0)
+
+
 async def test_a_request_is_taken_and_answered_in_one_piece() -> None:
     application = Application()
     protocol, transport = connected(application)
     protocol.data_received(request("/webhooks/it", b"whole"))
-    await asyncio.sleep(0)
+    await two_turns()
     assert application.taken == [b"whole"]
     (written,) = transport.written
     assert written.endswith(b"\r\n\r\nwhole")
@@ -127,19 +140,51 @@ async def test_nothing_is_written_to_a_sender_that_left() -> None:
     protocol, transport = connected(application)
     protocol.data_received(request("/webhooks/it", b"whole"))
     protocol.connection_lost(None)
-    await asyncio.sleep(0)
+    await two_turns()
     assert application.taken == [b"whole"]
     assert transport.written == []
 
 
-async def test_what_was_written_before_goes_before() -> None:
+async def test_what_is_written_in_a_turn_is_sent_in_one_piece_and_in_order() -> None:
     transport = Transport()
-    corked = Corked(transport, asyncio.get_running_loop())
+    corked = Corked(transport, Outlet())
     corked.write(b"head, ")
     corked.write(b"body; ")
-    corked.write_whole(b"the next")
+    corked.write(b"the next")
+    assert transport.written == []
     await asyncio.sleep(0)
-    assert transport.written == [b"head, body; ", b"the next"]
+    assert transport.written == [b"head, body; the next"]
+    corked.write(b"later")
+    await asyncio.sleep(0)
+    assert transport.written[1:] == [b"later"]
+
+
+async def test_what_was_written_is_sent_before_the_end() -> None:
+    transport = Transport()
+    corked = Corked(transport, Outlet())
+    corked.write(b"the last")
+    corked.close()
+    assert (transport.written, transport.is_closed) == ([b"the last"], True)
+    await asyncio.sleep(0)
+    assert transport.written == [b"the last"]
+
+
+async def test_nothing_is_sent_on_a_connection_that_was_lost_meanwhile() -> None:
+    transport = Transport()
+    corked = Corked(transport, Outlet())
+    corked.write(b"too late")
+    transport.is_closed = True
+    await asyncio.sleep(0)
+    assert transport.written == []
+
+
+async def test_a_connection_that_cannot_be_written_to_does_not_hold_up_the_others() -> None:
+    asyncio.get_running_loop().set_exception_handler(lambda _, __: None)
+    outlet, broken, whole = Outlet(), Broken(), Transport()
+    for transport in (broken, whole):
+        Corked(transport, outlet).write(b"an answer")
+    await two_turns()
+    assert whole.written == [b"an answer"]
 
 
 def test_an_answer_never_has_a_line_break_in_a_header() -> None:

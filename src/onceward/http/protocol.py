@@ -64,6 +64,31 @@ class Intake:
                 asyncio.get_running_loop().call_soon(self._take)
 
 
+class Outlet:
+    """Sends what was written in one turn of the loop, to all connections one after the other.
+
+    An answer takes longer to make than to send. If each was sent as it is made, each would wake its
+    reader, who would take the processor away from the making of the next.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: deque[Corked] = deque()
+
+    def add(self, connection: Corked) -> None:
+        """Have what is written to a connection sent in the next turn."""
+        if not self._waiting:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._waiting.append(connection)
+
+    def _send(self) -> None:
+        try:
+            while self._waiting:
+                self._waiting.popleft().flush()
+        finally:  # whatever happens to one of them
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._send)
+
+
 class _Nobody:
     """Stands where uvicorn wakes whoever waits for a body."""
 
@@ -94,9 +119,12 @@ class _Taken:
 class BoundedProtocol(HttpToolsProtocol):
     """Ends a connection whose header block is too large, or whose sender is too slow."""
 
-    def __init__(self, *args: Any, intake: Intake, bounds: Settings, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, intake: Intake, outlet: Outlet, bounds: Settings, **kwargs: Any
+    ) -> None:
         super().__init__(*args, **kwargs)
         self._intake = intake
+        self._outlet = outlet
         self._bounds = bounds
         self._url = b""
         self._head: list[tuple[bytes, bytes]] = []
@@ -114,8 +142,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Begin to wait for the first request."""
-        self._corked = Corked(transport, self.loop)
-        super().connection_made(cast("asyncio.Transport", self._corked))
+        corked = Corked(transport, self._outlet)
+        super().connection_made(cast("asyncio.Transport", corked))
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -225,7 +253,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def send(self, answer: Answer, *, keep_alive: bool) -> None:
         """Send the answer to a request that was taken."""
         default = self.server_state.default_headers
-        self._corked.write_whole(answer.on_wire(default, keep_alive=keep_alive))
+        self.transport.write(answer.on_wire(default, keep_alive=keep_alive))
         if answer.closes or not keep_alive:
             self.transport.close()
         self.on_response_complete()
@@ -278,44 +306,40 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class Corked:
-    """A transport that sends what is written in one turn of the loop at once.
+    """A transport that sends what is written in one turn of the loop at once, in the next.
 
     uvicorn writes the head of an answer and its body apart: two calls of the system for each.
     """
 
-    __slots__ = ("_loop", "_transport", "_written")
+    __slots__ = ("_outlet", "_transport", "_written")
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, transport: asyncio.Transport, outlet: Outlet) -> None:
         self._transport = transport
-        self._loop = loop
+        self._outlet = outlet
         self._written: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send it at the end of this turn."""
+        """Send it in the next turn."""
         if not self._written:
-            self._loop.call_soon(self._flush)
+            self._outlet.add(self)
         self._written.append(data)
-
-    def write_whole(self, data: bytes) -> None:
-        """Send what is all of an answer, behind what was written before it."""
-        self._flush()
-        self._transport.write(data)
 
     def close(self) -> None:
         """Send what was written, and close."""
-        self._flush()
+        self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
         """Whether it is closed, or will be."""
         return self._transport.is_closing()
 
-    def _flush(self) -> None:
-        if self._written:
-            written, self._written = self._written, []
+    def flush(self) -> None:
+        """Send what was written, if there is still somebody to read it."""
+        written, self._written = self._written, []
+        if written and not self._transport.is_closing():
             self._transport.write(b"".join(written))
 
 

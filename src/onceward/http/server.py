@@ -11,7 +11,7 @@ from typing import Final
 import uvicorn
 
 from onceward.errors import ConfigurationError
-from onceward.http.protocol import Application, BoundedProtocol, Intake
+from onceward.http.protocol import Application, BoundedProtocol, Intake, Outlet
 from onceward.settings import Settings
 
 BACKLOG: Final = 4096
@@ -21,10 +21,11 @@ class Server(uvicorn.Server):
     """A server in a process that has more to do: logs and signals are left to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
+        protocol = partial(BoundedProtocol, intake=Intake(app), outlet=Outlet(), bounds=settings)
         super().__init__(
             uvicorn.Config(
                 app,
-                http=partial(BoundedProtocol, intake=Intake(app), bounds=settings),  # type: ignore[arg-type] # a factory will do
+                http=protocol,  # type: ignore[arg-type] # a factory will do
                 ws="none",
                 lifespan="off",
                 log_config=None,

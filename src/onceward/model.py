@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+import msgspec
+
 from onceward.errors import Step
 
 ID_LIMIT_BYTES: Final = 255
@@ -115,7 +117,7 @@ class Twins(IntEnum):
     HELD = 2
 
 
-class Arrival(NamedTuple):
+class Arrival(msgspec.Struct, frozen=True, gc=False):
     """A verified, identified delivery on its way to the ledger.
 
     `body_sha256` is that of the body without what its sender changes from delivery to delivery.
@@ -131,7 +133,7 @@ class Arrival(NamedTuple):
     twins: Twins = Twins.ALLOWED
 
 
-class Receipt(NamedTuple):
+class Receipt(msgspec.Struct, frozen=True, gc=False):
     """What the ledger says of a delivery after its commit. `event` is the ledger's own id."""
 
     event: int

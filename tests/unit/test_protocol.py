@@ -22,8 +22,8 @@ class Application:
     def __init__(self) -> None:
         self.taken: list[bytes] = []
 
-    def takes(self, scope: Scope) -> bool:
-        return bool(scope)
+    def takes(self, path: str) -> bool:
+        return bool(path)
 
     def take(self, _: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
         self.taken.append(body)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -29,7 +29,7 @@ _encode = msgspec.json.Encoder().encode
 Header = tuple[bytes, bytes]
 
 
-class Answer(NamedTuple):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """A status, a body, JSON unless it says otherwise, and further headers."""
 
     status: int
@@ -49,11 +49,10 @@ class Answer(NamedTuple):
 
     def on_wire(self, default: Iterable[Header], *, keep_alive: bool) -> bytes:
         """All of it, as bytes, with what every answer of the server has."""
-        start = _start(self.status, self.content_type, len(self.body))
-        more = [*default, *self.headers]
+        more = *default, *self.headers
         if not (keep_alive or self.closes):
-            more.append(_CLOSE)
-        return b"%b%b\r\n%b" % (start, _lines(tuple(more)), self.body)
+            more = *more, _CLOSE
+        return _head(self.status, self.content_type, len(self.body), more) + self.body
 
     async def send(self, send: Send) -> None:
         """Put it on the wire."""
@@ -76,21 +75,17 @@ def _usual(status: int, content_type: bytes, length: int) -> tuple[Header, ...]:
 
 
 @lru_cache(maxsize=1_000)
-def _start(status: int, content_type: bytes, length: int) -> bytes:
-    """The first line and the usual headers: most answers have the same."""
+def _head(status: int, content_type: bytes, length: int, more: tuple[Header, ...]) -> bytes:
+    """All that goes before the body: most answers of a second have one of a few."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    lines = _lines(_usual(status, content_type, length))
-    return b"HTTP/1.1 %d %b\r\n%b" % (status, phrase.encode(), lines)
-
-
-@lru_cache(maxsize=1_000)
-def _lines(headers: tuple[Header, ...]) -> bytes:
+    headers = *_usual(status, content_type, length), *more
     if any(_CONTROL.search(value) for _, value in headers):
         raise ValueError("a header cannot hold control characters")
-    return b"".join([b"%b: %b\r\n" % header for header in headers])
+    lines = b"".join([b"%b: %b\r\n" % header for header in headers])
+    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, phrase.encode(), lines)
 
 
 def answer(status: int, content: object) -> Answer:

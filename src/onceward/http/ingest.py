@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -35,7 +35,7 @@ REFUSED: Final = 400
 Give = Callable[[Answer], None]
 
 
-class _Door(NamedTuple):
+class _Door(msgspec.Struct, frozen=True, gc=False):
     """Where a request is received: by a source, or by `POST /events/ingest` where there is none."""
 
     source: Source | None
@@ -105,10 +105,9 @@ class IngestApp:
         await found.send(send)
         self._failpoints.reach("receive.answered")
 
-    def takes(self, scope: Scope) -> bool:
-        """Whether a request can be given to `take` when its body is whole."""
-        path = route_path(scope)
-        return scope["method"] == "POST" and _is_received(path) and path not in self._slow
+    def takes(self, path: str) -> bool:
+        """Whether what is posted there can be given to `take` when its body is whole."""
+        return _is_received(path) and path not in self._slow
 
     def take(self, scope: Scope, body: bytes, give: Give) -> None:
         """Receive a request that is whole, and give the answer when there is one.

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -28,8 +29,8 @@ _RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\
 class Application(Protocol):
     """An ASGI application that can also be given requests whose body is whole."""
 
-    def takes(self, scope: Scope) -> bool:
-        """Whether a request can be given to `take` when its body is whole."""
+    def takes(self, path: str) -> bool:
+        """Whether what is posted there can be given to `take` when its body is whole."""
 
     def take(self, scope: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
         """Take a request, and give the answer when there is one."""
@@ -222,20 +223,17 @@ class BoundedProtocol(HttpToolsProtocol):
         is_plain = self.parser.get_method() == b"POST" and self.parser.get_http_version() == "1.1"
         if not is_plain or self._owes_answer or self.flow.write_paused:
             return None
-        if not self._url.startswith(b"/") or b"%" in self._url or b"#" in self._url:
+        target = _target(self._url)
+        if target is None or not self._intake.application.takes(target["path"]):
             return None
-        path, _, query = self._url.partition(b"?")
-        scope: Scope = {
+        return {
+            **target,
             "type": "http",
             "method": "POST",
-            "path": path.decode("ascii"),
-            "raw_path": path,
-            "query_string": query,
             "headers": self._head,
             "scheme": self.scheme,
             "client": self.client,
         }
-        return scope if self._intake.application.takes(scope) else None
 
     def _pass_on(self) -> None:
         """Tell uvicorn what the parser said until now."""
@@ -341,6 +339,15 @@ class Corked:
         written, self._written = self._written, []
         if written and not self._transport.is_closing():
             self._transport.write(b"".join(written))
+
+
+@lru_cache(maxsize=100)
+def _target(url: bytes) -> Mapping[str, Any] | None:
+    """The parts of an address, as a scope has them; None where they are not plain to see."""
+    if not url.startswith(b"/") or b"%" in url or b"#" in url:
+        return None
+    path, _, query = url.partition(b"?")
+    return {"path": path.decode("ascii"), "raw_path": path, "query_string": query}
 
 
 def _without_upgrade(data: bytes) -> bytes:

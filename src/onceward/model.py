@@ -8,8 +8,6 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import msgspec
-
 from onceward.errors import Step
 
 ID_LIMIT_BYTES: Final = 255
@@ -117,7 +115,7 @@ class Twins(IntEnum):
     HELD = 2
 
 
-class Arrival(msgspec.Struct, frozen=True, gc=False):
+class Arrival(NamedTuple):
     """A verified, identified delivery on its way to the ledger.
 
     `body_sha256` is that of the body without what its sender changes from delivery to delivery.
@@ -133,7 +131,7 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     twins: Twins = Twins.ALLOWED
 
 
-class Receipt(msgspec.Struct, frozen=True, gc=False):
+class Receipt(NamedTuple):
     """What the ledger says of a delivery after its commit. `event` is the ledger's own id."""
 
     event: int

@@ -2,8 +2,8 @@
 
 There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
 being written forms the next one. What came in one request stays together. What seems to repeat
-events is written apart from what seems to be new, so that neither waits for the other. What waits
-is bounded, in number, in bytes and in time.
+events and what seems to be new is written in turn, because these are different statements. What
+waits is bounded, in number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -90,26 +90,21 @@ class Pending:
                 _log.exception("an answer could not be given")
 
 
-class _Queue:
-    """Deliveries that are written together."""
-
-    def __init__(self) -> None:
-        self.waiting: deque[Pending] = deque()
-        self.lanes = 0
-        self.last_began = 0.0
-
-
 class Recorder:
     """Takes deliveries one by one and writes them in batches."""
 
     def __init__(self, ledger: Ledger, settings: Settings) -> None:
         self._ledger = ledger
         self._settings = settings
-        self._new, self._known = _Queue(), _Queue()
+        self._new: deque[Pending] = deque()
+        self._known: deque[Pending] = deque()
+        self._turns = deque((self._new, self._known))
         self._deadlines = Deadlines(settings.answer_within_seconds, _expire)
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
+        self._last_began = 0.0
+        self._patience: asyncio.TimerHandle | None = None
         self._refused = 0
 
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
@@ -131,50 +126,68 @@ class Recorder:
         self._held_events += len(arrivals)
         self._held_bytes += pending.size
         is_known = all(map(self._ledger.seems_known, arrivals))
-        queue = self._known if is_known else self._new
-        queue.waiting.append(pending)
-        if self._wants_lane(queue):
-            queue.lanes += 1
-            self._lanes.add(asyncio.create_task(self._drain(queue)))
+        (self._known if is_known else self._new).append(pending)
+        if not self._lanes or self._waiting >= self._settings.batch_events:
+            self._open_lane()
+        elif self._patience is None:
+            self._be_patient()
         return pending
 
-    def _wants_lane(self, queue: _Queue) -> bool:
-        """Whether what waits is to be written beside what is being written.
+    @property
+    def _waiting(self) -> int:
+        return len(self._new) + len(self._known)
 
-        One lane for each queue makes larger batches, and these cost less; another one helps when a
-        whole batch waits, or when the ledger takes long.
+    def _open_lane(self) -> None:
+        """Write what waits, beside what is being written.
+
+        One lane makes larger batches, and these cost less; another one helps when a whole batch
+        waits, or when the ledger takes long.
         """
-        if not queue.lanes:
-            return True
-        return len(self._lanes) < self._ledger.lanes and (
-            len(queue.waiting) >= self._settings.batch_events
-            or time.monotonic() - queue.last_began > PATIENCE_SECONDS
-        )
+        if len(self._lanes) < self._ledger.lanes:
+            self._lanes.add(asyncio.create_task(self._drain()))
+
+    def _be_patient(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(PATIENCE_SECONDS, self._look_after_lanes)
+
+    def _look_after_lanes(self) -> None:
+        """Open another lane when something waits, and no batch was begun for a while."""
+        self._patience = None
+        if self._waiting:
+            if time.monotonic() - self._last_began > PATIENCE_SECONDS:
+                self._open_lane()
+            self._be_patient()
 
     async def close(self) -> None:
         """Write what waits. Whoever still does after the time for an answer has had one."""
         if self._lanes:
             await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
         self._deadlines.close()
+        if self._patience is not None:
+            self._patience.cancel()
 
-    async def _drain(self, queue: _Queue) -> None:
+    async def _drain(self) -> None:
         try:
-            while batch := self._take(queue):
-                queue.last_began = time.monotonic()
+            while self._waiting:
+                batch = self._take()
+                self._last_began = time.monotonic()
                 try:
-                    await self._write(batch)
+                    if batch:
+                        await self._write(batch)
                 finally:
                     self._release(batch)
         finally:
             # At once, not in a callback: what is submitted from now on needs another lane.
-            queue.lanes -= 1
             self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _take(self, queue: _Queue) -> list[Pending]:
+    def _take(self) -> list[Pending]:
+        """The next batch, of one kind. It is empty where nobody waits for an answer any more."""
+        self._turns.rotate()
+        queue = self._turns[0] or self._turns[1]
         batch: list[Pending] = []
         room = self._settings.batch_events
-        while queue.waiting and (not batch or room >= len(queue.waiting[0].arrivals)):
-            waiting = queue.waiting.popleft()
+        while queue and (not batch or room >= len(queue[0].arrivals)):
+            waiting = queue.popleft()
             if waiting.done():  # it was told to come back later
                 self._release([waiting])
             else:

@@ -131,16 +131,7 @@ class Source:
         """What a genuine request brings, on its way to the ledger."""
         kept = self.kept_headers(headers)
         return [
-            Arrival(
-                source=self.name,
-                event_id=identity.event_id,
-                type=identity.type,
-                reference=identity.reference,
-                body_sha256=self.digest(body),
-                headers=kept,
-                body=body,
-                twins=self.twins,
-            )
+            Arrival(self.name, *identity, self.digest(body), kept, body, self.twins)
             for identity, body in admitted
         ]
 

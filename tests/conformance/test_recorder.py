@@ -8,7 +8,7 @@ import pytest
 from onceward.errors import RequestRefused, StoreUnavailable
 from onceward.model import Arrival, Outcome, Receipt
 from onceward.ports import Store
-from onceward.record import Pending, Recorder
+from onceward.record import PATIENCE_SECONDS, Pending, Recorder
 from onceward.settings import Settings
 from tests.direct import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, opened
@@ -110,12 +110,35 @@ async def test_two_hundred_requests_at_once_take_few_transactions(spy: Spy, stor
 async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
     spy = Spy(store, lanes=2)
     recorder = Recorder(spy, Settings(batch_events=5))
-    await asyncio.gather(*(recorder.submit([it]) for it in arrivals(20)))
+    spy.open.clear()
+    answers = [recorder.submit([it]) for it in arrivals(20)]
+    await asyncio.sleep(0)
+    assert spy.sizes == [5, 5]
+    spy.open.set()
+    await asyncio.gather(*answers)
     assert spy.sizes == [5, 5, 5, 5]
     assert len(await ids(store)) == 20
 
 
-async def test_what_is_known_does_not_wait_for_what_is_new(postgres_url: str) -> None:
+async def test_what_is_new_and_what_is_known_is_written_in_turn(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        spy = Spy(store)
+        recorder = Recorder(spy, Settings(batch_events=2))
+        await recorder.submit([arrival("k")])
+        spy.batches.clear()
+        spy.open.clear()
+        answers = [recorder.submit([arrival("first")])]
+        await asyncio.sleep(0)  # the first one's write begins
+        for number in range(4):
+            answers += [recorder.submit([arrival(f"n{number}")]), recorder.submit([arrival("k")])]
+        spy.open.set()
+        await asyncio.gather(*answers)
+        kinds = ["".join(it.event_id[0] for it in batch) for batch in spy.batches]
+        assert kinds == ["f", "kk", "nn", "kk", "nn"]
+        await recorder.close()
+
+
+async def test_a_batch_that_takes_long_holds_up_nothing_else(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         recorder = Recorder(store, Settings())
         (first,) = await recorder.submit([arrival("known")])
@@ -123,10 +146,51 @@ async def test_what_is_known_does_not_wait_for_what_is_new(postgres_url: str) ->
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
             new = recorder.submit([arrival("new")])
             await asyncio.sleep(0)  # the write of what is new begins
-            (again,) = await asyncio.wait_for(recorder.submit([arrival("known")]), 2)
+            (again,) = await asyncio.wait_for(recorder.submit([arrival("known")]), 1)
             assert (again.event, again.outcome) == (first.event, Outcome.DUPLICATE)
             assert not new.done()
         assert (await new)[0].outcome is Outcome.RECORDED
+        await recorder.close()
+
+
+async def test_a_later_batch_that_takes_long_holds_up_nothing_else(store: Store) -> None:
+    spy = Spy(store, lanes=2)
+    recorder = Recorder(spy, Settings())
+    spy.open.clear()
+    answers = [recorder.submit([arrival("quick")])]
+    await asyncio.sleep(0)  # its write begins
+    answers.append(recorder.submit([arrival("slow")]))
+    await asyncio.sleep(PATIENCE_SECONDS * 0.6)
+    spy.open.set()
+    await asyncio.sleep(0)  # the first one goes on
+    spy.open.clear()
+    await answers[0]
+    answers.append(recorder.submit([arrival("last")]))
+    assert spy.sizes == [1, 1]
+    await asyncio.sleep(PATIENCE_SECONDS * 3)
+    assert spy.sizes == [1, 1, 1]
+    spy.open.set()
+    await asyncio.gather(*answers)
+    await recorder.close()
+
+
+async def test_those_who_gave_up_do_not_hide_those_who_wait(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("onceward.record.PATIENCE_SECONDS", 10)
+    async with opened(postgres_url) as store:
+        spy = Spy(store)
+        recorder = Recorder(spy, Settings())
+        await recorder.submit([arrival("known")])
+        spy.open.clear()
+        first = recorder.submit([arrival("first")])
+        await asyncio.sleep(0)  # its write begins
+        recorder.submit([arrival("known")]).refuse("gone", "Nobody waits for it any more.")
+        last = recorder.submit([arrival("new")])
+        spy.open.set()
+        (receipt,) = await asyncio.wait_for(last, 1)
+        assert receipt.outcome is Outcome.RECORDED
+        assert first.done()
         await recorder.close()
 
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 from typing import Any
 
-import msgspec
 import pytest
 
 from onceward.errors import Step
@@ -25,7 +24,7 @@ FLAG, HOLD = Twins.FLAGGED, Twins.HELD
 
 
 def twin(event_id: str, rule: Twins, **given: Any) -> Arrival:
-    return msgspec.structs.replace(arrival(event_id, **given), twins=rule)
+    return arrival(event_id, **given)._replace(twins=rule)
 
 
 async def flagged(store: Store) -> list[str]:

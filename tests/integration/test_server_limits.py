@@ -270,6 +270,14 @@ def test_the_last_request_of_a_connection_is_answered_and_the_connection_closed(
         assert connection.is_closed()
 
 
+@pytest.mark.parametrize("name", ["partn%65r", "partner#part", "partner?a=%41#part"])
+def test_an_address_may_be_written_in_other_ways(strict: Running, name: str) -> None:
+    sent = partner_webhook(f"evt_{name}")
+    with strict.raw() as raw:
+        answer = raw.send(request(f"/webhooks/{name}", sent.body, headers=sent.headers)).answer()
+    assert answer.status == 202
+
+
 def test_bodies_that_arrive_at_once_share_the_memory(nothing_recorded: Running) -> None:
     sent = partner_webhook("memory", b" " * 9_000)
     whole = request("/webhooks/partner", sent.body, headers=sent.headers)

@@ -55,6 +55,11 @@ class Failpoints:
     def __init__(self, spec: str = "") -> None:
         self._traps = [_parse(part) for part in spec.split(",") if part.strip()]
 
+    @property
+    def armed(self) -> bool:
+        """Whether there is a trap anywhere."""
+        return bool(self._traps)
+
     def reach(self, name: str) -> None:
         """Say that execution is at `name`; acts if a trap waits there."""
         for trap in self._traps:

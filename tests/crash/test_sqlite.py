@@ -1,6 +1,7 @@
 """SQLite's file is locked, its disk full, its process killed: what was acknowledged is kept."""
 
 import os
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -80,6 +81,14 @@ def _fill(folder: Path) -> Path:
             except OSError:
                 continue
     return filler
+
+
+def test_a_process_that_dies_right_after_an_answer_has_given_it(sqlite_url: str) -> None:
+    trap = "receive.answered:kill:1"
+    with Serve(PROBE, sqlite_url, failpoints=trap, forked=True) as service:
+        assert service.accept("evt_1", "probe", {})["duplicate"] is False
+        assert service.wait() == -signal.SIGKILL
+    assert Direct(sqlite_url).count("onceward.events") == 1
 
 
 def test_what_was_acknowledged_survives_kills_under_load(sqlite_url: str) -> None:

@@ -228,17 +228,19 @@ class Process:
         return line
 
 
-def client(address: str, *, timeout: float) -> httpx.Client:
-    """A client that many threads may use.
+class Transport(httpx.HTTPTransport):
+    """A transport that many threads may use.
 
     It closes no connection while it is in use: httpcore 1.0 may close one as surplus or expired
     that it has just given to another thread (encode/httpcore#1110).
     """
-    limits = httpx.Limits(
-        max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
-    )
-    # Without TLS there is nothing to verify, and no time lost on reading certificates.
-    return httpx.Client(base_url=address, timeout=timeout, limits=limits, verify=False)  # noqa: S501
+
+    def __init__(self) -> None:
+        limits = httpx.Limits(
+            max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
+        )
+        # Without TLS there is nothing to verify, and no time lost on reading certificates.
+        super().__init__(limits=limits, verify=False)
 
 
 class Serve(Process):
@@ -260,7 +262,7 @@ class Serve(Process):
         )  # fmt: skip
         self.direct = Direct(database)
         self.address: str = self.facts["address"]
-        self._http = client(self.address, timeout=10.0)
+        self._http = httpx.Client(base_url=self.address, timeout=10.0, transport=Transport())
 
     @property
     def http(self) -> httpx.Client:

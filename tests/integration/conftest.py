@@ -19,16 +19,17 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture
-def serve() -> Iterator[Serve]:
-    """Start services; they end with the test."""
+@pytest.fixture(params=["in pieces", "at once"])
+def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
+    """Start services; they end with the test. What is posted arrives in either way."""
+    at_once = request.param == "at once"
     running: list[Running] = []
 
     def start(
         url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
     ) -> Running:
         inbox = make_inbox(url, **settings) if isinstance(url, str) else url
-        running.append(Running(inbox, dev=dev, host=host))
+        running.append(Running(inbox, dev=dev, host=host, at_once=at_once))
         return running[-1]
 
     yield start

@@ -139,7 +139,8 @@ class IngestApp:
     def _note_answer(self) -> None:
         """Say that it is answered once it is: what is given in one turn is sent in the next."""
         if self._failpoints.armed:
-            asyncio.get_running_loop().call_soon(self._failpoints.reach, "receive.answered")
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
 
     def _received(self, door: _Door, headers: Headers, body: bytes) -> Pending | Reply:
         self._failpoints.reach("receive.read")

@@ -12,7 +12,7 @@ import psycopg
 
 from bench.effects import sqlite_file
 from bench.field import POSTGRES
-from tests.postgres import Cluster
+from support.postgres import Cluster
 
 # As in production, where the tests' server is small. Durability is as the tests have it: all on.
 # The time of each commit is kept, to say exactly when a handler was committed.

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 import onceward
-from onceward.model import PageQuery
+from onceward.model.admin import PageQuery
 from onceward.ports import Store
 from oracles import npm
 from oracles.keys import text

@@ -15,7 +15,7 @@ from prove.plan import LONG, SHORT
 from prove.proof import prove
 from prove.sabotage import CHOICE, Sabotage
 from prove.verdict import Verdict
-from tests.postgres import ServerFailed
+from support.postgres import ServerFailed
 
 RESULTS = Path(__file__).parent / "results"
 GREEN, RED, COULD_NOT_RUN = 0, 1, 2

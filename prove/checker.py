@@ -9,7 +9,7 @@ from typing import Any
 
 from prove.journal import Counts, Journal, Outcome
 from prove.mix import BOOKED, Kind
-from tests.direct import Direct
+from support.database import Direct
 
 CHUNK_ROWS = 5_000
 DELIVERY_ROWS = 100

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from prove.checker import Rule
 from prove.trial import Trial
-from tests.postgres import Cluster
-from tests.processes import Process, TooLate, eventually
+from support.postgres import Cluster
+from support.processes import Process, TooLate, eventually
 
 GROUP_KILL_ONE_IN = 12
 CALM_LEASE_SECONDS = 5.0

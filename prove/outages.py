@@ -11,10 +11,10 @@ from prove.checker import Rule, check_copy
 from prove.disks import ImageDisk, fill
 from prove.timeline import told
 from prove.trial import Trial
-from tests.direct import Direct
-from tests.postgres import Cluster
-from tests.processes import TooLate, eventually
-from tests.proxy import Mode, Proxy
+from support.database import Direct
+from support.postgres import Cluster
+from support.processes import TooLate, eventually
+from support.proxy import Mode, Proxy
 
 LOSS_SECONDS = 5.0
 UNKNOWN_ENOUGH = 8

@@ -14,10 +14,10 @@ from typing import Any
 import psycopg
 
 from onceward import Transaction, service
-from onceward.model import Arrival, Outcome, Receipt
-from onceward.record import Pending, Recorder
+from onceward.model.events import Arrival, Outcome, Receipt
+from onceward.receive.recorder import Pending, Recorder
 from onceward.store import queries
-from onceward.store.postgres import PostgresStore
+from onceward.store.postgres.store import PostgresStore
 
 CHOICE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60

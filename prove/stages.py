@@ -18,9 +18,9 @@ from prove.sabotage import Sabotage, chosen
 from prove.sweep import Sweep
 from prove.town import Shape
 from prove.trial import Trial
-from tests.postgres import TEMPORARY, Cluster
-from tests.processes import Died, TooLate
-from tests.proxy import Proxy
+from support.postgres import TEMPORARY, Cluster
+from support.processes import Died, TooLate
+from support.proxy import Proxy
 
 MANY = Shape(receivers=2, workers=2)
 ONE = Shape()

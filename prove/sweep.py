@@ -13,15 +13,15 @@ from itertools import islice
 
 import httpx
 
-from onceward.failpoints import POINTS
+from onceward.runtime.failpoints import POINTS
 from prove.checker import Checker, Finding, Rule
 from prove.client import Line
 from prove.journal import Journal, Outcome, Requeue, outcome_of
 from prove.mix import Kind, Mix
 from prove.timeline import told
 from prove.town import APP, SETTINGS
-from tests.direct import Direct
-from tests.processes import Died, Item, Serve, eventually, reached
+from support.database import Direct
+from support.processes import Died, Item, Serve, eventually, reached
 
 PLAIN_EVENTS = 4
 """So many that some of them share a transaction."""

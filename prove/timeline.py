@@ -5,7 +5,7 @@ from typing import Any
 
 from prove.checker import Finding
 from prove.journal import Journal
-from tests.direct import Direct
+from support.database import Direct
 
 # For each table: what is told of a row, after its time.
 _TABLES = (

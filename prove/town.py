@@ -11,7 +11,7 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prove.client import Address
-from tests.processes import ROOT, Died, Process, Serve, Work
+from support.processes import ROOT, Died, Process, Serve, Work
 
 APP = ROOT / "prove" / "app.py"
 LEASE_LOST = re.compile(r"leases? (?:was|were) lost")

@@ -12,7 +12,7 @@ from prove.journal import Journal
 from prove.mix import Mix
 from prove.timeline import told
 from prove.town import Shape, Town
-from tests.direct import Direct
+from support.database import Direct
 
 CONNECTIONS = 32
 REQUESTS_AN_EVENT = 1.3

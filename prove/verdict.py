@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onceward.failpoints import POINTS
+from onceward.runtime.failpoints import POINTS
 from prove.checker import Figures
 from prove.inputs import Inputs
 from prove.plan import Plan, StorePlan

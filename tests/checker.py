@@ -10,8 +10,8 @@ from typing import Literal
 import httpx
 import msgspec
 
-from tests.direct import Direct
-from tests.processes import Serve
+from support.database import Direct
+from support.processes import Serve
 
 Outcome = Literal["ok", "refused", "unknown"]
 TYPE = "payment.made"

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from onceward.ports import Store
+from support.database import Direct
+from support.postgres import Cluster
 from tests.copies import Copies
-from tests.direct import Direct
 from tests.factories import make_store, opened
-from tests.postgres import Cluster
 
 # What starts processes, and kills them, has one of the test runners for itself.
 WITH_PROCESSES = ("acceptance", "crash", "integration")

@@ -5,7 +5,7 @@ from typing import Any
 
 import psycopg
 
-from tests.postgres import Cluster
+from support.postgres import Cluster
 
 PATIENCE_SECONDS = 0.2
 

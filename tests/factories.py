@@ -8,27 +8,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from onceward.clock import Clock, SystemClock
-from onceward.failpoints import Failpoints
-from onceward.model import (
-    Act,
-    Arrival,
-    Claim,
-    Fail,
-    FailureType,
-    HandlerEntry,
-    Job,
-    JobItem,
-    Lease,
-    PageQuery,
-    Receipt,
-    Route,
-)
+from onceward.model.admin import Act, JobItem, PageQuery
+from onceward.model.events import Arrival, Receipt
+from onceward.model.jobs import Claim, Fail, FailureType, HandlerEntry, Job, Lease, Route
 from onceward.ports import Store
+from onceward.runtime.clock import Clock, SystemClock
+from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
-from onceward.store.postgres import PostgresStore
-from onceward.store.sqlite import SqliteStore
-from onceward.transaction import Transaction, UnitOfWork
+from onceward.store.postgres.store import PostgresStore
+from onceward.store.sqlite.store import SqliteStore
+from onceward.work.transaction import Transaction, UnitOfWork
 
 T = TypeVar("T")
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 
 from onceward import Inbox
-from onceward.model import EffectItem, JobItem, PageQuery
+from onceward.model.admin import EffectItem, JobItem, PageQuery
 from onceward.service import Service
-from tests.processes import TooLate
+from support.processes import TooLate
 
 FAST = {"retry_base_seconds": 0.05, "lease_seconds": 5.0}
 REST_SECONDS = 15.0

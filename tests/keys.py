@@ -8,8 +8,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from onceward.errors import ConfigurationError
-from onceward.providers import PRESETS
-from onceward.schemes import Scheme
+from onceward.sources.presets import PRESETS
+from onceward.sources.schemes import Scheme
 
 
 class Pair(NamedTuple):

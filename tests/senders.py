@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
+from support.processes import Serve, eventually
 from tests.checker import Journal, Sending, check_at_rest
-from tests.processes import Serve, eventually
 
 
 @contextmanager

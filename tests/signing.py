@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from onceward.schemes import Hmac, Signature
+from onceward.sources.schemes import Hmac, Signature
 
 SECRET: Final = "whsec_a_secret_to_everybody"
 KEY: Final = SECRET.encode()

@@ -15,10 +15,10 @@ import click
 import pytest
 
 from onceward.cli import main
-from onceward.providers import PRESETS, Preset
-from onceward.providers.interface import DEFAULT
-from onceward.schemes import Scheme
 from onceward.settings import ENV_PREFIX, Settings
+from onceward.sources.presets import PRESETS, Preset
+from onceward.sources.presets.preset import DEFAULT
+from onceward.sources.schemes import Scheme
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -16,48 +16,21 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "onceward"
-STATEMENTS = PACKAGE / "store" / "sql"
+STORES = PACKAGE / "store"
 DECISIONS = ROOT / "docs" / "decisions"
 DIALECTS = ("sqlite", "postgres")
 
-# A module imports from the bands above its own. The package itself, on top, hands out the rest.
+# A band imports from those above it. Names in one row are siblings and do not import each other.
 BANDS = (
-    ("version", "errors", "clock", "failpoints", "model"),
-    (
-        *(
-            "request",
-            "draft",
-            "schemes",
-            "identify",
-            "split",
-            "handshake",
-            "providers",
-            "sources",
-            "verify",
-            "sign",
-            "example",
-            "explain",
-            "payload",
-        ),
-        *("retry", "settle", "redact", "settings", "sqltext"),
-    ),
+    ("version",),
+    ("errors",),
+    ("model",),
+    ("runtime",),
+    ("settings",),
+    ("sources",),
     ("ports",),
-    (
-        *(
-            "deadlines",
-            "watch",
-            "rejections",
-            "receive",
-            "record",
-            "transaction",
-            "effect",
-            "bridge",
-            "share",
-            "handle",
-        ),
-        *("claim", "worker", "upkeep", "operate"),
-    ),
-    ("store", "guests", "archive"),
+    ("receive", "work", "operate"),
+    ("store", "guests", "accelerators", "archive"),
     ("http",),
     ("service",),
     ("inbox",),
@@ -65,9 +38,14 @@ BANDS = (
     ("__init__", "__main__"),
 )
 BAND_OF = {name: number for number, names in enumerate(BANDS) for name in names}
-WORDS = 0
-# Here neighbours may import each other, as long as it goes one way.
-SOCIABLE_BANDS = (0, 1, 3)
+STDLIB_ONLY = ("version", "errors", "model")
+
+# Values and rules: they are given the time and the bytes, and reach for neither.
+PURE = ("model", "sources")
+IMPURE_IMPORTS = {"asyncio", "http", "importlib", "os", "pathlib", "select", "socket", "subprocess"}
+IMPURE_IMPORTS |= {"tempfile", "threading", "time", "urllib.request"}
+IMPURE_CALLS = {"now", "open", "read_bytes", "read_text", "today", "utcnow"}
+ONE_CLOCK = "runtime.clock"
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -208,8 +186,7 @@ def test_imports_go_from_a_band_to_those_above_it() -> None:
 def may_import(importer: str, target: str) -> bool:
     if not {importer, target} <= BAND_OF.keys():
         return True  # the test above names it
-    own, other = BAND_OF[importer], BAND_OF[target]
-    return other < own or importer == target or (own == other and own in SOCIABLE_BANDS)
+    return importer == target or BAND_OF[target] < BAND_OF[importer]
 
 
 def test_imports_make_no_cycle() -> None:
@@ -221,17 +198,57 @@ def test_imports_make_no_cycle() -> None:
         pytest.fail("these import each other: " + " <- ".join(cycle))
 
 
-def test_the_words_need_only_the_standard_library() -> None:
+def test_errors_and_values_need_only_the_standard_library() -> None:
     allowed = sys.stdlib_module_names | {"onceward"}
     assert_none(
         (
             f"{name}:{line} imports {target}"
             for name in modules()
-            if BAND_OF.get(member(name)) == WORDS
+            if member(name) in STDLIB_ONLY
             for line, target in imports(name)
             if target.split(".")[0] not in allowed
         ),
-        f"{', '.join(BANDS[WORDS])} use only the standard library",
+        f"{', '.join(STDLIB_ONLY)} use only the standard library",
+    )
+
+
+def test_pure_folders_open_nothing_and_read_no_clock() -> None:
+    faults = []
+    for name in modules():
+        if member(name) not in PURE:
+            continue
+        faults += [
+            f"{name}:{line} imports {target}"
+            for line, target in imports(name)
+            if any(target == bad or target.startswith(f"{bad}.") for bad in IMPURE_IMPORTS)
+        ]
+        faults += [
+            f"{name}:{node.lineno} calls {called}"
+            for node in ast.walk(modules()[name])
+            if isinstance(node, ast.Call) and (called := call_name(node)) in IMPURE_CALLS
+        ]
+    assert_none(faults, f"{', '.join(PURE)} open no file or socket and read no clock")
+
+
+def call_name(call: ast.Call) -> str:
+    """The last part of what is called: ``now`` for ``datetime.now()``."""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+        case _:
+            return ""
+
+
+def test_the_injected_clock_is_the_only_clock() -> None:
+    assert_none(
+        (
+            f"{name}:{line} imports {target}"
+            for name in modules()
+            if name != f"onceward.{ONE_CLOCK}" and member(name) not in ("cli",)
+            for line, target in imports(name)
+            if target == "time" or target.startswith("time.")
+        ),
+        f"the time comes from {ONE_CLOCK}",
     )
 
 
@@ -280,11 +297,11 @@ def test_names_say_what_is_inside() -> None:
 def statements(dialect: str) -> dict[str, list[str]]:
     """The places of each named statement of a dialect."""
     found: dict[str, list[str]] = {}
-    for path in sorted((STATEMENTS / dialect).glob("*.sql")):
+    for path in sorted((STORES / dialect / "sql").glob("*.sql")):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if match := STATEMENT.match(line):
                 found.setdefault(match[1].strip(), []).append(place(path, number))
-    assert found, f"no statements in {STATEMENTS / dialect}"
+    assert found, f"no statements for {dialect}"
     return found
 
 
@@ -308,7 +325,7 @@ def test_a_statement_has_one_place(dialect: str) -> None:
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_a_statement_says_what_it_is_for(dialect: str) -> None:
     faults = []
-    for path in sorted((STATEMENTS / dialect).glob("*.sql")):
+    for path in sorted((STORES / dialect / "sql").glob("*.sql")):
         lines = [*path.read_text().splitlines(), ""]
         for number, (line, following) in enumerate(pairwise(lines), 1):
             if STATEMENT.match(line) and not re.match(r"-- \w", following):

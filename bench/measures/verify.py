@@ -9,9 +9,9 @@ from bench.deliveries import BODY_BYTES
 from bench.field import OURS
 from bench.results import Sample
 from bench.run import Run, Step
-from onceward.providers import PRESETS
-from onceward.request import Headers, Request
-from onceward.schemes import verify
+from onceward.sources.presets import PRESETS
+from onceward.sources.request import Headers, Request
+from onceward.sources.schemes import verify
 
 BARE = "bare"
 CASE = "Stripe"

@@ -1,7 +1,5 @@
 """Onceward: a webhook inbox. Each event is recorded once, and each effect happens once."""
 
-from onceward.bridge import SyncEffects, SyncTransaction
-from onceward.effect import Effects
 from onceward.errors import (
     ConfigurationError,
     MalformedPayload,
@@ -11,15 +9,17 @@ from onceward.errors import (
     SignatureRejected,
 )
 from onceward.inbox import Inbox
-from onceward.model import Event
-from onceward.providers import Preset
-from onceward.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
-from onceward.sign import Signed
-from onceward.sign import sign_request as sign
-from onceward.transaction import Transaction
-from onceward.verify import Verified
-from onceward.verify import verify_request as verify
+from onceward.model.events import Event
+from onceward.sources.presets import Preset
+from onceward.sources.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
+from onceward.sources.sign import Signed
+from onceward.sources.sign import sign_request as sign
+from onceward.sources.verify import Verified
+from onceward.sources.verify import verify_request as verify
 from onceward.version import __version__
+from onceward.work.effects import Effects
+from onceward.work.sync import SyncEffects, SyncTransaction
+from onceward.work.transaction import Transaction
 
 __all__ = [
     "ECDSA_P256",

@@ -14,19 +14,19 @@ from onceward.errors import (
     OncewardError,
     StoreError,
 )
-from onceward.failpoints import Failpoints
-from onceward.handle import Handler, HandlerFunction, make_handler
-from onceward.http.access import parse_tokens
-from onceward.http.answers import Receive, Scope, Send, refusal
-from onceward.http.ingest import route_path
-from onceward.model import INGEST_SOURCE
-from onceward.providers import Preset
-from onceward.record import refusal as unavailable
-from onceward.redact import redact
-from onceward.schemes import Scheme
+from onceward.http.auth import parse_tokens
+from onceward.http.receive_app import route_path
+from onceward.http.responses import Receive, Scope, Send, refusal
+from onceward.model.events import INGEST_SOURCE
+from onceward.receive.recorder import refusal as unavailable
+from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.redact import redact
 from onceward.service import ASGIApp, Preparation, Service
 from onceward.settings import Settings, resolve
-from onceward.sources import SameBody, Source, make_source
+from onceward.sources.presets import Preset
+from onceward.sources.schemes import Scheme
+from onceward.sources.source import SameBody, Source, make_source
+from onceward.work.handlers import Handler, HandlerFunction, make_handler
 
 _log = logging.getLogger("onceward.inbox")
 

@@ -7,33 +7,26 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from onceward.model import (
+from onceward.model.admin import (
     Act,
-    Arrival,
     AuditItem,
-    Claim,
     Conflict,
     DeliveryItem,
     EffectItem,
     EventItem,
-    Fail,
-    HandlerEntry,
-    Job,
     JobItem,
-    JobStatus,
     KeptRejection,
     LearnedSecret,
     PageQuery,
-    Postpone,
-    Receipt,
     Rejection,
     RejectionCount,
     RejectionItem,
     Requeued,
-    Retry,
     Taken,
 )
-from onceward.sqltext import Sql
+from onceward.model.events import Arrival, Receipt
+from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Retry
+from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
 

@@ -12,32 +12,38 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from onceward.clock import SystemClock
 from onceward.errors import ConfigurationError, RequestRefused, StoreError, StoreUnavailable
-from onceward.failpoints import Failpoints
-from onceward.handle import Handler, Handling
-from onceward.http.access import Access, token_hash
-from onceward.http.admin import ADMIN, AdminApi
-from onceward.http.answers import Answer, Receive, Scope, Send, answer, refusal
-from onceward.http.ingest import INGEST, IngestApp
-from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
-from onceward.model import INGEST_SOURCE, HandlerEntry
-from onceward.operate import LISTS, Operator
+from onceward.http.admin_app import ADMIN, AdminApi
+from onceward.http.auth import Access, token_hash
+from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
+from onceward.http.receive_app import INGEST, IngestApp
+from onceward.http.responses import Answer, Receive, Scope, Send, answer, refusal
+from onceward.model.events import INGEST_SOURCE
+from onceward.model.jobs import HandlerEntry
+from onceward.operate.operator import LISTS, Operator
+from onceward.operate.retention import (
+    REGISTER_EVERY_SECONDS,
+    STORE_EVERY_SECONDS,
+    forget_old,
+    repeat,
+)
 from onceward.ports import Store
-from onceward.receive import Receiver
-from onceward.record import Recorder
-from onceward.record import refusal as unavailable
-from onceward.redact import redact
-from onceward.rejections import EVERY_SECONDS, Rejections
-from onceward.retry import RetryPolicy
+from onceward.receive.receiver import Receiver
+from onceward.receive.recorder import Recorder
+from onceward.receive.recorder import refusal as unavailable
+from onceward.receive.rejections import EVERY_SECONDS, Rejections
+from onceward.runtime.clock import SystemClock
+from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.redact import redact
 from onceward.settings import Settings
-from onceward.settle import settlement_of
-from onceward.sources import Source
-from onceward.store.postgres import PostgresStore
-from onceward.store.sqlite import SqliteStore
-from onceward.transaction import Transaction, UnitOfWork
-from onceward.upkeep import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, forget_old, repeat
-from onceward.worker import Worker
+from onceward.sources.source import Source
+from onceward.store.postgres.store import PostgresStore
+from onceward.store.sqlite.store import SqliteStore
+from onceward.work.handlers import Handler, Handling
+from onceward.work.retry import RetryPolicy
+from onceward.work.settlement import settlement_of
+from onceward.work.transaction import Transaction, UnitOfWork
+from onceward.work.worker import Worker
 
 _log = logging.getLogger("onceward.service")
 

@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from tests.direct import Direct
-from tests.processes import SUBSCRIPTIONS, Serve
+from support.database import Direct
+from support.processes import SUBSCRIPTIONS, Serve
 
 PAID = "subscription.paid"
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import ACT, arrival, failed_job, leased_job, opened, record
 
 

@@ -6,11 +6,11 @@ from typing import Any, cast
 
 import pytest
 
-from onceward.claim import Leases
 from onceward.errors import PermanentError
-from onceward.model import Claim, FailureType, HandlerEntry, JobStatus, Retry
+from onceward.model.jobs import Claim, FailureType, HandlerEntry, JobStatus, Retry
 from onceward.ports import Queue, Store
-from tests.direct import Direct
+from onceward.work.leases import Leases
+from support.database import Direct
 from tests.factories import (
     ACT,
     BROKEN,

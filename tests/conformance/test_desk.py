@@ -7,24 +7,12 @@ from typing import Any
 
 import pytest
 
-from onceward.effect import Effects
-from onceward.model import (
-    DeliveryItem,
-    EventItem,
-    Fail,
-    FailureType,
-    HandlerEntry,
-    JobItem,
-    JobStatus,
-    Lease,
-    Outcome,
-    PageQuery,
-    ProcessingState,
-    Retry,
-    Route,
-)
+from onceward.model.admin import DeliveryItem, EventItem, JobItem, PageQuery
+from onceward.model.events import Outcome, ProcessingState
+from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Lease, Retry, Route
 from onceward.ports import Store
-from tests.direct import Direct
+from onceward.work.effects import Effects
+from support.database import Direct
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, lease, record, working
 
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")

@@ -7,9 +7,9 @@ import pytest
 from psycopg import sql
 
 from onceward.errors import ConfigurationError
-from tests import postgres
+from support import postgres
+from support.postgres import Cluster
 from tests.factories import arrival, make_store, opened, record
-from tests.postgres import Cluster
 
 
 async def faults(url: str) -> tuple[str, ...]:

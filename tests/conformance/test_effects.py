@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from onceward.effect import Effects
 from onceward.errors import PermanentError
-from onceward.model import EffectStatus
+from onceward.model.effects import EffectStatus
 from onceward.ports import Store
-from tests.direct import Direct
+from onceward.work.effects import Effects
+from support.database import Direct
 from tests.factories import (
     EVERYTHING,
     Work,

@@ -7,7 +7,7 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.store.migrate import migrations
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import EVERYTHING, arrival, make_store, opened, record
 
 

@@ -7,10 +7,11 @@ import psycopg
 import pytest
 
 from onceward.errors import StoreError, StoreUnavailable
-from onceward.model import JobStatus, Outcome, Retry
-from tests.direct import Direct
+from onceward.model.events import Outcome
+from onceward.model.jobs import JobStatus, Retry
+from support.database import Direct
+from support.postgres import Cluster
 from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened, record, working
-from tests.postgres import Cluster
 
 TRIES = 3
 

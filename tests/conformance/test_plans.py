@@ -6,11 +6,11 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from onceward.store.postgres import CLAIMING, RECORDING
-from onceward.store.postgres_arrays import bigints, blobs, ints, texts
-from onceward.store.postgres_link import conninfo
+from onceward.store.postgres.arrays import bigints, blobs, ints, texts
+from onceward.store.postgres.connections import conninfo
+from onceward.store.postgres.store import CLAIMING, RECORDING
 from onceward.store.queries import Queries
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import arrivals, lease, opened, record
 
 BATCH: Final = {

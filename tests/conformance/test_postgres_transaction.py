@@ -9,9 +9,9 @@ import psycopg
 import pytest
 
 from onceward.errors import StoreError, TransactionMisuse
-from onceward.model import JobStatus
+from onceward.model.jobs import JobStatus
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import arrivals, lease, leased_job, opened, working
 
 

@@ -7,10 +7,10 @@ from typing import Any
 import psycopg
 import pytest
 
-from onceward.store import postgres_wait
-from onceward.store.postgres_link import connect, is_hung_up
-from onceward.store.postgres_wait import Connection
-from tests.direct import Direct
+from onceward.store.postgres import waiting as postgres_wait
+from onceward.store.postgres.connections import connect, is_hung_up
+from onceward.store.postgres.waiting import Connection
+from support.database import Direct
 
 
 @pytest.fixture

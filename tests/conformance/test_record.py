@@ -9,9 +9,9 @@ from collections import Counter
 import pytest
 
 from onceward.errors import Unwritable
-from onceward.model import Outcome
+from onceward.model.events import Outcome
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, lease, opened, record
 
 DEADLOCK_SECONDS = 1.0

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from onceward.errors import RequestRefused, StoreUnavailable
-from onceward.model import Arrival, Outcome, Receipt
+from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import Store
-from onceward.record import PATIENCE_SECONDS, Pending, Recorder
+from onceward.receive.recorder import PATIENCE_SECONDS, Pending, Recorder
 from onceward.settings import Settings
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, opened
 
 

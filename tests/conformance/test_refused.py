@@ -7,17 +7,11 @@ from typing import Any
 import pytest
 
 from onceward.errors import Step
-from onceward.model import (
-    Arrival,
-    FailureType,
-    JobStatus,
-    Outcome,
-    PageQuery,
-    Rejection,
-    Twins,
-)
+from onceward.model.admin import PageQuery, Rejection
+from onceward.model.events import Arrival, Outcome, Twins
+from onceward.model.jobs import FailureType, JobStatus
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
 
 FLAG, HOLD = Twins.FLAGGED, Twins.HELD

@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from onceward.failpoints import FailpointReached
-from onceward.model import Fail, FailureType, HandlerEntry, JobStatus, Retry, Route
+from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Retry, Route
 from onceward.ports import Store
-from tests.direct import Direct
+from onceward.runtime.failpoints import FailpointReached
+from support.database import Direct
 from tests.factories import (
     ACT,
     EVERYTHING,

@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from onceward.errors import LeaseLost
-from onceward.model import FailureType, JobStatus, Lease, Retry
+from onceward.model.jobs import FailureType, JobStatus, Lease, Retry
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import (
     ACT,
     EVERYTHING,

@@ -4,9 +4,11 @@ from collections import Counter
 
 import pytest
 
-from onceward.model import HandlerEntry, PageQuery, ProcessingState, Route
+from onceward.model.admin import PageQuery
+from onceward.model.events import ProcessingState
+from onceward.model.jobs import HandlerEntry, Route
 from onceward.ports import Store
-from tests.direct import Direct
+from support.database import Direct
 from tests.factories import EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
 
 

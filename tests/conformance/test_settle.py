@@ -6,18 +6,11 @@ from datetime import timedelta
 import pytest
 
 from onceward.errors import LeaseLost
-from onceward.failpoints import FailpointReached
-from onceward.model import (
-    Done,
-    Fail,
-    FailureType,
-    JobStatus,
-    Postpone,
-    ProcessingState,
-    Retry,
-)
+from onceward.model.events import ProcessingState
+from onceward.model.jobs import Done, Fail, FailureType, JobStatus, Postpone, Retry
 from onceward.ports import Store
-from tests.direct import Direct
+from onceward.runtime.failpoints import FailpointReached
+from support.database import Direct
 from tests.factories import (
     ACT,
     EVERYTHING,

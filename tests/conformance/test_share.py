@@ -10,17 +10,19 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from onceward import Effects, Event, Inbox, PermanentError, Transaction, share, watch
-from onceward.clock import SystemClock
+from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from onceward.errors import TransactionMisuse
-from onceward.failpoints import Failpoints
-from onceward.handle import HandlerFunction, Handling, make_handler
-from onceward.model import Job, JobStatus, Lease
+from onceward.model.jobs import Job, JobStatus, Lease
 from onceward.ports import Store
+from onceward.runtime import timeouts as watch
+from onceward.runtime.clock import SystemClock
+from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
-from onceward.share import Held, Turn
-from onceward.worker import Worker
-from tests.direct import Direct
+from onceward.work import batching as share
+from onceward.work.batching import Held, Turn
+from onceward.work.handlers import HandlerFunction, Handling, make_handler
+from onceward.work.worker import Worker
+from support.database import Direct
 from tests.factories import arrivals, job_item, lease, opened, record
 from tests.inprocess import at_work
 

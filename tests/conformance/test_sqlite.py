@@ -18,10 +18,12 @@ from onceward.errors import (
     TransactionHeld,
     TransactionMisuse,
 )
-from onceward.model import JobStatus, Outcome
+from onceward.model.events import Outcome
+from onceward.model.jobs import JobStatus
 from onceward.ports import Store
-from onceward.store import sqlite, sqlite_session
-from tests.direct import Direct
+from onceward.store.sqlite import store as sqlite
+from onceward.store.sqlite import transaction as sqlite_session
+from support.database import Direct
 from tests.factories import (
     EVERYTHING,
     FakeClock,

@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from onceward.errors import OncewardError, TransactionMisuse
-from onceward.model import JobStatus, Outcome
+from onceward.model.events import Outcome
+from onceward.model.jobs import JobStatus
 from onceward.ports import Store
-from onceward.sqltext import parse
-from onceward.transaction import Transaction
-from tests.direct import Direct
+from onceward.runtime.sql_text import parse
+from onceward.work.transaction import Transaction
+from support.database import Direct
 from tests.factories import arrival, leased_job, record, working
 
 INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"

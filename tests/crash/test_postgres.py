@@ -8,11 +8,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from support.database import Direct
+from support.postgres import Cluster
+from support.processes import APPS, Serve, eventually
+from support.proxy import Mode, Proxy
 from tests.checker import Journal, Sending, check_acknowledged
-from tests.direct import Direct
-from tests.postgres import Cluster
-from tests.processes import APPS, Serve, eventually
-from tests.proxy import Mode, Proxy
 from tests.senders import accepted, finish, load
 
 PROBE = APPS / "probe.py"

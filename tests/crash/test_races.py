@@ -3,8 +3,8 @@
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.direct import Direct
-from tests.processes import APPS, SUBSCRIPTIONS, Serve
+from support.database import Direct
+from support.processes import APPS, SUBSCRIPTIONS, Serve
 
 PROBE = APPS / "probe.py"
 PAYMENT = {"account": "a", "amount": 5}

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from support.database import Direct
+from support.processes import APPS, Serve, eventually
 from tests.checker import Journal, Sending, check_acknowledged
-from tests.direct import Direct
-from tests.processes import APPS, Serve, eventually
 from tests.senders import accepted, finish, load
 
 PROBE = APPS / "probe.py"

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from onceward.model import HandlerEntry, Route
+from onceward.model.jobs import HandlerEntry, Route
+from support.database import Direct
+from support.processes import APPS, Serve, Work, eventually
+from support.proxy import Mode, Proxy
 from tests.checker import Journal, Sending, check_at_rest
-from tests.direct import Direct
 from tests.factories import claim, lease, opened, working
-from tests.processes import APPS, Serve, Work, eventually
-from tests.proxy import Mode, Proxy
 
 PROBE = APPS / "probe.py"
 CREDIT = HandlerEntry("credit", 3, (Route("payment.made"),))

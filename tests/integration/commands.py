@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 import msgspec
 
-from tests.processes import COMMAND, Item
+from support.processes import COMMAND, Item
 
 SECONDS = 30
 
@@ -56,8 +56,10 @@ def environment(**more: str) -> dict[str, str]:
 # each command is a child of it: with its own memory, folder, environment and exit code.
 NURSERY = """
 import json, os, signal, sys, traceback
-from onceward.cli import main, running
-from onceward.store import postgres, sqlite
+from onceward.cli import _running as running
+from onceward.cli import main
+from onceward.store.postgres import store as postgres
+from onceward.store.sqlite import store as sqlite
 
 def command(asked):
     os.chdir(asked["cwd"])

@@ -17,11 +17,11 @@ import msgspec
 import stripe
 
 from onceward import Effects, Event, Inbox, PermanentError, Transaction
-from onceward.http.server import Server, listen
+from onceward.http.server.server import Server, listen
 from onceward.service import Service
-from onceward.worker import Worker
-from tests.direct import Direct, Row
-from tests.processes import Item, Transport, eventually
+from onceward.work.worker import Worker
+from support.database import Direct, Row
+from support.processes import Item, Transport, eventually
 
 STRIPE_SECRET = "whsec_the_new_one_of_stripe"
 STRIPE_OLD_SECRET = "whsec_the_old_one_of_stripe"

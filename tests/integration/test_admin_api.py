@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
+from support.postgres import Cluster
+from support.processes import Item, eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import Running, make_inbox, stripe_webhook
-from tests.postgres import Cluster
-from tests.processes import Item, eventually
 
 ACT = {"actor": "ann", "reason": "the order was created by hand"}
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")

@@ -11,9 +11,9 @@ import httpx
 import psycopg
 import pytest
 
-from tests.direct import Direct
+from support.database import Direct
+from support.processes import COMMAND, eventually
 from tests.integration.commands import environment, post, run, serve, started
-from tests.processes import COMMAND, eventually
 
 APP = """
 from onceward import Inbox

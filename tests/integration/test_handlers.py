@@ -20,8 +20,8 @@ from onceward import (
     SyncTransaction,
     Transaction,
 )
-from onceward.model import FailureType, JobStatus
-from tests.direct import Direct
+from onceward.model.jobs import FailureType, JobStatus
+from support.database import Direct
 from tests.inprocess import at_work
 
 DONE, FAILED, QUEUED = JobStatus.DONE, JobStatus.FAILED, JobStatus.QUEUED

@@ -12,9 +12,9 @@ from starlette.routing import Mount
 
 from onceward import ConfigurationError, Inbox
 from onceward.service import ASGIApp
-from tests.direct import Direct
+from support.database import Direct
+from support.postgres import Cluster
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook
-from tests.postgres import Cluster
 
 TOKEN = "a-token-of-ann-0123456789"
 BEARER = {"authorization": f"Bearer {TOKEN}"}

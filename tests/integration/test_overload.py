@@ -8,12 +8,13 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from onceward.http import admin, ingest
-from tests.direct import Direct
+from onceward.http import admin_app as admin
+from onceward.http import receive_app as ingest
+from support.database import Direct
+from support.postgres import Cluster
+from support.processes import eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import Running
-from tests.postgres import Cluster
-from tests.processes import eventually
 
 WITHIN_SECONDS = 0.4
 

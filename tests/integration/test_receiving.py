@@ -10,6 +10,7 @@ import httpx
 import pytest
 import stripe
 
+from support.processes import eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import (
     JSON,
@@ -24,7 +25,6 @@ from tests.integration.running import (
     request,
     stripe_webhook,
 )
-from tests.processes import eventually
 
 
 def test_an_event_is_answered_when_it_is_in_the_ledger(service: Running) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 import onceward
 from onceward import ConfigurationError, Event, Inbox
+from support.processes import Item, eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import (
     STRIPE_OLD_SECRET,
@@ -20,7 +21,6 @@ from tests.integration.running import (
     github_webhook,
     stripe_webhook,
 )
-from tests.processes import Item, eventually
 
 ACT = {"actor": "ann", "reason": "the secret was a line short"}
 VERIFY_TOKEN = "a-token-of-our-own"

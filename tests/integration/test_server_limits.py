@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from onceward.http import protocol
+from onceward.http.server import protocol
 from tests.integration.running import (
     JSON,
     Running,

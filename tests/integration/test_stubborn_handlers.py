@@ -5,8 +5,10 @@ import time
 
 import pytest
 
-from onceward import Inbox, watch, worker
-from onceward.model import JobStatus
+from onceward import Inbox
+from onceward.model.jobs import JobStatus
+from onceward.runtime import timeouts as watch
+from onceward.work import worker
 from tests.inprocess import at_work, eventually
 
 SLOW_SECONDS = 3.0

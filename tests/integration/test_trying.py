@@ -6,7 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from onceward.providers import PRESETS
+from onceward.sources.presets import PRESETS
 from tests.integration.commands import run, serve, started
 from tests.keys import pair_for
 

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from tests.direct import Direct
-from tests.processes import APPS, Serve, Work, eventually
+from support.database import Direct
+from support.processes import APPS, Serve, Work, eventually
 
 MISCHIEF = APPS / "mischief.py"
 PROBE = APPS / "probe.py"

@@ -18,22 +18,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from onceward.effect import Effects
 from onceward.errors import LeaseLost
-from onceward.model import (
+from onceward.model.events import Arrival, Outcome, ProcessingState
+from onceward.model.jobs import (
     TRANSITIONS,
-    Arrival,
     Fail,
     FailureType,
     HandlerEntry,
     JobStatus,
-    Outcome,
-    ProcessingState,
     Retry,
     Route,
 )
+from onceward.work.effects import Effects
+from support.database import Direct
 from tests.copies import Copies
-from tests.direct import Direct
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, claim, make_store, working
 
 T = TypeVar("T")

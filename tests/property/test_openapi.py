@@ -14,14 +14,14 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 import onceward
-from onceward.http import ingest
-from onceward.http.admin import ADMIN
-from onceward.http.openapi import FRONT_DOOR, OPENAPI, document
-from onceward.operate import LISTS
+from onceward.http import receive_app as ingest
+from onceward.http.admin_app import ADMIN
+from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
+from onceward.operate.operator import LISTS
 from onceward.settings import Settings
+from support.postgres import Cluster
+from support.processes import eventually
 from tests.integration.running import Running, make_inbox, partner_webhook
-from tests.postgres import Cluster
-from tests.processes import eventually
 
 TOKEN: Final = "a-token-of-ann-0123456789"
 BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}

@@ -18,14 +18,14 @@ import stripe
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onceward import schemes
 from onceward.errors import RequestRefused, SignatureRejected
-from onceward.model import Identity, text_fault
-from onceward.providers import PRESETS
-from onceward.request import Headers, Request
-from onceward.schemes import Hmac, Signature
-from onceward.schemes.algorithms import as_text
-from onceward.sources import make_source
+from onceward.model.events import Identity, text_fault
+from onceward.sources import schemes
+from onceward.sources.presets import PRESETS
+from onceward.sources.request import Headers, Request
+from onceward.sources.schemes import Hmac, Signature
+from onceward.sources.schemes.algorithms import as_text
+from onceward.sources.source import make_source
 from tests.signing import KEY, NOW, SECRET, URL, Sent, encoded, genuine, is_genuine, spelt
 
 OLD_KEY: Final = b"whsec_the_one_before"

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from onceward.deadlines import Deadlines
+from onceward.runtime.deadlines import Deadlines
 
 Wait = asyncio.Future[None]
 

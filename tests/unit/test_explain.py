@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 import onceward
-from onceward.draft import sent
-from onceward.explain import Explanation, explain
-from onceward.request import Headers, Request
-from onceward.sources import Source, make_source
+from onceward.sources.diagnose import Explanation, explain
+from onceward.sources.outgoing import sent
+from onceward.sources.request import Headers, Request
+from onceward.sources.source import Source, make_source
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"id":"evt_1","type":"invoice.paid","data":{"object":{"id":"in_1"}}}'

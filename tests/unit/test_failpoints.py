@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.failpoints import POINTS, FailpointReached, Failpoints
+from onceward.runtime.failpoints import POINTS, FailpointReached, Failpoints
 
 ROOT = Path(__file__).parents[2]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onceward import Event, Inbox
-from onceward.bridge import Running
-from onceward.claim import BATCH_LIMIT, batch_size
 from onceward.errors import ConfigurationError, PermanentError
+from onceward.work.leases import BATCH_LIMIT, batch_size
+from onceward.work.sync import Running
 
 
 def plain_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:

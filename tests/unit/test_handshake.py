@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from onceward.errors import SignatureRejected
-from onceward.handshake import Reply
-from onceward.request import Headers, Request
-from onceward.sources import Source, make_source
+from onceward.sources.challenge import Reply
+from onceward.sources.request import Headers, Request
+from onceward.sources.source import Source, make_source
 
 SECRET = "a-secret-of-the-account"
 TOKEN = "a-token-for-the-subscription"

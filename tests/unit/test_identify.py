@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from onceward import identify as identification
 from onceward.errors import ConfigurationError, RequestRefused
-from onceward.identify import Locators, identify_envelope, make_locators
-from onceward.model import Identity
-from onceward.request import Headers, Request
+from onceward.model.events import Identity
+from onceward.sources import identify as identification
+from onceward.sources.identify import Locators, identify_envelope, make_locators
+from onceward.sources.request import Headers, Request
 
 IN_BODY = make_locators(["json:id"], ["json:type"], "json:data.object.id")
 IN_HEADER = make_locators(

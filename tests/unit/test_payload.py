@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import MalformedPayload
-from onceward.payload import decode
+from onceward.work.payload import decode
 
 SECRET = "hunter"
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.postgres import SETTINGS, Cluster
+from support.postgres import SETTINGS, Cluster
 
 ROOT = Path(__file__).parents[2]
 
@@ -99,7 +99,7 @@ def test_each_store_gives_a_fresh_database(database_url: str) -> None:
 
 def test_the_server_and_its_folder_end_with_a_killed_owner() -> None:
     script = (
-        "from tests.postgres import Cluster\n"
+        "from support.postgres import Cluster\n"
         "cluster = Cluster()\n"
         "cluster.start()\n"
         "print(cluster.folder, cluster.create_database(), flush=True)\n"

@@ -7,9 +7,9 @@ from typing import cast
 
 import pytest
 
-from onceward.http.answers import Answer, Receive, Scope, Send
-from onceward.http.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake, Outlet
-from onceward.http.server import Server
+from onceward.http.responses import Answer, Receive, Scope, Send
+from onceward.http.server.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake, Outlet
+from onceward.http.server.server import Server
 from onceward.settings import Settings
 from tests.integration.running import request
 

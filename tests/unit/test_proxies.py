@@ -4,7 +4,7 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.http.proxies import Proxies
-from onceward.request import Headers
+from onceward.sources.request import Headers
 
 SAID = [
     (b"host", b"10.0.0.7:3000"),

@@ -1,7 +1,7 @@
 """What a process remembers of the last events."""
 
-from onceward.model import Outcome, Receipt
-from onceward.store.recent import MOST, Recent
+from onceward.model.events import Outcome, Receipt
+from onceward.store.recent_events import MOST, Recent
 from tests.factories import arrival
 
 

@@ -2,7 +2,7 @@ import time
 
 import pytest
 
-from onceward.redact import printable, redact
+from onceward.runtime.redact import printable, redact
 
 MASK = "[redacted]"
 

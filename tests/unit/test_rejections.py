@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from onceward.errors import SignatureRejected, Step, StoreUnavailable
-from onceward.model import Rejection
-from onceward.rejections import BODY_BYTES_MOST, Rejections, unpack
-from onceward.request import Headers, Request
-from onceward.sources import Source, make_source
+from onceward.model.admin import Rejection
+from onceward.receive.rejections import BODY_BYTES_MOST, Rejections, unpack
+from onceward.sources.request import Headers, Request
+from onceward.sources.source import Source, make_source
 
 SENT = [
     (b"host", b"shop.example"),

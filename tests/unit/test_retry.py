@@ -9,7 +9,7 @@ from onceward.errors import (
     StoreUnavailable,
     TransactionMisuse,
 )
-from onceward.retry import backoff_seconds, is_transient
+from onceward.work.retry import backoff_seconds, is_transient
 
 
 def lowest() -> float:

@@ -12,9 +12,9 @@ from onceward.errors import (
     RetryLater,
     StoreUnavailable,
 )
-from onceward.model import Done, Fail, FailureType, Postpone, Retry, Settlement
-from onceward.retry import RetryPolicy
-from onceward.settle import LONGEST_DELAY_SECONDS, describe, settlement_of
+from onceward.model.jobs import Done, Fail, FailureType, Postpone, Retry, Settlement
+from onceward.work.retry import RetryPolicy
+from onceward.work.settlement import LONGEST_DELAY_SECONDS, describe, settlement_of
 
 
 def settle(error: Exception | None, attempts: int = 0, max_attempts: int = 3) -> Settlement:

@@ -1,6 +1,6 @@
 """How many jobs share a transaction, and which may."""
 
-from onceward.share import LONG_SECONDS, QUICK_SECONDS, Pace, Share
+from onceward.work.batching import LONG_SECONDS, QUICK_SECONDS, Pace, Share
 
 
 def test_a_handler_that_becomes_slow_is_no_longer_quick() -> None:

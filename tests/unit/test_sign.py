@@ -9,11 +9,11 @@ import pytest
 
 import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
-from onceward.example import make_example
-from onceward.providers import PRESETS, Preset, find_preset
-from onceward.request import Request
-from onceward.schemes import Jwt, Scheme, Signature, verify
-from onceward.sources import Source, make_source
+from onceward.sources.examples import make_example
+from onceward.sources.presets import PRESETS, Preset, find_preset
+from onceward.sources.request import Request
+from onceward.sources.schemes import Jwt, Scheme, Signature, verify
+from onceward.sources.source import Source, make_source
 from tests.keys import SCHEMES, Pair, pair_for, shared
 
 NOW = 1_790_000_000.0

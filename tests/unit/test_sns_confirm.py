@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward import Event, Inbox, PermanentError
-from onceward.providers.peculiar.sns_confirm import confirm
+from onceward.work.builtin.sns_confirmation import confirm
 from tests.keys import TOPIC, rsa_pair
 
 GOOD = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336"

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
-from onceward.handshake import Reply
-from onceward.model import Identity, Twins
-from onceward.providers import PRESETS, find_preset
-from onceward.request import Headers, Request
-from onceward.schemes import Hmac, Signature
-from onceward.sources import Admitted, Source, make_source
+from onceward.model.events import Identity, Twins
+from onceward.sources.challenge import Reply
+from onceward.sources.presets import PRESETS, find_preset
+from onceward.sources.request import Headers, Request
+from onceward.sources.schemes import Hmac, Signature
+from onceward.sources.source import Admitted, Source, make_source
 
 SECRET = "a secret of the source"
 BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"

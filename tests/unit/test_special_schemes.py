@@ -13,8 +13,8 @@ import pytest
 
 import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
-from onceward.request import Headers, Request, parse_places
-from onceward.sources import make_source
+from onceward.sources.request import Headers, Request, parse_places
+from onceward.sources.source import make_source
 from tests.keys import EMAIL, TOPIC, rsa_pair
 
 SECRET = "a-secret-of-the-account"

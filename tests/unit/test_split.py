@@ -5,7 +5,7 @@ import time
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.split import EVENTS_MOST, Split
+from onceward.sources.unpacking import EVENTS_MOST, Split
 
 
 @pytest.mark.parametrize(

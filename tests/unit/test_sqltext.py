@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.sqltext import parse
+from onceward.runtime.sql_text import parse
 
 
 def one(text: str) -> tuple[str, frozenset[str], str]:

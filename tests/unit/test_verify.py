@@ -12,12 +12,12 @@ import pytest
 import stripe
 
 import onceward
-from onceward import schemes
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
-from onceward.providers import PRESETS
-from onceward.request import HeaderPlace, Headers, Request, header_key, parse_places
-from onceward.schemes import Hmac, Scheme, Signature
-from onceward.schemes.algorithms import as_base64
+from onceward.sources import schemes
+from onceward.sources.presets import PRESETS
+from onceward.sources.request import HeaderPlace, Headers, Request, header_key, parse_places
+from onceward.sources.schemes import Hmac, Scheme, Signature
+from onceward.sources.schemes.algorithms import as_base64
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 

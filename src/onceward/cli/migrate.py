@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli.banner import shown_url
-from onceward.cli.options import common, given, load_inbox, print_json, start_logging, told
+from onceward.cli._banner import shown_url
+from onceward.cli._options import common, given, load_inbox, print_json, start_logging, told
 from onceward.inbox import Inbox
 from onceward.ports import Store
 

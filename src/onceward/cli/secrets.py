@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli.options import common, given, load_inbox, print_json, start_logging, told
+from onceward.cli._options import common, given, load_inbox, print_json, start_logging, told
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
-from onceward.model import LearnedSecret
+from onceward.model.admin import LearnedSecret
 from onceward.ports import Store
 
 

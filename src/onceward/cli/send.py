@@ -11,13 +11,13 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from onceward.cli.options import json_flag, print_json, told
-from onceward.cli.trying import Tried, tried, trying
-from onceward.clock import SystemClock
-from onceward.draft import Draft
+from onceward.cli._options import json_flag, print_json, told
+from onceward.cli._sender import Tried, tried, trying
 from onceward.errors import ConfigurationError
-from onceward.example import make_example
-from onceward.http.ingest import WEBHOOKS
+from onceward.http.receive_app import WEBHOOKS
+from onceward.runtime.clock import SystemClock
+from onceward.sources.examples import make_example
+from onceward.sources.outgoing import Draft
 
 ANSWER_SECONDS = 30.0
 OK = range(200, 300)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli import banner
-from onceward.cli.options import given, load_inbox, print_json, serving, start_logging, told
-from onceward.cli.running import run
+from onceward.cli import _banner as banner
+from onceward.cli._options import given, load_inbox, print_json, serving, start_logging, told
+from onceward.cli._running import run
 from onceward.errors import ConfigurationError
-from onceward.http.access import is_loopback
-from onceward.http.server import listen
+from onceward.http.auth import is_loopback
+from onceward.http.server.server import listen
 
 
 @click.command()

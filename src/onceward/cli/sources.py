@@ -9,10 +9,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from onceward.cli.options import json_flag, print_json, told
-from onceward.handshake import META
-from onceward.providers import PRESETS, Preset, find_preset
-from onceward.schemes import Token
+from onceward.cli._options import json_flag, print_json, told
+from onceward.sources.challenge import META
+from onceward.sources.presets import PRESETS, Preset, find_preset
+from onceward.sources.schemes import Token
 
 
 @click.command()

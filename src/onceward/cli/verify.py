@@ -14,13 +14,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli.options import json_flag, load_inbox, print_json, told
-from onceward.cli.trying import tried, trying
-from onceward.clock import SystemClock
+from onceward.cli._options import json_flag, load_inbox, print_json, told
+from onceward.cli._sender import tried, trying
 from onceward.errors import ConfigurationError
-from onceward.explain import Explanation, explain
-from onceward.request import Headers, Request
-from onceward.sources import Source, make_source
+from onceward.runtime.clock import SystemClock
+from onceward.sources.diagnose import Explanation, explain
+from onceward.sources.request import Headers, Request
+from onceward.sources.source import Source, make_source
 
 _FIRST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
 _MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("·", "dim")}

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from onceward.errors import ConfigurationError
-from onceward.http.answers import Scope
-from onceward.request import Headers
+from onceward.http.responses import Scope
+from onceward.sources.request import Headers
 
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 

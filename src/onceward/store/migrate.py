@@ -19,7 +19,7 @@ class Migration:
 def migrations(dialect: str) -> list[Migration]:
     """All migrations of a dialect, in order."""
     found = []
-    for file in files("onceward.store").joinpath("migrations", dialect).iterdir():
+    for file in files(f"onceward.store.{dialect}").joinpath("migrations").iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
         found.append(Migration(int(number), name, file.read_text()))
     return sorted(found, key=lambda migration: migration.number)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from importlib.resources import files
 from typing import Final
 
-from onceward.sqltext import Sql, parse
+from onceward.runtime.sql_text import Sql, parse
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"-- if (\w+)$")
@@ -37,7 +37,7 @@ class Queries:
 @lru_cache
 def _read(dialect: str) -> dict[str, str]:
     texts: dict[str, str] = {}
-    folder = files("onceward.store").joinpath("sql", dialect)
+    folder = files(f"onceward.store.{dialect}").joinpath("sql")
     for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
         _, *parts = _NAME.split(file.read_text())
         texts.update(zip(parts[::2], parts[1::2], strict=True))

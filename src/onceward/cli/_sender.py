@@ -1,0 +1,104 @@
+"""What ``send`` and ``verify`` have in common: which sender is meant, and its secret."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from onceward.cli._options import load_inbox
+from onceward.errors import ConfigurationError
+from onceward.sources.presets import Preset, find_preset
+from onceward.sources.presets.vendor_schemes.paypal import PayPal
+from onceward.sources.presets.vendor_schemes.sns import Sns
+from onceward.sources.schemes import Scheme
+from onceward.sources.schemes.algorithms import Asymmetric
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FILE = click.Path(exists=True, dir_okay=False)
+_OPTIONS = (
+    click.option("--app", metavar="APP", help="Take the source of this app, with its secrets."),
+    click.option("--preset", "preset_name", metavar="NAME", help="Its preset; else SOURCE."),
+    click.option("--scheme", "scheme_name", metavar="NAME", help="One of the preset's schemes."),
+    click.option("--secret", envvar="ONCEWARD_SECRET", help="Its secret; or ONCEWARD_SECRET."),
+    click.option("--secret-file", type=_FILE, help="A file that holds it."),
+    click.option("--url", metavar="URL", help="The public URL, for senders that sign it."),
+)
+
+
+def trying(command: F) -> F:
+    """The options that say which sender is meant."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """A sender, and what is known of it."""
+
+    preset: Preset
+    scheme: Scheme
+    secrets: tuple[str | bytes, ...] = field(repr=False)
+    url: str | None
+    is_given: bool = True
+    """Whether the secret comes from the command line."""
+    unsigned: bool = False
+
+    @property
+    def secret(self) -> str | bytes:
+        """The first. Raises ConfigurationError where there is none."""
+        if self.secrets:
+            return self.secrets[0]
+        if self.is_given:
+            raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
+        message = "the app has no secret for it: `onceward secrets` shows what was handed over"
+        raise ConfigurationError(f"{message}; give it with --secret")
+
+    @property
+    def needs_private_key(self) -> bool:
+        """Whether what signs is not what verifies."""
+        algorithm = getattr(self.scheme, "algorithm", None)
+        return isinstance(algorithm, Asymmetric) or isinstance(self.scheme, Sns | PayPal)
+
+
+def tried(
+    source: str,
+    *,
+    app: str | None,
+    preset_name: str | None,
+    scheme_name: str | None,
+    secret: str | None,
+    secret_file: str | None,
+    url: str | None,
+) -> Tried:
+    """The sender that the options mean. Raises ConfigurationError."""
+    given = _given_secrets(secret, secret_file)
+    if app is None:
+        preset = find_preset(preset_name or source)
+        return Tried(preset, preset.scheme(scheme_name), given, url)
+    sources = load_inbox(app).sources
+    if source not in sources:
+        known = ", ".join(sorted(sources)) or "none"
+        raise ConfigurationError(f"{app} has no source {source!r}; there are: {known}")
+    found = sources[source]
+    scheme = found.scheme if scheme_name is None else found.base.scheme(scheme_name)
+    return Tried(
+        found.base,
+        scheme,
+        given or found.secrets,
+        url or found.url,
+        is_given=bool(given),
+        unsigned=found.unsigned,
+    )
+
+
+def _given_secrets(secret: str | None, secret_file: str | None) -> tuple[str | bytes, ...]:
+    if secret_file is None:
+        return () if secret is None else (secret,)
+    text = Path(secret_file).read_bytes()
+    return (text if b"-----" in text else text.strip(),)

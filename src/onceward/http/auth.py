@@ -1,0 +1,125 @@
+"""Who gets in: admin tokens, and the checks on what is open."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from onceward.errors import ConfigurationError, RequestRefused
+from onceward.sources.request import Headers
+
+SHORTEST_TOKEN: Final = 16
+DEV_NAME: Final = "dev"
+"""Who is authenticated where everything is open."""
+
+_HOST: Final = re.compile(
+    r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
+)
+
+_FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+
+# A page that the user opened by hand, one of our own, or no browser at all.
+_OWN_SITES: Final = (None, b"none", b"same-origin")
+
+
+def parse_tokens(text: str) -> dict[str, bytes]:
+    """Read ``name:token,name:token`` into hashes.
+
+    Raises ConfigurationError. It shows no name either: who mixes the two up would see the token.
+    """
+    hashes: dict[str, bytes] = {}
+    faults = []
+    for position, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
+        name, _, token = (piece.strip() for piece in part.partition(":"))
+        if not name or not token:
+            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} is not name:token")
+        elif name in hashes:
+            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} has the name of another")
+        elif len(token) < SHORTEST_TOKEN:
+            faults.append(
+                f"ONCEWARD_ADMIN_TOKENS: the token of entry {position} is shorter than "
+                f"{SHORTEST_TOKEN} characters"
+            )
+        else:
+            hashes[name] = token_hash(token.encode(errors="surrogateescape"))
+    if faults:
+        raise ConfigurationError(faults)
+    return hashes
+
+
+def token_hash(token: bytes) -> bytes:
+    """What is kept of a token."""
+    return hashlib.sha256(token).digest()
+
+
+class Access:
+    """Decides who a request comes from. With `dev`, everybody on this machine may do everything."""
+
+    def __init__(
+        self, *, tokens: Mapping[str, bytes], allowed_hosts: Collection[str] = (), dev: bool = False
+    ) -> None:
+        self._tokens = dict(tokens)
+        self._hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._dev = dev
+
+    def authenticate(self, headers: Headers) -> str:
+        """The name behind a request. Raises RequestRefused (401 or, where open, 403)."""
+        if self._dev:
+            if any(headers.joined(name) is not None for name in _FORWARDED):
+                message = "This came through a proxy; --dev is for this machine only."
+                raise RequestRefused(403, "forwarded", message)
+            _check_own(headers, hosts=())
+            return DEV_NAME
+        kind, _, token = (headers.get(b"authorization") or b"").partition(b" ")
+        given = token_hash(token.strip())
+        found = None
+        for name, expected in self._tokens.items():
+            if hmac.compare_digest(expected, given):
+                found = name
+        if found is None or kind.lower() != b"bearer":
+            raise RequestRefused(
+                401,
+                "unauthorized",
+                "Send an admin token: Authorization: Bearer <token>.",
+                headers=(("www-authenticate", "Bearer"),),
+            )
+        return found
+
+    def check_open(self, headers: Headers) -> None:
+        """Keep other sites' pages out of what is open. Raises RequestRefused (403)."""
+        _check_own(headers, hosts=self._hosts)
+
+
+def is_loopback(name: str) -> bool:
+    """Whether a host name or an address can only mean this machine."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _check_own(headers: Headers, hosts: Collection[str]) -> None:
+    host = (headers.get(b"host") or b"").decode("latin-1").lower()
+    name = _host_name(host)
+    if name not in hosts and not is_loopback(name):
+        message = "This host name is not allowed here; see the setting allowed_hosts."
+        raise RequestRefused(403, "foreign_host", message)
+    origin = headers.get(b"origin")
+    is_foreign = origin is not None and not _is_same(origin, host)
+    if is_foreign or headers.get(b"sec-fetch-site") not in _OWN_SITES:
+        message = "Requests from other sites' pages are not accepted."
+        raise RequestRefused(403, "foreign_origin", message)
+
+
+def _host_name(host: str) -> str:
+    """The name in a Host header, without the port; "" where there is none."""
+    found = _HOST.fullmatch(host)
+    return (found["address"] or found["name"]) if found else ""
+
+
+def _is_same(origin: bytes, host: str) -> bool:
+    return origin.decode("latin-1").lower() in (f"http://{host}", f"https://{host}")

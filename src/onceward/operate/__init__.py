@@ -1,0 +1,1 @@
+"""What people do with the ledger, and what time does."""

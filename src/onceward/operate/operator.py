@@ -1,0 +1,253 @@
+"""What operators do: look, requeue, verify again, accept; each act with its audit entry."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final, NoReturn
+
+from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected, Step
+from onceward.model.admin import Act, Conflict, PageQuery, RejectionCount, Requeued, Taken
+from onceward.model.effects import EffectStatus
+from onceward.model.events import (
+    ID_LIMIT_BYTES,
+    INGEST_SOURCE,
+    Arrival,
+    Identity,
+    Outcome,
+    ProcessingState,
+    text_fault,
+)
+from onceward.model.jobs import REQUEUEABLE, JobStatus
+from onceward.ports import Desk
+from onceward.receive.rejections import unpack
+from onceward.sources.challenge import Reply
+from onceward.sources.identify import identify_envelope
+from onceward.sources.request import Request
+from onceward.sources.source import Source
+
+DEFAULT_LIMIT: Final = 50
+LARGEST_LIMIT: Final = 1000
+ID_DIGITS: Final = len(str(2**63 - 1)) - 1
+"""Any number of so many digits fits into the database."""
+
+CONFLICT_DIGITS: Final = 16
+"""How much of a hash an accepted conflict has in its id."""
+
+STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
+    "events": ProcessingState,
+    "jobs": JobStatus,
+    "effects": EffectStatus,
+    "deliveries": Outcome,
+    "rejections": Step,
+    "audit": None,
+}
+_STATUS_FILTERS: Final = {"rejections": "step"}
+"""What the status is called, where it has another name."""
+_WITH_REFERENCE: Final = frozenset({"events", "effects"})
+_WITHOUT_EVENT: Final = frozenset({"rejections"})
+
+LISTS: Final = tuple(STATUSES)
+"""What can be listed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A part of a list, newest first. `next` is the `after` of the part that follows."""
+
+    items: list[Any]
+    limit: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class RejectionsPage(Page):
+    """A part of the rejections, with the counts of all there ever were."""
+
+    counts: list[RejectionCount]
+
+
+class Operator:
+    """Looks and acts for a person."""
+
+    def __init__(self, desk: Desk, sources: Mapping[str, Source]) -> None:
+        self._desk = desk
+        self._sources = sources
+
+    async def page(self, kind: str, parameters: Mapping[str, str]) -> Page:
+        """A part of a list. Raises RequestRefused (422) for a filter that is none."""
+        query = page_query(kind, parameters)
+        items: list[Any] = await getattr(self._desk, kind)(query)
+        more = len(items) == query.limit
+        following = items[-1].id if items and more else None
+        if kind == "rejections":
+            counts = await self._desk.rejection_counts()
+            return RejectionsPage(items, query.limit, following, counts)
+        return Page(items, query.limit, following)
+
+    async def verify_again(self, rejection: str, act: Act) -> Taken:
+        """Verify a kept request with the secrets of now, and record it as it came then.
+
+        Raises NotFound, and NotInState where it is not kept, was received, or does not verify.
+        """
+        number = _id(rejection)
+        found = await self._desk.rejection(number) if number is not None else None
+        if number is None or found is None:
+            raise NotFound(f"There is no rejection {rejection[:40]}.")
+        if found.received_as is not None:
+            raise NotInState(f"Rejection {rejection} was received as event {found.received_as}.")
+        if found.request is None or found.body is None:
+            message = f"Of rejection {rejection} nothing is kept; see the source's keep_rejected."
+            raise NotInState(message)
+        source = self._sources.get(found.source)
+        if source is None:
+            raise NotInState(f"There is no source {found.source} any more.")
+        request = unpack(found.request, found.body)
+        arrivals = _admitted(source, request, found.received_at.timestamp())
+        return await self._desk.receive_rejection(number, arrivals, act)
+
+    async def accept_conflict(self, delivery: str, act: Act) -> Taken:
+        """Record a conflict as an event of its own. Raises NotFound or NotInState."""
+        number = _id(delivery)
+        found = await self._desk.conflict(number) if number is not None else None
+        if number is None or found is None:
+            raise NotFound(f"There is no redelivery {delivery[:40]}.")
+        if found.outcome is not Outcome.CONFLICT:
+            message = f"Delivery {delivery} is a {found.outcome}; only a conflict can be accepted."
+            raise NotInState(message)
+        if found.accepted_as is not None:
+            raise NotInState(f"Delivery {delivery} was accepted as event {found.accepted_as}.")
+        if found.body is None:
+            raise NotInState(f"The body of delivery {delivery} is no longer kept.")
+        arrival = _own_event(found, found.body, self._identity(found, found.body))
+        return await self._desk.accept_conflict(number, arrival, act)
+
+    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
+        """What the body of a conflict is about, as far as it says so itself."""
+        known = Identity(conflict.event_id, conflict.type, conflict.reference)
+        if conflict.source == INGEST_SOURCE:
+            return identify_envelope(body)
+        if conflict.source not in self._sources:
+            raise NotInState(f"There is no source {conflict.source} any more.")
+        return self._sources[conflict.source].reidentify(body, known)
+
+    async def requeue(self, job: str, act: Act) -> Requeued:
+        """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
+        number = _id(job)
+        requeued = await self._desk.requeue(number, act) if number is not None else None
+        if requeued is not None:
+            return requeued
+        status = await self._desk.job_status(number) if number is not None else None
+        if status is None:
+            message = f"There is no job {job[:40]}."
+            raise NotFound(message)
+        message = f"Job {job} is {status}; only {' or '.join(sorted(REQUEUEABLE))} can be requeued."
+        raise NotInState(message)
+
+
+def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
+    """What a request brings that was rejected at `now`. Raises NotInState."""
+    try:
+        admitted = source.admit(request, now)
+    except SignatureRejected as rejected:
+        raise NotInState(f"It does not verify: {rejected.check}.") from None
+    except RequestRefused as refused:
+        raise NotInState(f"It verifies, and has no usable id: {refused.message}.") from None
+    if isinstance(admitted, Reply):
+        raise NotInState("It asks for an answer and tells of nothing.")
+    return source.arrivals(admitted, request.headers)
+
+
+def _own_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+    """The event that a conflict becomes: under the id of the other one, and a hash."""
+    event_id = conflict.event_id.encode()
+    digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()
+    suffix = f"#{digest[:CONFLICT_DIGITS]}"
+    head = event_id[: ID_LIMIT_BYTES - len(suffix)].decode(errors="ignore")
+    return Arrival(
+        source=conflict.source,
+        event_id=head + suffix,
+        type=identity.type,
+        reference=identity.reference,
+        body_sha256=conflict.body_sha256,
+        headers=conflict.headers or b"{}",
+        body=body,
+    )
+
+
+def filters_of(kind: str) -> list[str]:
+    """What a list can be filtered by."""
+    known = ["limit", "after"]
+    known += [] if kind in _WITHOUT_EVENT else ["event_id"]
+    known += [status_filter(kind)] if STATUSES[kind] else []
+    known += ["reference"] if kind in _WITH_REFERENCE else []
+    known += ["same_body"] if kind == "events" else []
+    return known
+
+
+def status_filter(kind: str) -> str:
+    """What the status of a list is called."""
+    return _STATUS_FILTERS.get(kind, "status")
+
+
+def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
+    """Read the filters of a list. Raises RequestRefused (422), naming what can be asked for."""
+    known = filters_of(kind)
+    for name in parameters:
+        if name not in known:
+            _refuse(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(known)}")
+    return PageQuery(
+        limit=_limit(parameters.get("limit")),
+        after=_after(parameters.get("after")),
+        status=_status(kind, parameters.get(status_filter(kind))),
+        event_id=_storable("event_id", parameters.get("event_id")),
+        reference=_storable("reference", parameters.get("reference")),
+        same_body=_flag("same_body", parameters.get("same_body")),
+    )
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    number = _id(text)
+    if number is None or not 1 <= number <= LARGEST_LIMIT:
+        _refuse(f"limit must be a whole number from 1 to {LARGEST_LIMIT}")
+    return number
+
+
+def _after(text: str | None) -> int | None:
+    number = _id(text) if text is not None else None
+    if text is not None and number is None:
+        _refuse("after must be the id of an item of this list")
+    return number
+
+
+def _status(kind: str, text: str | None) -> str | None:
+    statuses = STATUSES[kind]
+    if text is not None and statuses is not None and text not in list(statuses):
+        _refuse(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
+    return text
+
+
+def _flag(name: str, text: str | None) -> bool:
+    if text not in (None, "true"):
+        _refuse(f"{name} can only be true")
+    return text is not None
+
+
+def _storable(name: str, text: str | None) -> str | None:
+    fault = text_fault(text) if text is not None else None
+    if fault:
+        _refuse(f"{name} {fault}")
+    return text
+
+
+def _id(text: str) -> int | None:
+    is_plain = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
+    return int(text) if is_plain else None
+
+
+def _refuse(message: str) -> NoReturn:
+    raise RequestRefused(422, "bad_filter", message)

@@ -1,6 +1,0 @@
-"""What each known sender does. An entry is data, checked when it is loaded."""
-
-from onceward.providers.catalogue import BY_HAND, PRESETS, find_preset
-from onceward.providers.interface import Preset
-
-__all__ = ["BY_HAND", "PRESETS", "Preset", "find_preset"]

@@ -1,0 +1,87 @@
+"""From a request to a receipt: verify, identify, record."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import msgspec
+
+from onceward.errors import RequestRefused, SignatureRejected
+from onceward.model.events import INGEST_SOURCE, Arrival
+from onceward.receive.recorder import Pending, Recorder
+from onceward.receive.rejections import Rejections
+from onceward.runtime.clock import Clock
+from onceward.runtime.failpoints import Failpoints
+from onceward.sources.challenge import Reply
+from onceward.sources.identify import identify_envelope
+from onceward.sources.request import Request
+from onceward.sources.source import Source
+
+Learn = Callable[[str, bytes], Awaitable[None]]
+"""Keeps a secret that the sender of a source handed over, durably."""
+
+_INGEST_HEADERS: Final = (b"content-type", b"user-agent")
+
+
+class Receiver:
+    """Takes whole requests; what it answers for is durable."""
+
+    def __init__(
+        self,
+        *,
+        sources: Mapping[str, Source],
+        recorder: Recorder,
+        clock: Clock,
+        failpoints: Failpoints,
+        rejections: Rejections,
+        learn: Learn,
+    ) -> None:
+        self._sources = sources
+        self._recorder = recorder
+        self._rejections = rejections
+        self.learn = learn
+        self._clock = clock
+        self._failpoints = failpoints
+
+    @property
+    def learning(self) -> list[str]:
+        """The sources whose senders may hand over a secret."""
+        return [name for name, source in self._sources.items() if source.learns]
+
+    def source(self, name: str) -> Source:
+        """The source of a name. Raises RequestRefused (404)."""
+        try:
+            return self._sources[name]
+        except KeyError:
+            message = "No source has this name."
+            raise RequestRefused(404, "unknown_source", message) from None
+
+    def receive(self, source: Source, request: Request) -> Pending | Reply:
+        """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
+        now = self._clock.now()
+        try:
+            admitted = source.admit(request, now)
+        except SignatureRejected as rejected:
+            self._rejections.add(source, request, rejected, now)
+            raise
+        if isinstance(admitted, Reply):
+            return admitted
+        arrivals = source.arrivals(admitted, request.headers)
+        self._failpoints.reach("receive.verified")
+        return self._recorder.submit(arrivals)
+
+    def ingest(self, request: Request) -> Pending:
+        """Identify and record what one of the team's own applications sends."""
+        identity = identify_envelope(request.body)
+        kept = {
+            name.decode(): value.decode("latin-1")
+            for name in _INGEST_HEADERS
+            if (value := request.headers.joined(name)) is not None
+        }
+        body = request.body
+        digest = hashlib.sha256(body).digest()
+        arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(kept), body)
+        self._failpoints.reach("receive.verified")
+        return self._recorder.submit([arrival])

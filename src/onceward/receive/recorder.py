@@ -1,0 +1,259 @@
+"""Group commit: deliveries that wait together are written together.
+
+There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
+being written forms the next one. What came in one request stays together. What seems to repeat
+events and what seems to be new is written in turn, because these are different statements. What
+waits is bounded, in number, in bytes and in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, Final, cast
+
+from onceward.errors import RequestRefused, StoreError, Unwritable
+from onceward.model.events import Arrival, Receipt
+from onceward.ports import Ledger
+from onceward.runtime.deadlines import Deadlines
+from onceward.runtime.redact import redact
+from onceward.settings import Settings
+from onceward.work.settlement import locate
+
+_log = logging.getLogger("onceward.record")
+RETRY_AFTER: Final = (("retry-after", "2"),)
+PATIENCE_SECONDS: Final = 0.05
+
+
+class Pending:
+    """What came in one request, and its receipts once all is durable, or why there are none.
+
+    A future would do, and would cost more than the rest of what the recorder does for a request.
+    """
+
+    __slots__ = ("_error", "_receipts", "_then", "arrivals", "size")
+
+    def __init__(self, arrivals: Sequence[Arrival]) -> None:
+        self.arrivals = arrivals
+        self.size = sum([len(arrival.body) for arrival in arrivals])
+        self._receipts: Sequence[Receipt] | None = None
+        self._error: RequestRefused | None = None
+        self._then: Callable[[Pending], None] | None = None
+
+    def done(self) -> bool:
+        """Whether it is there."""
+        return self._receipts is not None or self._error is not None
+
+    def result(self) -> Sequence[Receipt]:
+        """The receipts. Raises RequestRefused (503)."""
+        if self._receipts is None:
+            raise self._error or refusal("slow", "There is no answer yet.")
+        return self._receipts
+
+    def then(self, call: Callable[[Pending], None]) -> None:
+        """Call this one when it is there, at once: in the turn of the loop in which it comes."""
+        self._then = call
+        if self.done():
+            self._tell()
+
+    def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
+        if not self.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self.then(lambda _: None if waiter.done() else waiter.set_result(None))
+            try:
+                yield from waiter
+            except asyncio.CancelledError:
+                self.refuse("gone", "Nobody waits for it any more.")
+                raise
+        return self.result()
+
+    def give(self, receipts: Sequence[Receipt]) -> None:
+        """Answer with receipts, unless there was an answer before."""
+        if not self.done():
+            self._receipts = receipts
+            self._tell()
+
+    def refuse(self, code: str, message: str) -> None:
+        """Answer that nothing is known to be recorded, unless there was an answer before."""
+        if not self.done():
+            self._error = refusal(code, message)
+            self._tell()
+
+    def _tell(self) -> None:
+        if self._then is not None:
+            try:
+                self._then(self)
+            except Exception:  # noqa: BLE001 - whoever comes after it must be told too
+                _log.exception("an answer could not be given")
+
+
+class Recorder:
+    """Takes deliveries one by one and writes them in batches."""
+
+    def __init__(self, ledger: Ledger, settings: Settings) -> None:
+        self._ledger = ledger
+        self._settings = settings
+        self._new: deque[Pending] = deque()
+        self._known: deque[Pending] = deque()
+        self._turns = deque((self._new, self._known))
+        self._deadlines = Deadlines(settings.answer_within_seconds, _expire)
+        self._held_events = 0
+        self._held_bytes = 0
+        self._lanes: set[asyncio.Task[None]] = set()
+        self._last_began = 0.0
+        self._patience: asyncio.TimerHandle | None = None
+        self._refused = 0
+
+    def submit(self, arrivals: Sequence[Arrival]) -> Pending:
+        """Queue what came in one request. What comes back has the receipts once all are durable.
+
+        Raises RequestRefused (503) when too much waits already, and so does what comes back when
+        the ledger does not answer in time or cannot be used.
+        """
+        pending = Pending(arrivals)
+        if (
+            self._held_events >= self._settings.waiting_events
+            or self._held_bytes + pending.size > self._settings.waiting_bytes
+        ):
+            raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
+        if not arrivals:  # a request that held no events
+            pending.give(())
+            return pending
+        self._deadlines.add(pending)
+        self._held_events += len(arrivals)
+        self._held_bytes += pending.size
+        is_known = all(map(self._ledger.seems_known, arrivals))
+        (self._known if is_known else self._new).append(pending)
+        if not self._lanes or self._waiting >= self._settings.batch_events:
+            self._open_lane()
+        elif self._patience is None:
+            self._be_patient()
+        return pending
+
+    @property
+    def _waiting(self) -> int:
+        return len(self._new) + len(self._known)
+
+    def _open_lane(self) -> None:
+        """Write what waits, beside what is being written.
+
+        One lane makes larger batches, and these cost less; another one helps when a whole batch
+        waits, or when the ledger takes long.
+        """
+        if len(self._lanes) < self._ledger.lanes:
+            self._lanes.add(asyncio.create_task(self._drain()))
+
+    def _be_patient(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._patience = loop.call_later(PATIENCE_SECONDS, self._look_after_lanes)
+
+    def _look_after_lanes(self) -> None:
+        """Open another lane when something waits, and no batch was begun for a while."""
+        self._patience = None
+        if self._waiting:
+            if time.monotonic() - self._last_began > PATIENCE_SECONDS:
+                self._open_lane()
+            self._be_patient()
+
+    async def close(self) -> None:
+        """Write what waits. Whoever still does after the time for an answer has had one."""
+        if self._lanes:
+            await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
+        self._deadlines.close()
+        if self._patience is not None:
+            self._patience.cancel()
+
+    async def _drain(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._take()
+                self._last_began = time.monotonic()
+                try:
+                    if batch:
+                        await self._write(batch)
+                finally:
+                    self._release(batch)
+        finally:
+            # At once, not in a callback: what is submitted from now on needs another lane.
+            self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _take(self) -> list[Pending]:
+        """The next batch, of one kind. It is empty where nobody waits for an answer any more."""
+        self._turns.rotate()
+        queue = self._turns[0] or self._turns[1]
+        batch: list[Pending] = []
+        room = self._settings.batch_events
+        while queue and (not batch or room >= len(queue[0].arrivals)):
+            waiting = queue.popleft()
+            if waiting.done():  # it was told to come back later
+                self._release([waiting])
+            else:
+                batch.append(waiting)
+                room -= len(waiting.arrivals)
+        return batch
+
+    def _release(self, batch: Sequence[Pending]) -> None:
+        for pending in batch:
+            self._held_events -= len(pending.arrivals)
+            self._held_bytes -= pending.size
+
+    async def _write(self, batch: Sequence[Pending]) -> None:
+        try:
+            receipts = await self._ledger.record(
+                [arrival for pending in batch for arrival in pending.arrivals]
+            )
+        except Unwritable as error:
+            await self._write_apart(batch, error)
+        except StoreError as error:
+            self._give_up(batch, redact(str(error)))
+        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+            self._give_up(batch, locate(error))
+        else:
+            self._note_success()
+            # Not yet: to tell the senders takes a while, and the next batch can be written then.
+            asyncio.get_running_loop().call_soon(_give, batch, receipts)
+
+    def _give_up(self, batch: Sequence[Pending], reason: str) -> None:
+        """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
+        if self._refused == 0:
+            _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
+        self._refused += len(batch)
+        for pending in batch:
+            pending.refuse("unavailable", "The ledger cannot be written now. Try again later.")
+
+    def _note_success(self) -> None:
+        if self._refused:
+            _log.warning("the ledger can be written again; %d were asked to retry", self._refused)
+            self._refused = 0
+
+    async def _write_apart(self, batch: Sequence[Pending], error: Unwritable) -> None:
+        """One delivery that the database refuses must not take the others down with it."""
+        if len(batch) == 1:
+            _log.error("a delivery could not be recorded: %s", redact(str(error)))
+            batch[0].refuse("not_recorded", "The ledger refused this delivery.")
+            return
+        middle = len(batch) // 2
+        await self._write(batch[:middle])
+        await self._write(batch[middle:])
+
+
+def _give(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
+    """Answer each request with its own receipts."""
+    first = 0
+    for pending in batch:
+        last = first + len(pending.arrivals)
+        pending.give(receipts[first:last])
+        first = last
+
+
+def refusal(code: str, message: str) -> RequestRefused:
+    """The answer 503: nothing is known to be recorded, so the sender should try again."""
+    return RequestRefused(503, code, message, headers=RETRY_AFTER)
+
+
+def _expire(pending: Pending) -> None:
+    """Answer what has waited too long; it may still be written."""
+    pending.refuse("slow", "The ledger is slow. Try again later.")

@@ -1,0 +1,1 @@
+"""What every part uses and nothing here knows of webhooks."""

@@ -1,0 +1,1 @@
+"""Who sends, how a request is proved genuine, and what it is about: pure."""

@@ -1,0 +1,253 @@
+"""Why a request does or does not verify, check by check, and what would have to be different."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
+from urllib.parse import urlsplit
+
+from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected, Step
+from onceward.sources.challenge import Reply
+from onceward.sources.presets import PRESETS
+from onceward.sources.request import Request, header_key
+from onceward.sources.schemes import Hmac, Scheme, Signature
+from onceward.sources.schemes.algorithms import Decode, as_base64, as_hex, as_text
+from onceward.sources.source import Source
+
+NOTHING_FITS: Final = (
+    "The secret is another, or the body or the URL was changed in a way that is none of the usual."
+)
+
+State = Literal["passed", "failed", "not reached"]
+
+_WHAT: Final = {
+    Step.FOUND: "there is a proof",
+    Step.READ: "it is written as it should be",
+    Step.TIME: "its time is near enough",
+    Step.MADE: "it was made with one of the secrets",
+    Step.MEANT: "it is for this request",
+}
+_WRITTEN: Final[dict[str, Decode]] = {
+    "taken as plain text": as_text,
+    "decoded from base64": as_base64,
+    "decoded from hexadecimal digits": as_hex,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What was found, and what would help where it did not verify."""
+
+    verified: bool
+    checks: tuple[Check, ...]
+    hints: tuple[str, ...]
+
+
+def explain(source: Source, request: Request, now: float) -> Explanation:
+    """Verify a request as a source would, and say what came of each check."""
+    try:
+        reply = source.greet(request)
+        if reply is None and not source.unsigned:
+            source.scheme.verify(source.keys, request, now)
+    except SignatureRejected as rejected:
+        checks = (*_steps(source, request, rejected), Check("it tells of an event", "not reached"))
+        return Explanation(
+            verified=False, checks=checks, hints=tuple(_hints(source, request, now, rejected.step))
+        )
+    except RequestRefused as refused:
+        checks = (Check(_WHAT[Step.FOUND], "failed", refused.message),)
+        return Explanation(verified=False, checks=checks, hints=())
+    if reply is not None:
+        checks = (Check("it asks for an answer", "passed", _told(reply)),)
+        return Explanation(verified=True, checks=checks, hints=())
+    checks = (*_steps(source, request, None), *_contents(source, request, now))
+    verified = all(check.state == "passed" for check in checks)
+    return Explanation(verified=verified, checks=checks, hints=())
+
+
+def _steps(source: Source, request: Request, rejected: SignatureRejected | None) -> Iterator[Check]:
+    """The checks of the proof: those before the one that failed passed."""
+    if source.unsigned:
+        yield Check("nothing has to be proved", "passed", "the source is unsigned")
+        return
+    failed = False
+    for step in source.scheme.steps:
+        if rejected is not None and step is rejected.step:
+            failed = True
+            yield Check(_WHAT[step], "failed", rejected.check)
+        elif failed:
+            yield Check(_WHAT[step], "not reached")
+        else:
+            yield Check(_WHAT[step], "passed", _passed(source, step, request))
+
+
+def _passed(source: Source, step: Step, request: Request) -> str:
+    scheme = source.scheme
+    match step:
+        case Step.FOUND:
+            return scheme.at
+        case Step.TIME if scheme.tolerance_seconds is None:
+            return "no tolerance is set"
+        case Step.TIME:
+            return f"it may be {scheme.tolerance_seconds} s off"
+        case Step.MADE:
+            covered = f"{len(request.body)} bytes of body" if scheme.covers_body else "not the body"
+            return f"{scheme.summary.replace('`', '')}; {covered}"
+        case _:
+            return ""
+
+
+def _told(reply: Reply) -> str:
+    return f"it is answered with {reply.status}, and nothing is recorded"
+
+
+def _contents(source: Source, request: Request, now: float) -> Iterator[Check]:
+    """What a genuine request is about."""
+    try:
+        admitted = source.admit(request, now)
+    except RequestRefused as refused:
+        yield Check("it tells of an event", "failed", refused.message)
+        return
+    if isinstance(admitted, Reply):
+        yield Check("it asks for an answer", "passed", _told(admitted))
+        return
+    for identity, body in admitted:
+        about = f" about {identity.reference}" if identity.reference else ""
+        told = f"{identity.event_id}, {identity.type or 'no type'}{about}, {len(body)} bytes"
+        yield Check("it tells of an event", "passed", told)
+    if not admitted:
+        yield Check("it tells of an event", "passed", "of none: nothing is recorded")
+
+
+# What would have to be different.
+
+
+def _hints(source: Source, request: Request, now: float, step: Step) -> list[str]:
+    found = list(_guesses(source, request, now, step))
+    if not found and step is Step.MADE:
+        return [NOTHING_FITS + (f" The URL was {request.url}." if source.scheme.needs_url else "")]
+    return list(dict.fromkeys(found))
+
+
+def _guesses(source: Source, request: Request, now: float, step: Step) -> Iterator[str]:
+    match step:
+        case Step.FOUND:
+            yield from _other_senders(source, request)
+        case Step.TIME if _verifies(source, _without_time(source.scheme), request, now):
+            yield (
+                "Apart from its time it verifies: say when it came with --at, or look at the "
+                "clocks, or at who held it back."
+            )
+        case Step.MADE | Step.MEANT | Step.READ:
+            yield from _other_bodies(source, request, now)
+            yield from _other_urls(source, request, now)
+            yield from _other_secrets(source, request, now)
+        case _:
+            pass
+    yield from _other_schemes(source, request, now)
+
+
+def _verifies(source: Source, scheme: Scheme, request: Request, now: float) -> bool:
+    try:
+        keys = [key for secret in source.secrets for key in scheme.keys(secret)]
+        scheme.verify(keys, request, now)
+    except (RequestRefused, ConfigurationError):
+        return False
+    return True
+
+
+def _without_time(scheme: Scheme) -> Scheme:
+    if scheme.tolerance_seconds is None or not isinstance(scheme, Signature):
+        return scheme
+    return replace(scheme, tolerance_seconds=None)
+
+
+def _other_senders(source: Source, request: Request) -> Iterator[str]:
+    for preset in PRESETS.values():
+        for scheme in preset.named_schemes.values():
+            kind, _, name = scheme.at.partition("|")[0].partition(":")
+            is_there = kind == "header" and request.headers.joined(header_key(name)) is not None
+            if is_there and preset.name != source.preset and name.lower() != "authorization":
+                yield f"It has a {name} header, which {preset.title} sends: preset={preset.name!r}?"
+
+
+def _other_bodies(source: Source, request: Request, now: float) -> Iterator[str]:
+    for what, body in _bodies(request.body):
+        other = Request(request.headers, body, method=request.method, url=request.url)
+        if body != request.body and _verifies(source, source.scheme, other, now):
+            yield f"It verifies {what}: something on the way changed the body."
+            return
+
+
+def _bodies(body: bytes) -> Iterator[tuple[str, bytes]]:
+    yield "without the line break at its end", body.rstrip(b"\r\n")
+    yield "with a line break at its end", body + b"\n"
+    yield "with plain line breaks", body.replace(b"\r\n", b"\n")
+    yield "with the line breaks of Windows", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+    yield "without a byte order mark", body.removeprefix(b"\xef\xbb\xbf")
+    try:
+        document: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        return
+    yield "as compact JSON", json.dumps(document, separators=(",", ":")).encode()
+    compact = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    yield "as compact JSON in UTF-8", compact.encode(errors="surrogatepass")
+    yield "as JSON with spaces", json.dumps(document).encode()
+    yield "as indented JSON", json.dumps(document, indent=2).encode()
+
+
+def _other_urls(source: Source, request: Request, now: float) -> Iterator[str]:
+    if not source.scheme.needs_url:
+        return
+    for url in _urls(request):
+        other = Request(request.headers, request.body, method=request.method, url=url)
+        if url != request.url and _verifies(source, source.scheme, other, now):
+            yield f"It verifies for {url}: set the source's url to the one that the sender has."
+
+
+def _urls(request: Request) -> Iterator[str]:
+    host = (request.headers.joined(b"host") or b"").decode("latin-1")
+    try:
+        parts = urlsplit(request.url)
+    except ValueError:  # the Host header was no host
+        return
+    sides = [(scheme, name) for name in (parts.netloc, host) for scheme in ("https", "http")]
+    for scheme, name in sides:
+        changed = parts._replace(scheme=scheme, netloc=name)
+        yield changed.geturl()
+        yield changed._replace(path=changed.path.rstrip("/")).geturl()
+        yield changed._replace(path=changed.path.rstrip("/") + "/").geturl()
+        yield changed._replace(query="").geturl()
+        yield changed._replace(netloc=changed.netloc.partition(":")[0]).geturl()
+
+
+def _other_secrets(source: Source, request: Request, now: float) -> Iterator[str]:
+    for secret in source.secrets:
+        stripped = replace(source, secrets=(secret.strip(),))
+        if secret.strip() != secret and _verifies(stripped, source.scheme, request, now):
+            yield "It verifies without the white space around the secret."
+    scheme = source.scheme
+    if isinstance(scheme, Signature) and isinstance(scheme.algorithm, Hmac):
+        for what, written in _WRITTEN.items():
+            other = replace(scheme, algorithm=replace(scheme.algorithm, written=written))
+            is_other = written is not scheme.algorithm.written
+            if is_other and _verifies(source, other, request, now):
+                yield f"It verifies with the secret {what}."
+
+
+def _other_schemes(source: Source, request: Request, now: float) -> Iterator[str]:
+    preset = PRESETS.get(source.preset)
+    for name, scheme in preset.named_schemes.items() if preset else ():
+        if scheme != source.scheme and _verifies(source, scheme, request, now):
+            yield f"It verifies with scheme={name!r}."

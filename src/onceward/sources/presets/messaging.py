@@ -1,0 +1,268 @@
+"""Mail, messages, calls, meetings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from onceward.sources import challenge as handshake
+from onceward.sources.challenge import Reply
+from onceward.sources.presets.preset import Preset
+from onceward.sources.presets.vendor_schemes import x
+from onceward.sources.presets.vendor_schemes.sinch import SINCH
+from onceward.sources.presets.vendor_schemes.twilio import UrlAndForm
+from onceward.sources.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
+from onceward.sources.schemes.jwt import JwtName
+
+MESSAGEBIRD: Final = Jwt(
+    at="header:MessageBird-Signature-JWT",
+    body_claim="payload_hash",
+    url_claim="url_hash",
+    issuer="MessageBird",
+    must_expire=True,
+    empty_has_no_claim=True,
+)
+MORE_ALGORITHMS: Final[tuple[JwtName, ...]] = ("HS384", "HS512")
+
+PRESETS: Final = (
+    Preset(
+        name="slack",
+        title="Slack",
+        schemes=Signature(
+            at="header:X-Slack-Signature",
+            prefix="v0=",
+            timestamp="header:X-Slack-Request-Timestamp",
+            content="v0:{timestamp}:{body}",
+            tolerance_seconds=300,
+        ),
+        id="json:event_id|form:trigger_id|body:sha256",
+        type="json:event.type|json:type|form:command",
+        reference="json:event.channel",
+        keep_headers=("X-Slack-Retry-Num", "X-Slack-Retry-Reason"),
+        handshake=handshake.SLACK,
+    ),
+    Preset(
+        name="discord",
+        title="Discord",
+        schemes=Signature(
+            at="header:X-Signature-Ed25519",
+            timestamp="header:X-Signature-Timestamp",
+            content="{timestamp}{body}",
+            algorithm=ED25519,
+        ),
+        id="json:id|body:sha256",
+        type="json:event.type|json:type",
+        resends_for_hours=0.17,
+        handshake=handshake.DISCORD,
+        accepted=Reply(204),
+    ),
+    Preset(
+        name="telegram",
+        title="Telegram",
+        schemes=Token(at="header:X-Telegram-Bot-Api-Secret-Token"),
+        id="json:update_id",
+        reference="json:message.message_id",
+        resends_for_hours=24,
+        note="The token proves who sends, and nothing about the body.",
+    ),
+    Preset(
+        name="line",
+        title="LINE",
+        schemes=Signature(at="header:x-line-signature", encoding="base64"),
+        events="json:events[]",
+        id="json:webhookEventId",
+        type="json:type",
+        reference="json:message.id",
+        accepted=200,
+    ),
+    Preset(
+        name="meta",
+        title="Meta: WhatsApp, Messenger, Instagram",
+        schemes={
+            "sha256": Signature(at="header:X-Hub-Signature-256", prefix="sha256="),
+            "sha1": Signature(at="header:X-Hub-Signature", prefix="sha1=", algorithm=Hmac("sha1")),
+        },
+        resends_for_hours=36,
+        events="json:entry[]",
+        id="body:sha256",
+        reference="json:id",
+        handshake=handshake.META,
+        accepted=200,
+        note="An entry is an event, known by its bytes: it has no id of its own.",
+    ),
+    Preset(
+        name="viber",
+        title="Viber",
+        schemes=Signature(at="header:X-Viber-Content-Signature"),
+        id=("json:event", "json:message_token", "json:user_id"),
+        type="json:event",
+    ),
+    Preset(
+        name="sendgrid",
+        title="SendGrid",
+        schemes=Signature(
+            at="header:X-Twilio-Email-Event-Webhook-Signature",
+            encoding="base64",
+            timestamp="header:X-Twilio-Email-Event-Webhook-Timestamp",
+            content="{timestamp}{body}",
+            algorithm=ECDSA_P256,
+        ),
+        events="json:[]",
+        id="json:sg_event_id",
+        type="json:event",
+        reference="json:sg_message_id",
+    ),
+    Preset(
+        name="twilio",
+        title="Twilio",
+        schemes={
+            "sha1": UrlAndForm(at="header:X-Twilio-Signature"),
+            "sha256": UrlAndForm(at="header:X-Twilio-Signature", digest="sha256"),
+        },
+        id="header:I-Twilio-Idempotency-Token|body:sha256",
+        type="form:MessageStatus|form:SmsStatus|form:CallStatus|form:EventType|json:type",
+        reference="form:MessageSid|form:CallSid",
+        note="sha1 for the account's token, sha256 for a shared key.",
+    ),
+    Preset(
+        name="mandrill",
+        title="Mandrill",
+        schemes=UrlAndForm(at="header:X-Mandrill-Signature"),
+        within="form:mandrill_events",
+        events="json:[]",
+        id=("json:event", "json:_id", "json:ts"),
+        type="json:event",
+        reference="json:_id",
+        handshake=handshake.HEAD,
+    ),
+    Preset(
+        name="sinch",
+        title="Sinch",
+        schemes=SINCH,
+        id=("json:event", "json:callid|json:id", "json:timestamp"),
+        type="json:event",
+        reference="json:callid|json:id",
+    ),
+    Preset(
+        name="mailgun",
+        title="Mailgun",
+        schemes=Signature(
+            at="json:signature.signature",
+            timestamp="json:signature.timestamp",
+            content="{timestamp}{json:signature.token}",
+            tolerance_seconds=900,
+        ),
+        id="json:event-data.id",
+        type="json:event-data.event",
+        reference="json:event-data.message.headers.message-id",
+        accepted=200,
+        varies=("signature", "timestamp", "token"),
+        note="A time and a token are signed, not the event: who captured a request can send "
+        "another body with them while the time is fresh.",
+    ),
+    Preset(
+        name="mailersend",
+        title="MailerSend",
+        schemes=Signature(at="header:Signature"),
+        id="json:data.id|body:sha256",
+        type="json:type",
+        reference="json:data.email.message.id",
+    ),
+    Preset(
+        name="postmark",
+        title="Postmark",
+        schemes=Token(at="header:Authorization", is_basic=True),
+        id=(
+            "json:RecordType",
+            "json:MessageID",
+            "json:Recipient|json:Email",
+            "json:DeliveredAt|json:BouncedAt|json:ReceivedAt|json:ChangedAt",
+        ),
+        type="json:RecordType",
+        reference="json:MessageID",
+        accepted=200,
+        note="The secret is user:password, as in the URL that Postmark is given.",
+    ),
+    Preset(
+        name="telnyx",
+        title="Telnyx",
+        schemes=Signature(
+            at="header:telnyx-signature-ed25519",
+            encoding="base64",
+            timestamp="header:telnyx-timestamp",
+            content="{timestamp}|{body}",
+            algorithm=ED25519,
+            tolerance_seconds=300,
+        ),
+        id="json:data.id",
+        type="json:data.event_type",
+        reference="json:data.payload.id",
+    ),
+    Preset(
+        name="messagebird",
+        title="MessageBird",
+        schemes={"hs256": MESSAGEBIRD}
+        | {name.lower(): replace(MESSAGEBIRD, algorithm=name) for name in MORE_ALGORITHMS},
+        id=("json:id", "json:status"),
+    ),
+    Preset(
+        name="vonage",
+        title="Vonage",
+        schemes=Jwt(at="header:Authorization", prefix="Bearer ", body_claim="payload_hash"),
+        id=("json:message_uuid", "json:status|json:channel"),
+        type="json:status|json:channel",
+        reference="json:message_uuid",
+    ),
+    Preset(
+        name="pusher",
+        title="Pusher",
+        schemes=Signature(
+            at="header:X-Pusher-Signature",
+            timestamp="json:time_ms",
+            time_format="milliseconds",
+            tolerance_seconds=300,
+        ),
+        id="body:sha256",
+        resends_for_hours=0.09,
+        note="A request holds several events and is recorded as one.",
+    ),
+    Preset(
+        name="zoom",
+        title="Zoom",
+        schemes=Signature(
+            at="header:x-zm-signature",
+            prefix="v0=",
+            timestamp="header:x-zm-request-timestamp",
+            content="v0:{timestamp}:{body}",
+        ),
+        id=("json:event", "json:event_ts", "json:payload.object.uuid"),
+        type="json:event",
+        reference="json:payload.object.id",
+        handshake=handshake.ZOOM,
+        accepted=200,
+    ),
+    Preset(
+        name="twitch",
+        title="Twitch EventSub",
+        schemes=Signature(
+            at="header:Twitch-Eventsub-Message-Signature",
+            prefix="sha256=",
+            timestamp="header:Twitch-Eventsub-Message-Timestamp",
+            time_format="iso",
+            content="{header:Twitch-Eventsub-Message-Id}{timestamp}{body}",
+            tolerance_seconds=600,
+        ),
+        id="header:Twitch-Eventsub-Message-Id",
+        type="header:Twitch-Eventsub-Subscription-Type",
+        reference="json:subscription.id",
+        keep_headers=("Twitch-Eventsub-Message-Type",),
+        handshake=handshake.TWITCH,
+    ),
+    Preset(
+        name="x-twitter",
+        title="X (Twitter)",
+        schemes=x.SIGNATURE,
+        id="body:sha256",
+        handshake=x.CHALLENGE,
+    ),
+)

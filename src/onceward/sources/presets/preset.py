@@ -1,0 +1,104 @@
+"""What is known about a sender before anything is configured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from onceward.errors import ConfigurationError
+from onceward.sources.challenge import Handshake, Reply
+from onceward.sources.identify import Locators, make_locators
+from onceward.sources.request import header_key, parse_place
+from onceward.sources.schemes import Scheme
+from onceward.sources.unpacking import Packing, Split
+
+DEFAULT: Final = "default"
+UNSAID_DAYS: Final = 30
+"""How long a sender is taken to resend by hand that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """One sender: how it signs, and where it puts what its requests are about.
+
+    An id of several parts is all of them together. `schemes` has more than one where the sender
+    does; the first counts unless a source names another. Raises ConfigurationError for what cannot
+    be.
+    """
+
+    name: str
+    title: str
+    schemes: Scheme | Mapping[str, Scheme]
+    id: str | tuple[str, ...]
+    type: str | tuple[str, ...] = ()
+    reference: str | None = None
+    within: str | None = None
+    """The field of a form that holds the event, or the events, as JSON."""
+    events: str | None = None
+    """Where the events are, if a request holds several: all places are then those of one event."""
+    handshake: Handshake | None = None
+    accepted: int | Reply = 202
+    """The status of the answer, or all of it, where the sender insists."""
+    keep_headers: tuple[str, ...] = ()
+    """Headers worth keeping with the payload, beyond content-type and user-agent."""
+    varies: tuple[str, ...] = ()
+    """Members of the body that differ between deliveries of one event: they make no conflict."""
+    resends_for_hours: float | None = None
+    """How long the sender tries again by itself; None where it does not say."""
+    resends_by_hand_for_days: float | None = None
+    """How long somebody can have it send an event again; None where it does not say."""
+    does: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    """What is done with events of some types without being asked, by a handler each."""
+    note: str = ""
+    locators: Locators = field(init=False, repr=False, compare=False)
+    packing: Packing = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.named_schemes:
+            raise ConfigurationError(f"the preset {self.name!r} has no scheme")
+        packing = Packing(
+            None if self.within is None else parse_place(self.within),
+            None if self.events is None else Split(self.events),
+        )
+        object.__setattr__(self, "packing", packing)
+        for name in self.keep_headers:
+            header_key(name)
+        object.__setattr__(self, "locators", self._located())
+
+    def _located(self) -> Locators:
+        is_part = self.events is not None
+        return make_locators(self.ids, self.types, self.reference, is_part=is_part)
+
+    @property
+    def resends_for_days(self) -> float:
+        """How long the sender may send an event again, by itself or by hand, at most."""
+        by_hand = self.resends_by_hand_for_days
+        return max((self.resends_for_hours or 0) / 24, UNSAID_DAYS if by_hand is None else by_hand)
+
+    @property
+    def named_schemes(self) -> Mapping[str, Scheme]:
+        """The schemes by their names."""
+        return self.schemes if isinstance(self.schemes, Mapping) else {DEFAULT: self.schemes}
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """The places that make up the id."""
+        return (self.id,) if isinstance(self.id, str) else self.id
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The places that make up the type."""
+        return (self.type,) if isinstance(self.type, str) else self.type
+
+    def scheme(self, name: str | None = None) -> Scheme:
+        """The scheme of a name, or the first. Raises ConfigurationError with the known names."""
+        schemes = self.named_schemes
+        if name is None:
+            return next(iter(schemes.values()))
+        try:
+            return schemes[name]
+        except KeyError:
+            known = ", ".join(schemes)
+            message = f"the preset {self.name!r} has no scheme {name!r}; there are: {known}"
+            raise ConfigurationError(message) from None

@@ -1,0 +1,96 @@
+"""Adyen signs eight fields of each item of a standard notification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.presets.vendor_schemes.base import OwnScheme, from_base64, to_base64
+from onceward.sources.request import Request
+from onceward.sources.schemes import Hmac, Key
+from onceward.sources.schemes.algorithms import as_hex
+from onceward.sources.schemes.scheme import require_match
+
+
+@dataclass(frozen=True, slots=True)
+class AdyenItems(OwnScheme):
+    """Each item carries a signature over eight of its fields."""
+
+    at: str = "json:notificationItems"
+
+    @property
+    def covers_body(self) -> bool:
+        """Eight fields of each item are covered, and nothing else."""
+        return False
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return "HMAC-SHA256 over eight fields of each item, base64, in the item"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The key, in hexadecimal digits. Raises ConfigurationError."""
+        return Hmac(written=as_hex).keys(secret)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+        """Put a signature into each item. Raises ConfigurationError."""
+        signer = Hmac(written=as_hex).signer(secret)
+        document = draft.document()
+        try:
+            for item in _items(document):
+                signature = to_base64(signer(_content(item)))
+                data = item.get("additionalData")
+                data = data if isinstance(data, dict) else {}
+                item["additionalData"] = {**data, "hmacSignature": signature}
+        except SignatureRejected as rejected:
+            raise ConfigurationError(rejected.check) from None
+        draft.body = msgspec.json.encode(document)
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
+        """Raise SignatureRejected unless every item was signed."""
+        for item in _items(request.document):
+            data = item.get("additionalData")
+            sent = data.get("hmacSignature") if isinstance(data, dict) else None
+            if not isinstance(sent, str):
+                message = "an item has no additionalData.hmacSignature"
+                raise SignatureRejected(message, Step.FOUND)
+            signature = from_base64(sent.encode(errors="replace"), "hmacSignature")
+            require_match(keys, _content(item), (signature,))
+
+
+def _items(document: Any) -> Iterator[dict[str, Any]]:
+    items = document.get("notificationItems") if isinstance(document, dict) else None
+    if not isinstance(items, list) or not items:
+        raise SignatureRejected("no notificationItems in the body", Step.FOUND)
+    for holder in items:
+        item = holder.get("NotificationRequestItem") if isinstance(holder, dict) else None
+        if not isinstance(item, dict):
+            raise SignatureRejected("an item has no NotificationRequestItem", Step.FOUND)
+        yield item
+
+
+def _content(item: dict[str, Any]) -> bytes:
+    amount = item.get("amount")
+    amount = amount if isinstance(amount, dict) else {}
+    fields = [
+        item.get("pspReference"),
+        item.get("originalReference"),
+        item.get("merchantAccountCode"),
+        item.get("merchantReference"),
+        amount.get("value"),
+        amount.get("currency"),
+        item.get("eventCode"),
+        item.get("success"),
+    ]
+    return ":".join(_text(value) for value in fields).encode(errors="surrogatepass")
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "" if value is None else str(value)

@@ -1,0 +1,66 @@
+"""What the schemes of single senders have in common."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from onceward.errors import SignatureRejected, Step
+from onceward.sources.request import Request, header_key
+
+
+class OwnScheme:
+    """What such a scheme says of itself, unless it says otherwise."""
+
+    __slots__ = ()
+
+    @property
+    def tolerance_seconds(self) -> int | None:
+        """No time is signed."""
+        return None
+
+    @property
+    def needs_url(self) -> bool:
+        """The public URL is not signed."""
+        return False
+
+    @property
+    def covers_body(self) -> bool:
+        """A body that was changed on its way is found out."""
+        return True
+
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is signed."""
+        return False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.READ, Step.MADE)
+
+
+def from_base64(text: bytes, what: str) -> bytes:
+    """What a signature stands for. Raises SignatureRejected."""
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        message = f"the signature in the {what} is badly encoded"
+        raise SignatureRejected(message, Step.READ) from None
+
+
+def to_base64(signature: bytes) -> str:
+    """A signature as it is written."""
+    return base64.b64encode(signature).decode()
+
+
+def header(request: Request, name: str) -> bytes:
+    """A header that must be there. Raises SignatureRejected."""
+    found = request.headers.get(header_key(name))
+    if found is None:
+        raise SignatureRejected(f"no {name} header", Step.FOUND)
+    return found
+
+
+def unmatched(secrets: int) -> SignatureRejected:
+    """None of the secrets made the signature."""
+    return SignatureRejected(f"no signature matched any of {secrets} secrets", Step.MADE)

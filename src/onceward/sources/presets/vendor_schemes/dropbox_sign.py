@@ -1,0 +1,52 @@
+"""Dropbox Sign sends a form, of which one field is JSON that carries its own signature."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.errors import SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.presets.vendor_schemes.base import OwnScheme
+from onceward.sources.request import FieldPlace, Request
+from onceward.sources.schemes import Key, Signature
+
+FIELD: Final = FieldPlace("form", "json")
+_SIGNATURE: Final = Signature(
+    at="json:event.event_hash", content="{json:event.event_time}{json:event.event_type}"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DropboxSign(OwnScheme):
+    """A signature in the JSON of a field, over the time and the type of the event."""
+
+    at: str = "form:json"
+
+    @property
+    def covers_body(self) -> bool:
+        """Only the time and the type are covered."""
+        return False
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return f"{_SIGNATURE.summary}, of form:json"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The key of the API. Raises ConfigurationError."""
+        return _SIGNATURE.keys(secret)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Put the signature into the JSON. Raises ConfigurationError."""
+        inner = Draft({}, FIELD.bytes_of(draft.request()) or b"")
+        _SIGNATURE.sign(secret, inner, now)
+        draft.put(FIELD, inner.body.decode())
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
+        """Raise SignatureRejected unless the time and the type were signed."""
+        field = FIELD.bytes_of(request)
+        if field is None:
+            raise SignatureRejected(f"no {FIELD}", Step.FOUND)
+        _SIGNATURE.verify(keys, Request(request.headers, field), now)

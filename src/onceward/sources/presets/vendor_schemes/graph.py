@@ -1,0 +1,67 @@
+"""Microsoft Graph sends a text of yours along with each notification."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.presets.vendor_schemes.base import OwnScheme
+from onceward.sources.request import Request
+from onceward.sources.schemes import Key, Token
+from onceward.sources.schemes.algorithms import secret_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClientState(OwnScheme):
+    """A secret text in each of the notifications of a body."""
+
+    at: str = "json:value"
+
+    @property
+    def covers_body(self) -> bool:
+        """Nothing is covered."""
+        return False
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.MADE)
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return "a token in each notification"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The client state. Raises ConfigurationError."""
+        return Token(at="json:clientState").keys(secret)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+        """Put the client state into each notification. Raises ConfigurationError."""
+        document = draft.document()
+        try:
+            for item in _items(document):
+                item["clientState"] = secret_bytes(secret).decode("latin-1")
+        except (SignatureRejected, TypeError):
+            raise ConfigurationError("the body has no notifications at json:value[]") from None
+        draft.body = msgspec.json.encode(document)
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
+        """Raise SignatureRejected unless every notification has it."""
+        for item in _items(request.document):
+            state = item.get("clientState") if isinstance(item, dict) else None
+            sent = state.encode(errors="surrogatepass") if isinstance(state, str) else b""
+            if not any(key.made(b"", (sent,)) for key in keys):
+                raise SignatureRejected("a notification has another clientState", Step.MADE)
+
+
+def _items(document: Any) -> Iterator[Any]:
+    items = document.get("value") if isinstance(document, dict) else None
+    if not isinstance(items, list) or not items:
+        raise SignatureRejected("no notifications in the body", Step.FOUND)
+    yield from items

@@ -1,0 +1,153 @@
+"""Hook0 and Contentful sign headers that the request names itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from onceward.errors import SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.presets.vendor_schemes.base import OwnScheme, header
+from onceward.sources.request import Request
+from onceward.sources.schemes import Key, Signature
+from onceward.sources.schemes.scheme import require_match
+
+HEADERS_SIGNED_MOST: Final = 50
+_PLAIN: Final = "-_.!~*'()"
+_RESERVED: Final = ";,/?:@&=+$#"
+
+
+@dataclass(frozen=True, slots=True)
+class _NamedHeaders(OwnScheme):
+    signature: Signature
+
+    @property
+    def at(self) -> str:
+        """Where the proof is."""
+        return self.signature.at
+
+    @property
+    def tolerance_seconds(self) -> int | None:
+        """A time is signed."""
+        return self.signature.tolerance_seconds
+
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - the request says which
+        """Those that matter are."""
+        return True
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return self.signature.steps
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return f"HMAC-SHA256 over headers that the request names, and the body, hex, in {self.at}"
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The secret. Raises ConfigurationError."""
+        return self.signature.keys(secret)
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """The signed time; raises SignatureRejected unless all that is named was signed."""
+        timestamp, at, signatures = self.signature.claims(request, now)
+        require_match(keys, self._content(request, timestamp), signatures)
+        return at
+
+    def _content(self, request: Request, timestamp: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class Hook0(_NamedHeaders):
+    """A time, the names of some headers, their values, and the body."""
+
+    __slots__ = ()
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
+        timestamp = self.signature.put_time(draft, now)
+        listed = " ".join(sorted(name.lower() for name in draft.headers))
+        content = _hook0_content(draft.request(), timestamp.encode(), listed.encode())
+        made = self.signature.algorithm.signer(secret)(content)
+        self.signature.put_signature(draft, timestamp, made, f"h={listed}")
+
+    def _content(self, request: Request, timestamp: bytes) -> bytes:
+        items = header(request, "X-Hook0-Signature").split(b",")
+        listed = [item[2:] for item in items if item.startswith(b"h=")]
+        if len(listed) != 1:
+            raise SignatureRejected("one list of signed headers is needed", Step.READ)
+        return _hook0_content(request, timestamp, listed[0])
+
+
+def _hook0_content(request: Request, timestamp: bytes, listed: bytes) -> bytes:
+    values = _values(request, listed.split(b" ") if listed else [])
+    return b".".join([timestamp, listed, b".".join(values), request.body])
+
+
+class Contentful(_NamedHeaders):
+    """The method, the path, some headers by their names, and the body."""
+
+    __slots__ = ()
+
+    @property
+    def needs_url(self) -> bool:
+        """The path is signed."""
+        return True
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
+        timestamp = self.signature.put_time(draft, now)
+        names = ["x-contentful-signed-headers", *(name.lower() for name in draft.headers)]
+        draft.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
+        content = self._content(draft.request(), timestamp.encode())
+        self.signature.put_signature(
+            draft, timestamp, self.signature.algorithm.signer(secret)(content)
+        )
+
+    def _content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - a header
+        listed = header(request, "x-contentful-signed-headers").split(b",")
+        names = sorted([name.strip().lower() for name in listed])
+        if b"x-contentful-timestamp" not in names:
+            raise SignatureRejected("the timestamp is not signed", Step.READ)
+        values = zip(names, _values(request, names), strict=True)
+        target = _escaped(request.target).encode()
+        headers = b";".join([b"%b:%b" % pair for pair in values])
+        return b"\n".join([request.method.encode(), target, headers, request.body])
+
+
+def _escaped(target: str) -> str:
+    """A path with its query as Contentful signs it: escaped once more, and the query twice."""
+    path, mark, query = target.partition("?")
+    once = quote(query, safe=_PLAIN, errors="surrogatepass")
+    return quote(f"{path}{mark}{once}", safe=_RESERVED + _PLAIN, errors="surrogatepass")
+
+
+def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:
+    if len(names) > HEADERS_SIGNED_MOST:
+        raise SignatureRejected("too many headers are signed", Step.READ)
+    values = [request.headers.get(name.lower()) for name in names]
+    if None in values:
+        raise SignatureRejected("a header that is signed is missing", Step.FOUND)
+    return [value for value in values if value is not None]
+
+
+HOOK0: Final = Hook0(
+    Signature(
+        at="header:X-Hook0-Signature",
+        separator=",",
+        prefix="v1=",
+        timestamp="list:t=",
+        tolerance_seconds=300,
+    )
+)
+CONTENTFUL: Final = Contentful(
+    Signature(
+        at="header:x-contentful-signature",
+        timestamp="header:x-contentful-timestamp",
+        time_format="milliseconds",
+        tolerance_seconds=30,
+    )
+)

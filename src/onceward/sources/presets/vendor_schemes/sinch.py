@@ -1,0 +1,30 @@
+"""Sinch writes the key's name before the signature."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from onceward.sources.outgoing import Draft
+from onceward.sources.schemes import Hmac, Signature
+from onceward.sources.schemes.algorithms import as_base64
+
+
+class Sinch(Signature):
+    """``service KEY:SIGNATURE``: what is before the colon is no signature, and passed over."""
+
+    __slots__ = ()
+
+    def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
+        """Put a signature behind the name of a key."""
+        super().put_signature(draft, timestamp, signature, "service onceward", *others)
+
+
+SINCH: Final = Sinch(
+    at="header:Authorization",
+    separator=":",
+    encoding="base64",
+    timestamp="header:x-timestamp",
+    time_format="iso",
+    content="{method}\n{body:md5}\n{header:content-type}\nx-timestamp:{timestamp}\n{target}",
+    algorithm=Hmac(written=as_base64),
+)

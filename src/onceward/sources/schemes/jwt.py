@@ -1,0 +1,266 @@
+"""A signed token (JWT) that names the hash of the body it belongs to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+from uuid import uuid4
+
+import msgspec
+
+from onceward.errors import SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.request import Place, Request, bytes_at, parse_places
+from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
+from onceward.sources.schemes.named import halves, name_of, named_keys
+from onceward.sources.schemes.scheme import Key
+
+TOKEN_BYTES: Final = 16_384
+LEEWAY_SECONDS: Final = 60
+VALID_SECONDS: Final = 300
+"""How long a token is valid that is signed here."""
+FARTHEST_SECONDS: Final = 10**12
+_ES256_BYTES: Final = 64
+
+JwtName = Literal["HS256", "HS384", "HS512", "ES256", "RS256"]
+_ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
+    "HS256": Hmac("sha256"),
+    "HS384": Hmac("sha384"),
+    "HS512": Hmac("sha512"),
+    "ES256": ECDSA_P256,
+    "RS256": RSA_SHA256,
+}
+
+
+def _names(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
+    return () if issuer is None else (issuer,) if isinstance(issuer, str) else issuer
+
+
+@dataclass(frozen=True, slots=True)
+class Jwt:
+    """A token in a header. Its algorithm is the source's to say, never the token's."""
+
+    at: str
+    algorithm: JwtName = "HS256"
+    prefix: str = ""
+    body_claim: str | None = None
+    """The claim with the SHA-256 of the body."""
+    body_encoding: Literal["hex", "base64"] = "hex"
+    url_claim: str | None = None
+    """The claim with the SHA-256 of the URL, in hexadecimal digits."""
+    empty_has_no_claim: bool = False
+    """Whether a request without a body has a token without that claim."""
+    issuer: str | tuple[str, ...] | None = None
+    """Who issues it, by one name or several."""
+    named: str | None = None
+    """The claim whose value stands before the secret: ``value:secret``."""
+    must_expire: bool = False
+    """Whether a token that does not say when it ends is refused."""
+    audience_is_url: bool = False
+    """Whether the token is for the URL that it is sent to."""
+    tolerance_seconds: int | None = None
+    """How old `iat` may be, where it is checked."""
+    _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", parse_places(self.at))
+
+    @property
+    def needs_url(self) -> bool:
+        """Whether the token names the URL."""
+        return self.url_claim is not None or self.audience_is_url
+
+    @property
+    def covers_body(self) -> bool:
+        """Whether the token names the body."""
+        return self.body_claim is not None
+
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is covered."""
+        return False
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        named = "the body's hash" if self.covers_body else "an audience"
+        return f"JWT by {self.algorithm} with {named}, in {self._places[0]}"
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.READ, Step.MADE, Step.TIME, Step.MEANT)
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        keys = _ALGORITHMS[self.algorithm].keys
+        return keys(secret) if self.named is None else named_keys(secret, self._form, keys)
+
+    @property
+    def _form(self) -> str:
+        return f"{self.named}:secret"
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Send a token along that names this body, and this URL. Raises ConfigurationError."""
+        head = {"alg": self.algorithm, "typ": "JWT"}
+        issued = int(now)
+        claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALID_SECONDS}
+        claims["jti"] = uuid4().hex
+        if names := _names(self.issuer):
+            claims["iss"] = names[0]
+        if self.named is not None:
+            name, secret = halves(secret, self._form)
+            claims |= {self.named: name, f"{self.named}_verified": True}
+        if self.audience_is_url:
+            claims["aud"] = draft.url
+        if self.body_claim is not None:
+            claims[self.body_claim] = self._body_hash(draft.body)
+        if self.url_claim is not None:
+            claims[self.url_claim] = _url_hash(draft.url)
+        content = b".".join([_encoded(msgspec.json.encode(part)) for part in (head, claims)])
+        signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
+        if self.algorithm == "ES256":
+            signature = _plain_numbers(signature)
+        token = content + b"." + _encoded(signature)
+        draft.put(self._places[0], self.prefix + token.decode())
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """When the token was issued; raises SignatureRejected unless it is for this request."""
+        claims = self._claims(keys, self._token(request))
+        issued = _check_times(claims, now, self.tolerance_seconds)
+        if self.must_expire and claims.get("exp") is None:
+            raise SignatureRejected("the token does not say when it ends", Step.TIME)
+        if self.issuer is not None and claims.get("iss") not in _names(self.issuer):
+            raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
+        if self.audience_is_url:
+            _compare(claims.get("aud"), request.url, "audience")
+        if self.body_claim is not None and not self._is_empty(claims, request):
+            _compare(claims.get(self.body_claim), self._body_hash(request.body), "body")
+        if self.url_claim is not None:
+            _compare(claims.get(self.url_claim), _url_hash(request.url), "URL")
+        return issued
+
+    def _token(self, request: Request) -> bytes:
+        header = bytes_at(self._places, request)
+        if header is None:
+            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
+        prefix = self.prefix.encode()
+        if header[: len(prefix)].lower() != prefix.lower():
+            raise SignatureRejected(f"no {self.prefix}<token> in the {self._places[0]}", Step.FOUND)
+        if len(header) > TOKEN_BYTES:
+            raise SignatureRejected("the token is too long", Step.READ)
+        return header[len(prefix) :]
+
+    def _claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
+        content, _, last = token.rpartition(b".")
+        head = _object(content.partition(b".")[0])
+        if head.get("alg") != self.algorithm or "crit" in head:
+            raise SignatureRejected(f"the token is not signed by {self.algorithm}", Step.READ)
+        signature = _decoded(last)
+        if self.algorithm == "ES256":
+            signature = _der(signature)
+        made_by = [key for key in keys if key.made(content, (signature,))]
+        if not made_by:
+            raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
+        claims = _object(content.partition(b".")[2])
+        if self.named is not None:
+            is_unsure = claims.get(f"{self.named}_verified", True) is not True
+            if claims.get(self.named) not in [name_of(key) for key in made_by] or is_unsure:
+                raise SignatureRejected(f"the token has another {self.named}", Step.MEANT)
+        return claims
+
+    def _is_empty(self, claims: dict[str, Any], request: Request) -> bool:
+        return self.empty_has_no_claim and not request.body and self.body_claim not in claims
+
+    def _body_hash(self, body: bytes) -> str:
+        digest = hashlib.sha256(body).digest()
+        return digest.hex() if self.body_encoding == "hex" else base64.b64encode(digest).decode()
+
+
+def _url_hash(url: str) -> str:
+    return hashlib.sha256(url.encode(errors="surrogatepass")).hexdigest()
+
+
+def _compare(claim: object, expected: str, what: str) -> None:
+    sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
+    if not hmac.compare_digest(sent, expected.encode(errors="surrogatepass")):
+        raise SignatureRejected(f"the token is for another {what}", Step.MEANT)
+
+
+def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
+    """When it was issued. Raises SignatureRejected for one that is not of this time."""
+    times = {name: _time(claims, name) for name in ("exp", "nbf", "iat")}
+    expires, begins, issued = times["exp"], times["nbf"], times["iat"]
+    if expires is not None and not now < expires + LEEWAY_SECONDS:
+        raise SignatureRejected("the token has expired", Step.TIME)
+    if begins is not None and not now > begins - LEEWAY_SECONDS:
+        raise SignatureRejected("the token is not valid yet", Step.TIME)
+    if tolerance_seconds is not None:
+        if issued is None:
+            raise SignatureRejected("the token does not say when it was issued", Step.TIME)
+        if not abs(now - issued) <= tolerance_seconds:
+            raise SignatureRejected(
+                f"the token was issued {abs(now - issued):.12g} s off, "
+                f"tolerance {tolerance_seconds} s",
+                Step.TIME,
+            )
+    return issued
+
+
+def _time(claims: dict[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or abs(value) > FARTHEST_SECONDS:
+        raise SignatureRejected(f"the token's {name} is not a time", Step.TIME)
+    return float(value)
+
+
+def _object(part: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(_decoded(part))
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise SignatureRejected("the token is not a JWT", Step.READ)
+    return found
+
+
+def _decoded(part: bytes) -> bytes:
+    try:
+        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise SignatureRejected("the token is not a JWT", Step.READ) from None
+
+
+def _encoded(part: bytes) -> bytes:
+    return base64.urlsafe_b64encode(part).rstrip(b"=")
+
+
+def _plain_numbers(der: bytes) -> bytes:
+    """The two numbers of a signature side by side, out of DER."""
+    first = 4 + der[3]
+    numbers = der[4:first], der[first + 2 :]
+    half = _ES256_BYTES // 2
+    return b"".join([number.lstrip(b"\0").rjust(half, b"\0") for number in numbers])
+
+
+def _der(signature: bytes) -> bytes:
+    """Two numbers side by side, as the arithmetic wants them."""
+    if len(signature) != _ES256_BYTES:
+        raise SignatureRejected("the token's signature has the wrong length", Step.READ)
+    half = _ES256_BYTES // 2
+    numbers = _number(signature[:half]) + _number(signature[half:])
+    return b"\x30" + bytes([len(numbers)]) + numbers
+
+
+def _number(digits: bytes) -> bytes:
+    """A whole number in DER, which begins with a zero where it would look negative."""
+    plain = digits.lstrip(b"\0") or b"\0"
+    padded = b"\0" + plain if plain[0] & 0x80 else plain
+    return b"\x02" + bytes([len(padded)]) + padded

@@ -1,0 +1,287 @@
+"""A signature over what a template says, in a header or elsewhere: so most senders sign."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.request import HeaderPlace, Place, Request, bytes_at, parse_places
+from onceward.sources.schemes.algorithms import Algorithm, Hmac
+from onceward.sources.schemes.content import Content
+from onceward.sources.schemes.scheme import SIGNATURES_TRIED, Key, require_match
+
+ITEMS_READ: Final = 64
+TIMESTAMP_DIGITS: Final = 12
+_DIGITS_OF_A_FRACTION: Final = re.compile(r"(\.\d{6})\d+")
+_IN_LIST: Final = "list:"
+
+Encoding = Literal["hex", "base64", "base64url"]
+TimeFormat = Literal["seconds", "milliseconds", "iso"]
+
+
+def _from_hex(text: bytes) -> bytes | None:
+    """Decode hexadecimal digits; None for anything else, white space included."""
+    try:
+        return binascii.unhexlify(text)
+    except binascii.Error:
+        return None
+
+
+def _from_base64(text: bytes) -> bytes | None:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        return None
+
+
+def _from_base64url(text: bytes) -> bytes | None:
+    try:
+        padded = text + b"=" * (-len(text) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True)
+    except binascii.Error:
+        return None
+
+
+_DECODE: Final[dict[Encoding, Callable[[bytes], bytes | None]]] = {
+    "hex": _from_hex,
+    "base64": _from_base64,
+    "base64url": _from_base64url,
+}
+_ENCODE: Final[dict[Encoding, Callable[[bytes], str]]] = {
+    "hex": bytes.hex,
+    "base64": lambda it: base64.b64encode(it).decode(),
+    "base64url": lambda it: base64.urlsafe_b64encode(it).rstrip(b"=").decode(),
+}
+
+
+Claims = tuple[bytes, float | None, Sequence[bytes]]
+"""A timestamp as it is signed and as a time, and signatures that may be genuine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Where the signature is, how it is written, and what it is made over.
+
+    ``t=1700000000,v1=5f2a…`` is a list with ``separator=","``, whose signatures have the
+    ``prefix="v1="`` and whose time is at ``timestamp="list:t="``.
+    """
+
+    at: str
+    content: str = "{body}"
+    algorithm: Algorithm = field(default_factory=Hmac)
+    encoding: Encoding = "hex"
+    prefix: str = ""
+    separator: str | None = None
+    timestamp: str | None = None
+    time_format: TimeFormat = "seconds"
+    tolerance_seconds: int | None = None
+    _at: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+    _content: Content = field(init=False, repr=False, compare=False)
+    _is_body: bool = field(init=False, repr=False, compare=False)
+    _prefix: bytes = field(init=False, repr=False, compare=False)
+    _separator: bytes | None = field(init=False, repr=False, compare=False)
+    _time_prefix: bytes | None = field(init=False, repr=False, compare=False)
+    _time_places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_choice("encoding", self.encoding, list(_DECODE))
+        _check_choice("time_format", self.time_format, list(_READ_TIME))
+        if isinstance(self.algorithm, str | type):
+            raise ConfigurationError("the algorithm is none: write Hmac('sha256') or ED25519")
+        if self.tolerance_seconds is not None and self.timestamp is None:
+            raise ConfigurationError("a tolerance needs a timestamp")
+        if "{timestamp}" in self.content and self.timestamp is None:
+            raise ConfigurationError("it signs a timestamp and does not say where it is")
+        time = self.timestamp or ""
+        in_list = time.startswith(_IN_LIST)
+        if in_list and self.separator is None:
+            raise ConfigurationError("the timestamp is in a list that has no separator")
+        computed = {
+            "_at": parse_places(self.at),
+            "_content": Content(self.content),
+            "_is_body": self.content == "{body}",
+            "_prefix": self.prefix.encode(),
+            "_separator": None if self.separator is None else self.separator.encode(),
+            "_time_prefix": time.removeprefix(_IN_LIST).encode() if in_list else None,
+            "_time_places": parse_places(time) if time and not in_list else (),
+        }
+        for name, value in computed.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def needs_url(self) -> bool:
+        """Whether the public URL is part of what is signed."""
+        return self._content.has_url
+
+    @property
+    def covers_body(self) -> bool:
+        """Whether a body that was changed on its way is found out."""
+        return self._content.has_body
+
+    def signs_header(self, name: str) -> bool:
+        """Whether a header that was changed on its way is found out."""
+        return self._content.has_header(name)
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        content = self.content.replace("\n", "⏎")
+        where = _shown(self._at[0])
+        return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {where}"
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        time = () if self.timestamp is None else (Step.TIME,)
+        return (Step.FOUND, *time, Step.READ, Step.MADE)
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        return self.algorithm.keys(secret)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+        """Put the time and the signature into a draft. Raises ConfigurationError."""
+        timestamp = self.put_time(draft, now)
+        try:
+            content = self._content.of(draft.request(), timestamp.encode())
+        except SignatureRejected as rejected:
+            raise ConfigurationError(f"it cannot be signed: {rejected.check}") from None
+        self.put_signature(draft, timestamp, self.algorithm.signer(secret)(content))
+
+    def put_time(self, draft: Draft, now: float) -> str:
+        """Put the time where it belongs, unless it stands beside the signature; answers with it."""
+        timestamp = _WRITE_TIME[self.time_format](now) if self.timestamp else ""
+        if self._time_places:
+            draft.put(self._time_places[0], timestamp)
+        return timestamp
+
+    def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
+        """Put a signature where it belongs, behind what else is in its list."""
+        time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
+        items = [*time, *others, self.prefix + _ENCODE[self.encoding](signature)]
+        draft.put(self._at[0], (self.separator or "").join(items))
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """The signed time; raises SignatureRejected unless one of the keys made a signature."""
+        timestamp, at, signatures = self.claims(request, now)
+        content = request.body if self._is_body else self._content.of(request, timestamp)
+        require_match(keys, content, signatures)
+        return at
+
+    def claims(self, request: Request, now: float) -> Claims:
+        """What the request says of itself, before anything of it is proved."""
+        items = self._items(request)
+        timestamp, at = self._time(items, request, now)
+        return timestamp, at, self._signatures(items)
+
+    def _items(self, request: Request) -> list[bytes]:
+        """What stands where the signatures are: one text, or the items of a list."""
+        items: list[bytes] = []
+        for place in self._at:
+            if (found := place.bytes_of(request)) is not None:
+                if self._separator is None:
+                    items.append(found)
+                else:
+                    items += found.split(self._separator, ITEMS_READ)
+        if not items:
+            raise SignatureRejected(f"no {_shown(self._at[0])}", Step.FOUND)
+        return items
+
+    def _time(
+        self, items: Sequence[bytes], request: Request, now: float
+    ) -> tuple[bytes, float | None]:
+        """The timestamp as it is signed, and as a time that is near enough to now."""
+        if self.timestamp is None:
+            return b"", None
+        timestamps = self._timestamps(items, request)
+        if len(timestamps) != 1:
+            raise SignatureRejected(
+                f"{len(timestamps) or 'no'} timestamps, one is needed", Step.TIME
+            )
+        timestamp = timestamps[0]
+        at = _READ_TIME[self.time_format](timestamp)
+        if self.tolerance_seconds is None:
+            return timestamp, at
+        if at is None:
+            raise SignatureRejected(_NOT_A_TIME[self.time_format], Step.TIME)
+        seconds_off = abs(now - at)
+        if not seconds_off <= self.tolerance_seconds:
+            off = f"{round(seconds_off, 1):.12g}"
+            raise SignatureRejected(
+                f"timestamp {off} s off, tolerance {self.tolerance_seconds} s", Step.TIME
+            )
+        return timestamp, at
+
+    def _timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
+        if self._time_prefix is None:
+            found = bytes_at(self._time_places, request)
+            return [] if found is None else [found]
+        length = len(self._time_prefix)
+        return [item[length:] for item in items if item.startswith(self._time_prefix)]
+
+    def _signatures(self, items: Sequence[bytes]) -> list[bytes]:
+        prefix, decode = self._prefix, _DECODE[self.encoding]
+        claims = [item for item in items if item.startswith(prefix)] if prefix else items
+        if not claims:
+            raise SignatureRejected(
+                f"no {self.prefix}<signature> in the {_shown(self._at[0])}", Step.FOUND
+            )
+        tried = [decode(claim[len(prefix) :]) for claim in claims[:SIGNATURES_TRIED]]
+        found = [signature for signature in tried if signature is not None]
+        if not found:
+            raise SignatureRejected(
+                f"the signature in the {_shown(self._at[0])} is badly encoded", Step.READ
+            )
+        return found
+
+
+def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise ConfigurationError(f"{name} {value!r} is none of {', '.join(known)}")
+
+
+def _shown(place: Place) -> str:
+    return f"{place.name} header" if isinstance(place, HeaderPlace) else str(place)
+
+
+_NOT_A_TIME: Final[dict[TimeFormat, str]] = {
+    "seconds": "the timestamp is not a plain number of seconds",
+    "milliseconds": "the timestamp is not a plain number of milliseconds",
+    "iso": "the timestamp is not a date and a time",
+}
+
+
+def _seconds(text: bytes) -> float | None:
+    return int(text) if text.isdigit() and len(text) <= TIMESTAMP_DIGITS else None
+
+
+def _milliseconds(text: bytes) -> float | None:
+    plain = text.isdigit() and len(text) <= TIMESTAMP_DIGITS + 3
+    return int(text) / 1000 if plain else None
+
+
+def _iso(text: bytes) -> float | None:
+    try:
+        found = datetime.fromisoformat(_DIGITS_OF_A_FRACTION.sub(r"\1", text.decode("ascii")))
+        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError, UnicodeDecodeError):
+        return None
+
+
+_READ_TIME: Final[dict[TimeFormat, Callable[[bytes], float | None]]] = {
+    "seconds": _seconds,
+    "milliseconds": _milliseconds,
+    "iso": _iso,
+}
+_WRITE_TIME: Final[dict[TimeFormat, Callable[[float], str]]] = {
+    "seconds": lambda now: str(int(now)),
+    "milliseconds": lambda now: str(int(now * 1000)),
+    "iso": lambda now: datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z"),
+}

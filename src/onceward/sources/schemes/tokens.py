@@ -1,0 +1,101 @@
+"""A token that is sent along: it proves who sends, and nothing about what is sent."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.sources.outgoing import Draft
+from onceward.sources.request import Place, Request, bytes_at, parse_places
+from onceward.sources.schemes.algorithms import secret_bytes
+from onceward.sources.schemes.scheme import Key
+
+
+class _TokenKey:
+    __slots__ = ("_token",)
+
+    def __init__(self, token: bytes) -> None:
+        self._token = token
+
+    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - of the protocol
+        return any(hmac.compare_digest(self._token, sent) for sent in signatures)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A secret text in a header or in the body, after a prefix such as ``Bearer ``.
+
+    With ``is_basic`` it is HTTP's basic authentication, and the secret is ``user:password``.
+    """
+
+    at: str
+    prefix: str = ""
+    is_basic: bool = False
+    _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_places", parse_places(self.at))
+
+    @property
+    def tolerance_seconds(self) -> None:
+        """No time is signed."""
+
+    @property
+    def needs_url(self) -> bool:
+        """Only where the token is in it."""
+        return "query:" in self.at
+
+    @property
+    def covers_body(self) -> bool:
+        """Nothing is covered."""
+        return False
+
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
+        """No header is covered."""
+        return False
+
+    @property
+    def summary(self) -> str:
+        """What it is, in a line for people."""
+        return f"{'user and password' if self.is_basic else 'a token'} in {self._places[0]}"
+
+    @property
+    def steps(self) -> tuple[Step, ...]:
+        """What is checked, in its order."""
+        return (Step.FOUND, Step.MADE)
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """The token. Raises ConfigurationError."""
+        return (_TokenKey(self._token(secret)),)
+
+    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002 - of the protocol
+        """Send the token along. Raises ConfigurationError."""
+        draft.put(self._places[0], (self._prefix + self._token(secret)).decode("latin-1"))
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:  # noqa: ARG002 - of the protocol
+        """Return when one of the tokens was sent; raises SignatureRejected."""
+        sent = bytes_at(self._places, request)
+        prefix = self._prefix
+        if sent is None:
+            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
+        if sent[: len(prefix)].lower() != prefix.lower():
+            raise SignatureRejected(
+                f"no {self._prefix.decode()}<token> in the {self._places[0]}", Step.FOUND
+            )
+        for key in keys:
+            if key.made(b"", (sent[len(prefix) :],)):
+                return None
+        raise SignatureRejected(f"the token is none of {len(keys)}", Step.MADE)
+
+    def _token(self, secret: str | bytes) -> bytes:
+        token = secret_bytes(secret)
+        if self.is_basic and b":" not in token:
+            raise ConfigurationError("is not user:password")
+        return base64.b64encode(token) if self.is_basic else token
+
+    @property
+    def _prefix(self) -> bytes:
+        return b"Basic " if self.is_basic else self.prefix.encode()

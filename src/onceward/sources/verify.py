@@ -1,0 +1,87 @@
+"""Check a request without an inbox, and say what it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from onceward.errors import RequestRefused, SignatureRejected, Step
+from onceward.model.events import Identity
+from onceward.runtime.clock import SystemClock
+from onceward.sources.outgoing import sent
+from onceward.sources.presets import Preset
+from onceward.sources.request import Headers, Request
+from onceward.sources.schemes import Scheme, verify
+from onceward.sources.source import events_of, preset_of, scheme_of
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What a genuine request is about, as far as it says.
+
+    `time` is the one that was signed. `events` has each event; `id`, `type` and `reference` are
+    those of the only one.
+    """
+
+    id: str | None
+    type: str
+    reference: str | None
+    time: datetime | None
+    events: tuple[Identity, ...]
+
+
+def verify_request(
+    preset: str | Preset,
+    *,
+    secret: str | bytes | Sequence[str | bytes],
+    headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]],
+    body: bytes,
+    url: str = "",
+    method: str = "POST",
+    now: float | None = None,
+    scheme: str | Scheme | None = None,
+) -> Verified:
+    """Say what a request is about that was made with one of the secrets, as a source would.
+
+    `headers` is a mapping, or the pairs as ASGI gives them; `url` is the public one, for senders
+    that sign it; `now` is in seconds since 1970, and the clock's time where it is left out. Raises
+    SignatureRejected, and ConfigurationError for a preset, a scheme or a secret that cannot be one.
+    """
+    base = preset_of("", preset)
+    chosen = scheme_of(base, scheme)
+    secrets = [secret] if isinstance(secret, str | bytes) else secret
+    keys = [key for one in secrets for key in chosen.keys(one)]
+    request = Request(_as_headers(headers), body, method=method, url=url)
+    try:
+        time = verify(chosen, keys, request, SystemClock().now() if now is None else now)
+    except SignatureRejected:
+        raise
+    except RequestRefused as refused:
+        raise SignatureRejected(refused.message, Step.FOUND) from None
+    events = _identities(base, request)
+    if len(events) != 1:
+        return Verified(None, "", None, _when(time), events)
+    (only,) = events
+    return Verified(only.event_id, only.type, only.reference, _when(time), events)
+
+
+def _when(time: float | None) -> datetime | None:
+    try:
+        return None if time is None else datetime.fromtimestamp(time, UTC)
+    except (ValueError, OverflowError, OSError):  # no calendar goes as far
+        return None
+
+
+def _identities(base: Preset, request: Request) -> tuple[Identity, ...]:
+    try:
+        admitted = events_of(base.locators, base.packing, request)
+    except RequestRefused:
+        return ()
+    return tuple(identity for identity, _ in admitted)
+
+
+def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
+    if isinstance(given, Mapping):
+        return Headers([(sent(name.lower()), sent(value)) for name, value in given.items()])
+    return Headers((name.lower(), value) for name, value in given)

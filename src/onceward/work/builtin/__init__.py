@@ -1,0 +1,1 @@
+"""Handlers that a preset brings along."""

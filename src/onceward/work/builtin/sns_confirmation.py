@@ -1,0 +1,45 @@
+"""Amazon SNS sends nothing until somebody has fetched the URL that it names."""
+
+from __future__ import annotations
+
+import asyncio
+import http.client
+import re
+from collections.abc import Callable
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from onceward.errors import PermanentError
+from onceward.model.events import Event
+
+HOST: Final = re.compile(r"sns\.[a-z0-9-]{1,40}\.amazonaws\.com(\.cn)?")
+SECONDS: Final = 10.0
+
+Fetch = Callable[[str], int]
+
+
+def fetch(url: str) -> int:
+    """Ask for a URL over HTTPS, follow nothing, and answer with the status."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPSConnection(parts.netloc, timeout=SECONDS)
+    try:
+        connection.request("GET", parts._replace(scheme="", netloc="").geturl())
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+async def confirm_subscription(event: Event[Any]) -> None:
+    """Fetch the URL of a signed confirmation; to do so twice is harmless."""
+    await confirm(event, fetch)
+
+
+async def confirm(event: Event[Any], get: Fetch) -> None:
+    """Fetch the URL of a confirmation with `get`. Raises PermanentError for one not Amazon's."""
+    url = event.payload.get("SubscribeURL") if isinstance(event.payload, dict) else None
+    parts = urlsplit(url) if isinstance(url, str) else None
+    if parts is None or parts.scheme != "https" or not HOST.fullmatch(parts.netloc):
+        raise PermanentError("SubscribeURL is not a URL of Amazon SNS; it is not fetched")
+    status = await asyncio.to_thread(get, parts.geturl())
+    if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
+        raise RuntimeError(f"Amazon answered {status} to the confirmation")

@@ -1,0 +1,34 @@
+"""What a handler is given as `effects`: things that must happen once."""
+
+from __future__ import annotations
+
+from onceward.errors import PermanentError
+from onceward.model.events import text_fault
+from onceward.work.transaction import UnitOfWork
+
+
+class Effects:
+    """Effects of one job, each under an idempotency key that is unique over the whole inbox."""
+
+    def __init__(self, unit: UnitOfWork, job: int) -> None:
+        self._unit = unit
+        self._job = job
+
+    async def once(self, key: str, *, reference: str | None = None) -> bool:
+        """Say whether this is the first time, in the handler's transaction.
+
+        True for the first over all events, and then the mark commits with what the handler wrote.
+        When another transaction is about to make the same mark, this waits for its end.
+        """
+        faults = [("key", _fault(key))]
+        if reference is not None:
+            faults.append(("reference", _fault(reference)))
+        for name, fault in faults:
+            if fault:
+                message = f"effects.once: the {name} {fault}"
+                raise PermanentError(message)
+        return await self._unit.mark_effect(self._job, key, reference)
+
+
+def _fault(text: object) -> str | None:
+    return text_fault(text) if isinstance(text, str) else "is not a text"

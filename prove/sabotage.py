@@ -15,7 +15,8 @@ import psycopg
 
 from onceward import Transaction, service
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.receive.recorder import Pending, Recorder
+from onceward.receive.pending import Pending
+from onceward.receive.recorder import Recorder
 from onceward.store import queries
 from onceward.store.postgres.store import PostgresStore
 

@@ -142,7 +142,9 @@ class Work:
 @asynccontextmanager
 async def working(store: Store, place: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
     """A transaction such as a handler has. What is not committed is rolled back."""
-    async with UnitOfWork(lambda _: store.begin(lambda: place), Failpoints()) as unit:
+    async with UnitOfWork(
+        lambda _: store.begin(lambda: place), SystemClock(), Failpoints()
+    ) as unit:
         yield Work(unit, Transaction(unit))
 
 

@@ -12,10 +12,7 @@ from onceward.inbox import Inbox
 from onceward.model.events import Event
 from onceward.sources.presets import Preset
 from onceward.sources.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
-from onceward.sources.sign import Signed
-from onceward.sources.sign import sign_request as sign
-from onceward.sources.verify import Verified
-from onceward.sources.verify import verify_request as verify
+from onceward.standalone import Signed, Verified, sign, verify
 from onceward.version import __version__
 from onceward.work.effects import Effects
 from onceward.work.sync import SyncEffects, SyncTransaction

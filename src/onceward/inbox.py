@@ -11,21 +11,19 @@ from typing import Any, TypeVar
 
 from onceward.errors import (
     ConfigurationError,
-    OncewardError,
-    StoreError,
 )
 from onceward.http.auth import parse_tokens
-from onceward.http.receive_app import route_path
-from onceward.http.responses import Receive, Scope, Send, refusal
+from onceward.http.mount import MountedApp
+from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
-from onceward.receive.recorder import refusal as unavailable
 from onceward.runtime.failpoints import Failpoints
-from onceward.runtime.redact import redact
-from onceward.service import ASGIApp, Preparation, Service
+from onceward.service import Preparation, Service
 from onceward.settings import Settings, resolve
+from onceward.sources.configure import SameBody, make_source
 from onceward.sources.presets import Preset
 from onceward.sources.schemes import Scheme
-from onceward.sources.source import SameBody, Source, make_source
+from onceward.sources.source import Source
+from onceward.work.builtin import BUILTIN_HANDLERS
 from onceward.work.handlers import Handler, HandlerFunction, make_handler
 
 _log = logging.getLogger("onceward.inbox")
@@ -104,8 +102,8 @@ class Inbox:
             msg = f"source {name!r}: there is one of this name already"
             raise ConfigurationError(msg)
         self._sources[name] = source
-        for event_type, function in source.base.does.items():
-            self.on(event_type, source=name, name=f"{name}-{function.__name__}")(function)
+        for event_type, builtin in source.base.builtin_handlers.items():
+            self.on(event_type, source=name, name=f"{name}-{builtin}")(BUILTIN_HANDLERS[builtin])
 
     @property
     def sources(self) -> Mapping[str, Source]:
@@ -211,53 +209,3 @@ def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
         for source in sources
         if settings.dedupe_days < (days := source.base.resends_for_days)
     ]
-
-
-class MountedApp:
-    """A part of a service as an application: opened at start, or at its first request."""
-
-    def __init__(self, service: Callable[[], Service], build: Callable[[Service], ASGIApp]) -> None:
-        self._service = service
-        self._build = build
-        self._app: ASGIApp | None = None
-        self._opened: Service | None = None
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or follow the server's start and stop."""
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-            return
-        if scope["type"] == "websocket":
-            await send({"type": "websocket.close"})
-            return
-        try:
-            app = await self._open()
-        except StoreError as error:
-            _log.warning("the inbox could not be opened: %s", redact(str(error)))
-            trouble = unavailable("unavailable", "The ledger cannot be used now. Try again later.")
-            await refusal(trouble).send(send)
-            return
-        await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
-
-    async def _open(self) -> ASGIApp:
-        service = self._service()
-        await service.open()
-        if self._app is None or self._opened is not service:
-            self._app, self._opened = self._build(service), service
-        return self._app
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        while True:
-            message = await receive()
-            if message["type"] == "lifespan.startup":
-                try:
-                    await self._open()
-                except OncewardError as error:
-                    fault = f"Onceward: {redact(str(error))}"
-                    await send({"type": "lifespan.startup.failed", "message": fault})
-                    return
-                await send({"type": "lifespan.startup.complete"})
-            elif message["type"] == "lifespan.shutdown":
-                await self._service().close()
-                await send({"type": "lifespan.shutdown.complete"})
-                return

@@ -15,46 +15,38 @@ from typing import Final
 from onceward.errors import ConfigurationError, RequestRefused, StoreError, StoreUnavailable
 from onceward.http.admin_app import ADMIN, AdminApi
 from onceward.http.auth import Access, token_hash
-from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
-from onceward.http.receive_app import INGEST, IngestApp
-from onceward.http.responses import Answer, Receive, Scope, Send, answer, refusal
+from onceward.http.openapi.document import document
+from onceward.http.receive_app import IngestApp
+from onceward.http.responses import ASGIApp
+from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
-from onceward.operate.operator import LISTS, Operator
-from onceward.operate.retention import (
-    REGISTER_EVERY_SECONDS,
-    STORE_EVERY_SECONDS,
-    forget_old,
-    repeat,
-)
+from onceward.operate.operator import Operator
+from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, forget_old
 from onceward.ports import Store
+from onceward.receive.pending import refusal as unavailable
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
-from onceward.receive.recorder import refusal as unavailable
 from onceward.receive.rejections import EVERY_SECONDS, Rejections
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.periodic import repeat
 from onceward.runtime.redact import redact
 from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
-from onceward.work.handlers import Handler, Handling
+from onceward.work.handlers import Handler
 from onceward.work.retry import RetryPolicy
+from onceward.work.runner import Handling
 from onceward.work.settlement import settlement_of
 from onceward.work.transaction import Transaction, UnitOfWork
 from onceward.work.worker import Worker
 
 _log = logging.getLogger("onceward.service")
 
-ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 Preparation = Callable[[Transaction], Awaitable[None]]
 
-WELCOME: Final = {
-    "message": "Onceward is running. Post events, then look at what happened.",
-    "post": INGEST,
-    "look": [f"{ADMIN}/{kind}" for kind in LISTS],
-}
 RECALL_EVERY_SECONDS: Final = 5.0
 LEARNED_MOST: Final = 5
 """How many secrets that a sender handed over are tried, the newest first."""
@@ -93,7 +85,7 @@ class Service:
         self._failpoints = failpoints
         self._clock = SystemClock()
         self.store = make_store(settings, failpoints, self._clock)
-        self._recorder = Recorder(self.store, settings)
+        self._recorder = Recorder(self.store, settings, self._clock)
         self._rejections = Rejections(self.store, keep=settings.rejection_rows)
         self._upkeep: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
@@ -215,9 +207,9 @@ class Service:
             clock=self._clock,
         )
 
-    def app(self) -> Front:
+    def app(self) -> RootApp:
         """Receiving and the admin API in one application, as ``onceward serve`` runs it."""
-        return Front(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
+        return RootApp(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
     def ingest_app(self) -> IngestApp:
         """The application that receives."""
@@ -267,39 +259,12 @@ class Service:
     async def _prepare(self) -> None:
         if not self._preparations:
             return
-        async with UnitOfWork(lambda _: self.store.prepare(), self._failpoints) as unit:
+        async with UnitOfWork(
+            lambda _: self.store.prepare(), self._clock, self._failpoints
+        ) as unit:
             for preparation in self._preparations:
                 await preparation(Transaction(unit))
             await unit.commit()
-
-
-class Front:
-    """Receiving and the admin API behind one address."""
-
-    def __init__(self, ingest: IngestApp, admin: ASGIApp, *, dev: bool) -> None:
-        self._ingest = ingest
-        self._admin = admin
-        self._dev = dev
-        self.takes = ingest.takes
-        self.take = ingest.take
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        path: str = scope["path"]
-        if self._dev and path == FRONT_DOOR:
-            await _welcome(scope["method"]).send(send)
-            return
-        is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
-        await (self._admin if is_admin else self._ingest)(scope, receive, send)
-
-
-def _welcome(method: str) -> Answer:
-    """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
-    if method in ("GET", "HEAD"):
-        return answer(200, WELCOME)
-    message = "Only GET and HEAD can be used here."
-    allow = (("allow", "GET, HEAD"),)
-    return refusal(RequestRefused(405, "wrong_method", message, headers=allow))
 
 
 def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:

@@ -8,7 +8,9 @@ import pytest
 from onceward.errors import RequestRefused, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import Store
-from onceward.receive.recorder import PATIENCE_SECONDS, Pending, Recorder
+from onceward.receive.pending import Pending
+from onceward.receive.recorder import PATIENCE_SECONDS, Recorder
+from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
 from support.database import Direct
 from tests.factories import EVERYTHING, arrival, arrivals, opened
@@ -55,7 +57,7 @@ async def ids(store: Store) -> set[str]:
 
 
 async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     (receipt,) = await asyncio.wait_for(recorder.submit([arrival()]), 1.0)
     assert receipt.outcome is Outcome.RECORDED
     assert spy.sizes == [1]
@@ -63,7 +65,7 @@ async def test_a_lone_delivery_is_written_at_once(spy: Spy) -> None:
 
 
 async def test_a_delivery_right_behind_another_is_not_forgotten(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     for number in range(5):  # each in the very moment in which the one before is answered
         await asyncio.wait_for(recorder.submit([arrival(f"evt_{number}")]), 1.0)
     assert sum(spy.sizes) == 5
@@ -73,7 +75,7 @@ async def test_a_delivery_right_behind_another_is_not_forgotten(spy: Spy) -> Non
 async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
     spy: Spy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     spy.failing = StoreUnavailable("away")
     for number in range(3):
         with pytest.raises(RequestRefused):
@@ -88,7 +90,7 @@ async def test_an_outage_is_told_when_it_begins_and_when_it_ends(
 
 
 async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store: Store) -> None:
-    recorder = Recorder(spy, Settings(batch_events=40))
+    recorder = Recorder(spy, Settings(batch_events=40), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([arrival("first")])]
     await asyncio.sleep(0)  # the first one's write begins
@@ -101,7 +103,7 @@ async def test_what_arrives_during_a_write_forms_the_next_batch(spy: Spy, store:
 
 
 async def test_two_hundred_requests_at_once_take_few_transactions(spy: Spy, store: Store) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     receipts = await asyncio.gather(*(recorder.submit([arrival()]) for _ in range(200)))
     assert sum(receipt.outcome is Outcome.RECORDED for (receipt,) in receipts) == 1
     assert spy.sizes == [200]
@@ -109,7 +111,7 @@ async def test_two_hundred_requests_at_once_take_few_transactions(spy: Spy, stor
 
 async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
     spy = Spy(store, lanes=2)
-    recorder = Recorder(spy, Settings(batch_events=5))
+    recorder = Recorder(spy, Settings(batch_events=5), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([it]) for it in arrivals(20)]
     await asyncio.sleep(0)
@@ -123,7 +125,7 @@ async def test_each_lane_writes_a_batch_of_its_own(store: Store) -> None:
 async def test_what_is_new_and_what_is_known_is_written_in_turn(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         spy = Spy(store)
-        recorder = Recorder(spy, Settings(batch_events=2))
+        recorder = Recorder(spy, Settings(batch_events=2), SystemClock())
         await recorder.submit([arrival("k")])
         spy.batches.clear()
         spy.open.clear()
@@ -140,7 +142,7 @@ async def test_what_is_new_and_what_is_known_is_written_in_turn(postgres_url: st
 
 async def test_a_batch_that_takes_long_holds_up_nothing_else(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
-        recorder = Recorder(store, Settings())
+        recorder = Recorder(store, Settings(), SystemClock())
         (first,) = await recorder.submit([arrival("known")])
         with Direct(postgres_url).connection() as connection:
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
@@ -155,7 +157,7 @@ async def test_a_batch_that_takes_long_holds_up_nothing_else(postgres_url: str) 
 
 async def test_a_later_batch_that_takes_long_holds_up_nothing_else(store: Store) -> None:
     spy = Spy(store, lanes=2)
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([arrival("quick")])]
     await asyncio.sleep(0)  # its write begins
@@ -177,10 +179,10 @@ async def test_a_later_batch_that_takes_long_holds_up_nothing_else(store: Store)
 async def test_those_who_gave_up_do_not_hide_those_who_wait(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("onceward.record.PATIENCE_SECONDS", 10)
+    monkeypatch.setattr("onceward.receive.recorder.PATIENCE_SECONDS", 10)
     async with opened(postgres_url) as store:
         spy = Spy(store)
-        recorder = Recorder(spy, Settings())
+        recorder = Recorder(spy, Settings(), SystemClock())
         await recorder.submit([arrival("known")])
         spy.open.clear()
         first = recorder.submit([arrival("first")])
@@ -195,7 +197,7 @@ async def test_those_who_gave_up_do_not_hide_those_who_wait(
 
 
 async def test_what_came_in_one_request_is_written_and_answered_together(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(batch_events=10))
+    recorder = Recorder(spy, Settings(batch_events=10), SystemClock())
     spy.open.clear()
     first = recorder.submit([arrival("first")])
     await asyncio.sleep(0)  # the first one's write begins
@@ -212,7 +214,7 @@ async def test_what_came_in_one_request_is_written_and_answered_together(spy: Sp
 
 
 async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(waiting_events=3))
+    recorder = Recorder(spy, Settings(waiting_events=3), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([it]) for it in arrivals(3)]
     with pytest.raises(RequestRefused) as refused:
@@ -225,7 +227,7 @@ async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
 
 
 async def test_too_many_bytes_that_wait_are_refused_with_503(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(waiting_bytes=1024))
+    recorder = Recorder(spy, Settings(waiting_bytes=1024), SystemClock())
     spy.open.clear()
     waiting = recorder.submit([arrival("a", body=b"x" * 1000)])
     with pytest.raises(RequestRefused) as refused:
@@ -240,7 +242,7 @@ async def test_too_many_bytes_that_wait_are_refused_with_503(spy: Spy) -> None:
 async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
     spy: Spy, store: Store
 ) -> None:
-    recorder = Recorder(spy, Settings(answer_within_seconds=0.1))
+    recorder = Recorder(spy, Settings(answer_within_seconds=0.1), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([arrival("in the write")])]
     await asyncio.sleep(0)
@@ -256,7 +258,7 @@ async def test_a_ledger_that_hangs_is_answered_for_with_503_and_works_again(
 
 
 async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(answer_within_seconds=0.5, waiting_events=4))
+    recorder = Recorder(spy, Settings(answer_within_seconds=0.5, waiting_events=4), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([it]) for it in arrivals(4)]
     await refusals(answers)
@@ -268,7 +270,7 @@ async def test_a_ledger_that_hangs_holds_no_more_than_it_may(spy: Spy) -> None:
 
 
 async def test_a_ledger_that_fails_is_answered_for_with_503(spy: Spy, store: Store) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     spy.failing = StoreUnavailable("no route to host")
     (refused,) = await refusals([recorder.submit([arrival()])])
     assert (refused.status, refused.code) == (503, "unavailable")
@@ -278,7 +280,7 @@ async def test_a_ledger_that_fails_is_answered_for_with_503(spy: Spy, store: Sto
 
 
 async def test_an_error_nobody_foresaw_is_answered_for_too(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     spy.failing = ZeroDivisionError("a defect")
     (refused,) = await refusals([recorder.submit([arrival()])])
     assert refused.status == 503
@@ -290,7 +292,7 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
     spy: Spy, store: Store, direct: Direct
 ) -> None:
     direct.refuse_events_called("evt_13")
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     answers = [recorder.submit([it]) for it in arrivals(50)]
     (refused,) = await refusals(answers)
     assert (refused.status, refused.code) == (503, "not_recorded")
@@ -303,7 +305,7 @@ async def test_one_that_the_database_refuses_takes_no_other_down(
 
 
 async def test_closing_writes_what_waits(spy: Spy, store: Store) -> None:
-    recorder = Recorder(spy, Settings(batch_events=10))
+    recorder = Recorder(spy, Settings(batch_events=10), SystemClock())
     spy.open.clear()
     answers = [recorder.submit([it]) for it in arrivals(35)]
     asyncio.get_running_loop().call_later(0.05, spy.open.set)
@@ -315,7 +317,7 @@ async def test_closing_writes_what_waits(spy: Spy, store: Store) -> None:
 async def test_a_request_that_gave_up_before_its_turn_is_not_written(
     spy: Spy, store: Store
 ) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     spy.open.clear()
     recorder.submit([arrival("a")])
     await asyncio.sleep(0)
@@ -330,7 +332,7 @@ async def test_a_request_that_gave_up_before_its_turn_is_not_written(
 async def test_the_next_batch_is_on_its_way_before_the_senders_of_the_last_are_told(
     spy: Spy,
 ) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     batches_when_told: list[int] = []
     spy.open.clear()
     first = recorder.submit([arrival("first")])
@@ -349,7 +351,7 @@ def _fail(_: Pending) -> None:
 async def test_a_sender_that_cannot_be_told_does_not_hold_up_the_others(
     spy: Spy, caplog: pytest.LogCaptureFixture
 ) -> None:
-    recorder = Recorder(spy, Settings())
+    recorder = Recorder(spy, Settings(), SystemClock())
     answers = [recorder.submit([it]) for it in arrivals(3)]
     told: list[Pending] = []
     answers[0].then(_fail)
@@ -362,7 +364,7 @@ async def test_a_sender_that_cannot_be_told_does_not_hold_up_the_others(
 
 
 async def test_an_answer_that_is_there_is_told_at_once(spy: Spy) -> None:
-    answer = Recorder(spy, Settings()).submit([])
+    answer = Recorder(spy, Settings(), SystemClock()).submit([])
     told: list[Pending] = []
     answer.then(told.append)
     assert told == [answer]

@@ -20,7 +20,8 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.work import batching as share
 from onceward.work.batching import Held, Turn
-from onceward.work.handlers import HandlerFunction, Handling, make_handler
+from onceward.work.handlers import HandlerFunction, make_handler
+from onceward.work.runner import Handling
 from onceward.work.worker import Worker
 from support.database import Direct
 from tests.factories import arrivals, job_item, lease, opened, record

@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from onceward import ConfigurationError, Inbox
-from onceward.service import ASGIApp
+from onceward.http.responses import ASGIApp
 from support.database import Direct
 from support.postgres import Cluster
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook

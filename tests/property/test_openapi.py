@@ -17,7 +17,7 @@ import onceward
 from onceward.http import receive_app as ingest
 from onceward.http.admin_app import ADMIN
 from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
-from onceward.operate.operator import LISTS
+from onceward.operate.filters import LISTS
 from onceward.settings import Settings
 from support.postgres import Cluster
 from support.processes import eventually

@@ -20,12 +20,11 @@ from hypothesis import strategies as st
 
 from onceward.errors import RequestRefused, SignatureRejected
 from onceward.model.events import Identity, text_fault
-from onceward.sources import schemes
+from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.schemes.algorithms import as_text
-from onceward.sources.source import make_source
 from tests.signing import KEY, NOW, SECRET, URL, Sent, encoded, genuine, is_genuine, spelt
 
 OLD_KEY: Final = b"whsec_the_one_before"
@@ -87,7 +86,7 @@ SCHEMES: Final[dict[str, Signature]] = {
 def verify(scheme: Signature, sent: Sent) -> None:
     keys = [key for secret in sent.keys for key in scheme.keys(secret)]
     request = Request(Headers(sent.headers), sent.body, url=URL)
-    schemes.verify(scheme, keys, request, sent.now)
+    scheme.verify(keys, request, sent.now)
 
 
 def is_verified(scheme: Signature, sent: Sent) -> bool:

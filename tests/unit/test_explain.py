@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 import onceward
+from onceward.sources.configure import make_source
 from onceward.sources.diagnose import Explanation, explain
 from onceward.sources.outgoing import sent
 from onceward.sources.request import Headers, Request
-from onceward.sources.source import Source, make_source
+from onceward.sources.source import Source
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 BODY = b'{"id":"evt_1","type":"invoice.paid","data":{"object":{"id":"in_1"}}}'

@@ -74,7 +74,7 @@ def test_a_trap_that_could_never_act_is_refused(spec: str, told: str) -> None:
 
 def test_kill_ends_the_process_without_a_word() -> None:
     script = (
-        "from onceward.failpoints import Failpoints\n"
+        "from onceward.runtime.failpoints import Failpoints\n"
         "try:\n"
         "    Failpoints('record.written:kill:1').reach('record.written')\n"
         "finally:\n"
@@ -87,7 +87,7 @@ def test_kill_ends_the_process_without_a_word() -> None:
 
 def test_stop_halts_the_process_until_it_is_told_to_go_on() -> None:
     script = (
-        "from onceward.failpoints import Failpoints\n"
+        "from onceward.runtime.failpoints import Failpoints\n"
         "Failpoints('record.written:stop:1').reach('record.written')\n"
         "print('alive')\n"
     )

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from onceward.store.sqlite.connection_thread import RECEIVER_TURNS, Gate
+from onceward.store.sqlite.write_gate import RECEIVER_TURNS, Gate
 from tests.factories import hold_on
 
 

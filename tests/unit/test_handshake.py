@@ -9,8 +9,9 @@ import pytest
 
 from onceward.errors import SignatureRejected
 from onceward.sources.challenge import Reply
+from onceward.sources.configure import make_source
 from onceward.sources.request import Headers, Request
-from onceward.sources.source import Source, make_source
+from onceward.sources.source import Source
 
 SECRET = "a-secret-of-the-account"
 TOKEN = "a-token-for-the-subscription"

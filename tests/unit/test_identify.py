@@ -8,7 +8,8 @@ import pytest
 from onceward.errors import ConfigurationError, RequestRefused
 from onceward.model.events import Identity
 from onceward.sources import identify as identification
-from onceward.sources.identify import Locators, identify_envelope, make_locators
+from onceward.sources.envelope import identify_envelope
+from onceward.sources.identify import Locators, make_locators
 from onceward.sources.request import Headers, Request
 
 IN_BODY = make_locators(["json:id"], ["json:type"], "json:data.object.id")

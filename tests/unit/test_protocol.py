@@ -8,8 +8,9 @@ from typing import cast
 import pytest
 
 from onceward.http.responses import Answer, Receive, Scope, Send
-from onceward.http.server.protocol import TAKEN_IN_A_TURN, BoundedProtocol, Corked, Intake, Outlet
+from onceward.http.server.protocol import BoundedProtocol
 from onceward.http.server.server import Server
+from onceward.http.server.writes import TAKEN_IN_A_TURN, Corked, Intake, Outlet
 from onceward.settings import Settings
 from tests.integration.running import request
 

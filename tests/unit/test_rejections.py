@@ -5,9 +5,11 @@ from typing import Any
 
 from onceward.errors import SignatureRejected, Step, StoreUnavailable
 from onceward.model.admin import Rejection
-from onceward.receive.rejections import BODY_BYTES_MOST, Rejections, unpack
+from onceward.receive.rejections import BODY_BYTES_MOST, Rejections
+from onceward.sources.configure import make_source
+from onceward.sources.kept_request import unpack
 from onceward.sources.request import Headers, Request
-from onceward.sources.source import Source, make_source
+from onceward.sources.source import Source
 
 SENT = [
     (b"host", b"shop.example"),

@@ -13,8 +13,9 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.model.jobs import Done, Fail, FailureType, Postpone, Retry, Settlement
+from onceward.runtime.error_text import describe
 from onceward.work.retry import RetryPolicy
-from onceward.work.settlement import LONGEST_DELAY_SECONDS, describe, settlement_of
+from onceward.work.settlement import LONGEST_DELAY_SECONDS, settlement_of
 
 
 def settle(error: Exception | None, attempts: int = 0, max_attempts: int = 3) -> Settlement:

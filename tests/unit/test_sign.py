@@ -8,12 +8,13 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 
 import onceward
+from onceward.cli._examples import example_of
 from onceward.errors import ConfigurationError, SignatureRejected
-from onceward.sources.examples import make_example
+from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.request import Request
-from onceward.sources.schemes import Jwt, Scheme, Signature, verify
-from onceward.sources.source import Source, make_source
+from onceward.sources.schemes import Jwt, Scheme, Signature
+from onceward.sources.source import Source
 from tests.keys import SCHEMES, Pair, pair_for, shared
 
 NOW = 1_790_000_000.0
@@ -31,14 +32,14 @@ def source_of(preset: Preset, name: str, pair: Pair) -> Source:
 
 
 def sent(preset: Preset, scheme: Scheme, pair: Pair, **given: Any) -> Request:
-    draft = make_example(preset, url=URL, **given)
+    draft = example_of(preset, url=URL, **given)
     scheme.sign(pair.private, draft, NOW)
     return draft.request()
 
 
 def refused(source: Source, request: Request, now: float = NOW) -> bool:
     try:
-        verify(source.scheme, source.keys, request, now)
+        source.scheme.verify(source.keys, request, now)
     except SignatureRejected:
         return True
     return False
@@ -160,7 +161,7 @@ def test_what_cannot_be_signed_says_why(preset: str, body: bytes, message: str) 
 
 @pytest.mark.parametrize("preset", ["sendgrid", "discord", "aws-sns"])
 def test_a_public_key_signs_nothing(preset: str) -> None:
-    draft = make_example(find_preset(preset), url=URL)
+    draft = example_of(find_preset(preset), url=URL)
     scheme = find_preset(preset).scheme()
     public = pair_for(preset, scheme).public.replace("-----BEGIN PUBLIC", "-----BEGIN PUBLIC")
     if preset == "discord":
@@ -171,6 +172,6 @@ def test_a_public_key_signs_nothing(preset: str) -> None:
 
 def test_a_user_without_an_id_is_told_that_there_is_no_place_for_one() -> None:
     with pytest.raises(ConfigurationError, match="known by their bytes"):
-        make_example(find_preset("meta"), url=URL, id="1")
+        example_of(find_preset("meta"), url=URL, id="1")
     with pytest.raises(ConfigurationError, match="no place for a type"):
-        make_example(replace(find_preset("hmac"), type=()), url=URL, type="x")
+        example_of(replace(find_preset("hmac"), type=()), url=URL, type="x")

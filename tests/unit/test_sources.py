@@ -8,10 +8,11 @@ import pytest
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.model.events import Identity, Twins
 from onceward.sources.challenge import Reply
+from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
-from onceward.sources.source import Admitted, Source, make_source
+from onceward.sources.source import Admitted, Source
 
 SECRET = "a secret of the source"
 BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"

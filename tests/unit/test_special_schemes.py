@@ -13,8 +13,9 @@ import pytest
 
 import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
-from onceward.sources.request import Headers, Request, parse_places
-from onceward.sources.source import make_source
+from onceward.sources.configure import make_source
+from onceward.sources.request import Headers, Request
+from onceward.sources.selectors import parse_places
 from tests.keys import EMAIL, TOPIC, rsa_pair
 
 SECRET = "a-secret-of-the-account"

@@ -13,11 +13,11 @@ import stripe
 
 import onceward
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
-from onceward.sources import schemes
 from onceward.sources.presets import PRESETS
-from onceward.sources.request import HeaderPlace, Headers, Request, header_key, parse_places
+from onceward.sources.request import Headers, Request, header_key
 from onceward.sources.schemes import Hmac, Scheme, Signature
 from onceward.sources.schemes.algorithms import as_base64
+from onceward.sources.selectors import HeaderPlace, parse_places
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
@@ -32,7 +32,7 @@ def verify(
     scheme: Scheme, secrets: Sequence[bytes], headers: Headers, body: bytes, now: float
 ) -> None:
     keys = [key for secret in secrets for key in scheme.keys(secret)]
-    schemes.verify(scheme, keys, Request(headers, body), now)
+    scheme.verify(keys, Request(headers, body), now)
 
 
 P256_KEY = next(v["secret"] for v in VECTORS if v["preset"] == "sendgrid")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from onceward.http.admin_app import ADMIN
 from onceward.http.receive_app import INGEST, WEBHOOKS
-from onceward.operate.operator import LISTS
+from onceward.operate.filters import LISTS
 from onceward.service import Service
 from onceward.sources.source import Source
 from onceward.version import __version__

@@ -11,12 +11,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from onceward.cli._examples import example_of
 from onceward.cli._options import json_flag, print_json, told
 from onceward.cli._sender import Tried, tried, trying
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS
 from onceward.runtime.clock import SystemClock
-from onceward.sources.examples import make_example
 from onceward.sources.outgoing import Draft
 
 ANSWER_SECONDS = 30.0
@@ -53,7 +53,7 @@ def send(
         found = tried(source, **given)
         address = to or f"http://127.0.0.1:3000{WEBHOOKS}{source}"
         body = data.read() if data else None
-        draft = make_example(
+        draft = example_of(
             found.preset, url=found.url or address, id=event_id, type=event_type, body=body
         )
         if not found.unsigned:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from onceward.cli._options import json_flag, print_json, told
-from onceward.sources.challenge import META
 from onceward.sources.presets import PRESETS, Preset, find_preset
+from onceward.sources.presets.challenges import META
 from onceward.sources.schemes import Token
 
 

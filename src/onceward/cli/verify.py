@@ -18,9 +18,10 @@ from onceward.cli._options import json_flag, load_inbox, print_json, told
 from onceward.cli._sender import tried, trying
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
+from onceward.sources.configure import make_source
 from onceward.sources.diagnose import Explanation, explain
 from onceward.sources.request import Headers, Request
-from onceward.sources.source import Source, make_source
+from onceward.sources.source import Source
 
 _FIRST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
 _MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("·", "dim")}

@@ -21,8 +21,9 @@ from onceward.http.request_log import INTERNAL, Complaints
 from onceward.http.responses import Answer, answer, refusal
 from onceward.model.admin import Act, Taken
 from onceward.model.events import text_fault
-from onceward.operate.operator import LISTS, Operator
-from onceward.receive.recorder import refusal as unavailable
+from onceward.operate.filters import LISTS
+from onceward.operate.operator import Operator
+from onceward.receive.pending import refusal as unavailable
 from onceward.runtime.clock import Clock
 from onceward.settings import Settings
 

@@ -7,7 +7,7 @@ from typing import Any, Final, cast
 
 from onceward.errors import OncewardError, RequestRefused
 from onceward.http.responses import Message, Receive, Scope
-from onceward.receive.recorder import refusal
+from onceward.receive.pending import refusal
 from onceward.runtime.deadlines import Deadlines
 from onceward.settings import Settings
 from onceward.sources.request import Headers

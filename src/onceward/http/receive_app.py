@@ -15,8 +15,8 @@ from onceward.http.proxies import Proxies
 from onceward.http.request_log import Complaints
 from onceward.http.responses import Answer, Receive, Scope, Send, answer, refusal
 from onceward.model.events import INGEST_SOURCE, Arrival, Outcome, Receipt
+from onceward.receive.pending import Pending
 from onceward.receive.receiver import Receiver
-from onceward.receive.recorder import Pending
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings

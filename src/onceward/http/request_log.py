@@ -9,8 +9,8 @@ from typing import Final
 from onceward.errors import RequestRefused, SignatureRejected
 from onceward.http.responses import Answer, Scope, answer
 from onceward.runtime.clock import Clock
+from onceward.runtime.error_text import locate
 from onceward.runtime.redact import printable
-from onceward.work.settlement import locate
 
 _log = logging.getLogger("onceward.http")
 

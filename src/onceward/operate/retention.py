@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import Final
 
-from onceward.errors import StoreError
 from onceward.ports import Store
-from onceward.runtime.redact import redact
 
 _log = logging.getLogger("onceward.upkeep")
 
 STORE_EVERY_SECONDS: Final = 3600.0
 REGISTER_EVERY_SECONDS: Final = 60.0
-AGAIN_SECONDS: Final = 60.0
 DAY_SECONDS: Final = 86_400.0
 PART_EVENTS: Final = 1_000
 
@@ -32,15 +27,3 @@ async def forget_old(store: Store, dedupe_days: int) -> None:
         after = part.next
     if forgotten:
         _log.info("%d events older than %d days are forgotten", forgotten, dedupe_days)
-
-
-async def repeat(act: Callable[[], Awaitable[object]], every_seconds: float) -> None:
-    """Do something now and every so often. Every process does: doing it twice is harmless."""
-    while True:
-        pause = every_seconds
-        try:
-            await act()
-        except StoreError as error:
-            pause = min(every_seconds, AGAIN_SECONDS)
-            _log.warning("upkeep will be tried again: %s", redact(str(error)))
-        await asyncio.sleep(pause)

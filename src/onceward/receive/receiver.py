@@ -10,12 +10,13 @@ import msgspec
 
 from onceward.errors import RequestRefused, SignatureRejected
 from onceward.model.events import INGEST_SOURCE, Arrival
-from onceward.receive.recorder import Pending, Recorder
+from onceward.receive.pending import Pending
+from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import Rejections
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.sources.challenge import Reply
-from onceward.sources.identify import identify_envelope
+from onceward.sources.envelope import identify_envelope
 from onceward.sources.request import Request
 from onceward.sources.source import Source
 

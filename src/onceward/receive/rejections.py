@@ -10,13 +10,12 @@ import logging
 from collections import Counter
 from typing import Final
 
-import msgspec
-
 from onceward.errors import SignatureRejected, Step, StoreError
 from onceward.model.admin import Rejection
 from onceward.ports import Refusals
 from onceward.runtime.redact import printable, redact
-from onceward.sources.request import Headers, Request
+from onceward.sources.kept_request import pack
+from onceward.sources.request import Request
 from onceward.sources.source import Source
 
 _log = logging.getLogger("onceward.rejections")
@@ -31,18 +30,9 @@ KEPT_BYTES_MOST: Final = 4 * 1024 * 1024
 BODY_BYTES_MOST: Final = 256 * 1024
 """Largest body that is kept."""
 HEADER_BYTES_MOST: Final = 16 * 1024
-_NEVER_KEPT: Final = frozenset({b"cookie", b"proxy-authorization"})
 OTHERS: Final = "for various reasons"
 
 _Key = tuple[str, Step, str]
-
-
-class _KeptRequest(msgspec.Struct, array_like=True):
-    """What is kept of a request beside its body."""
-
-    method: str
-    url: str
-    headers: list[tuple[bytes, bytes]]
 
 
 class Rejections:
@@ -104,16 +94,3 @@ class Rejections:
 def _fits(request: Request) -> bool:
     size = sum(len(name) + len(value) for name, value in request.headers.pairs)
     return len(request.body) <= BODY_BYTES_MOST and size <= HEADER_BYTES_MOST
-
-
-def pack(request: Request, *, is_secret_kept: bool) -> bytes:
-    """What is kept of a request beside its body, to verify it again."""
-    never = _NEVER_KEPT if is_secret_kept else _NEVER_KEPT | {b"authorization"}
-    headers = [pair for pair in request.headers.pairs if pair[0] not in never]
-    return msgspec.msgpack.encode(_KeptRequest(request.method, request.url, headers))
-
-
-def unpack(kept: bytes, body: bytes) -> Request:
-    """A request as it came."""
-    found = msgspec.msgpack.decode(kept, type=_KeptRequest)
-    return Request(Headers(found.headers), body, method=found.method, url=found.url)

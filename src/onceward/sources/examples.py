@@ -6,8 +6,6 @@ import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from functools import lru_cache
-from importlib.resources import files
 from itertools import zip_longest
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -18,7 +16,7 @@ import msgspec
 from onceward.errors import ConfigurationError
 from onceward.sources.outgoing import Draft, put_member, with_parameters
 from onceward.sources.presets import Preset
-from onceward.sources.request import (
+from onceward.sources.selectors import (
     BodyPlace,
     FieldPlace,
     HashPlace,
@@ -39,33 +37,30 @@ UNNAMED: Final = "example"
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
-class _Entry(msgspec.Struct):
+class Example(msgspec.Struct):
+    """An example request of a provider: headers, and a JSON body or a form."""
+
     headers: dict[str, str] = {}
     json: Any = None
     form: dict[str, str] = {}
     query: dict[str, str] = {}
 
 
-@lru_cache
-def _entries() -> dict[str, _Entry]:
-    text = files("onceward.sources.presets").joinpath("examples.json").read_bytes()
-    return msgspec.json.decode(text, type=dict[str, _Entry])
-
-
 def make_example(
     preset: Preset,
+    example: Example | None = None,
     *,
     url: str,
     id: str | None = None,
     type: str | None = None,
     body: bytes | None = None,
 ) -> Draft:
-    """A request to be signed: the preset's example, or `body`, under an id that is new.
+    """Make a request to be signed: the `example`, or `body`, under a new id.
 
     With `id` it is that one, and with `type` of that type. Raises ConfigurationError where the
     sender has no place for one of them.
     """
-    entry = _entries().get(preset.name) or _Entry(json={})
+    entry = example or Example(json={})
     headers = {"content-type": FORM if entry.form else JSON, **entry.headers}
     draft = Draft(headers, _body(entry) if body is None else body, url=url)
     if entry.query:
@@ -82,7 +77,7 @@ def make_example(
     return draft
 
 
-def _body(entry: _Entry) -> bytes:
+def _body(entry: Example) -> bytes:
     return urlencode(entry.form).encode() if entry.form else msgspec.json.encode(entry.json)
 
 

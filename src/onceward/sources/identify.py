@@ -14,12 +14,12 @@ import msgspec
 
 from onceward.errors import ConfigurationError, RequestRefused
 from onceward.model.events import Identity, text_fault
-from onceward.sources.request import (
+from onceward.sources.request import Request
+from onceward.sources.selectors import (
     BODY_HASH,
     HeaderPlace,
     JsonPlace,
     Place,
-    Request,
     parse_places,
     struct_field,
 )
@@ -136,60 +136,6 @@ def _plain(part: str) -> str:
     return part.replace("%", "%25").replace("|", "%7C")
 
 
-class _Envelope(msgspec.Struct, gc=False):
-    event_id: Any = msgspec.UNSET
-    event_type: Any = msgspec.UNSET
-    payload: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    reference: Any = None
-
-
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
-_MEMBERS: Final = _Envelope.__struct_fields__
-
-
-def identify_envelope(body: bytes) -> Identity:
-    """Say what a body for ``POST /events/ingest`` is about; its payload is not decoded.
-
-    Raises RequestRefused (422) with a code and a message for the first fault found.
-    """
-    envelope = _envelope(body)
-    event_id = _required("event_id", envelope.event_id)
-    event_type = _required("event_type", envelope.event_type)
-    if envelope.payload is msgspec.UNSET:
-        raise _refused("no_payload", "payload is missing")
-    if envelope.reference is None:
-        return Identity(event_id, event_type)
-    reference = _usable("reference", envelope.reference)
-    if isinstance(reference, Fault):
-        raise _refused("bad_reference", reference.text)
-    return Identity(event_id, event_type, reference)
-
-
-def _envelope(body: bytes) -> _Envelope:
-    try:
-        return _ENVELOPE.decode(body)
-    except msgspec.ValidationError:  # not an object, or a number beyond the decoder's range
-        members = _read_tolerantly(body)
-    except RecursionError:
-        members = Fault("the body is nested too deeply")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        members = Fault("the body is not JSON")
-    if isinstance(members, Fault):
-        raise _refused("invalid_json", members.text)
-    return _Envelope(**{name: members[name] for name in _MEMBERS if name in members})
-
-
-def _required(name: str, value: object) -> str:
-    text = _usable(name, value)
-    if isinstance(text, Fault):
-        raise _refused(f"no_{name}", text.text)
-    return text
-
-
-def _refused(code: str, message: str) -> RequestRefused:
-    return RequestRefused(422, code, message)
-
-
 def _overlaps(paths: Iterable[tuple[str, ...]]) -> list[str]:
     """A place inside another can never be read together with it."""
     known = set(paths)
@@ -225,10 +171,10 @@ def _read(decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _read_tolerantly(body)
+        return read_tolerantly(body)
 
 
-def _read_tolerantly(body: bytes) -> dict[str, Any] | Fault:
+def read_tolerantly(body: bytes) -> dict[str, Any] | Fault:
     """Read a body that does not fit, or that only a tolerant reader takes for JSON.
 
     Bytes that are not UTF-8 become lone surrogates, which no id may hold: two ids that differ only
@@ -254,7 +200,7 @@ def _text_at(choice: Choice, request: Request, document: Any) -> str | Fault:
     """The text in the first of the places that is there; the fault of the first, where none is."""
     first: Fault | None = None
     for place in choice:
-        found = _usable(place, _value_at(place, request, document))
+        found = usable_text(place, _value_at(place, request, document))
         if isinstance(found, str):
             return found
         first = first or _explained(found, place, document)
@@ -279,7 +225,7 @@ def _value_at(place: Place, request: Request, document: Any) -> object:
     return msgspec.UNSET if value is None else value.decode(errors="surrogateescape")
 
 
-def _usable(place: object, value: object) -> str | Fault:
+def usable_text(place: object, value: object) -> str | Fault:
     """The value as a text that can be stored, or why it is none."""
     if isinstance(value, str):
         text = value

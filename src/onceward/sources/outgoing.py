@@ -9,15 +9,14 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.sources.request import (
+from onceward.sources.request import Headers, Request
+from onceward.sources.selectors import (
     BodyPlace,
     FieldPlace,
     HashPlace,
     HeaderPlace,
-    Headers,
     JsonPlace,
     Place,
-    Request,
 )
 
 

@@ -14,7 +14,8 @@ from typing import Any, Final
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.sources.request import Place, Request
+from onceward.sources.request import Request
+from onceward.sources.selectors import Place
 
 EVENTS_MOST: Final = 5_000
 _STEP: Final = re.compile(r"([^.\[\]]+)|(\[\])")

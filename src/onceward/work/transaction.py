@@ -9,7 +9,7 @@ from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import OncewardError, TransactionMisuse
 from onceward.ports import Row, Rows, Session
-from onceward.runtime.clock import SystemClock
+from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql, parse
 
@@ -34,10 +34,10 @@ class UnitOfWork:
     stores: a handler that swallows the error cannot commit the rest.
     """
 
-    def __init__(self, begin: Begin, failpoints: Failpoints) -> None:
+    def __init__(self, begin: Begin, clock: Clock, failpoints: Failpoints) -> None:
         self._begin = begin
         self._failpoints = failpoints
-        self._clock = SystemClock()
+        self._clock = clock
         self.whereabouts: Callable[[], str] = lambda: "an unknown place"
         """Where its handler is now."""
         self.seconds = 0.0

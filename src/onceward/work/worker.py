@@ -13,13 +13,13 @@ from onceward.errors import StoreError
 from onceward.model.jobs import Job, Lease
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
+from onceward.runtime.error_text import locate
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
 from onceward.work.batching import Held, Share
-from onceward.work.handlers import Handling
 from onceward.work.leases import Leases, batch_size
-from onceward.work.settlement import locate
+from onceward.work.runner import Handling
 
 _log = logging.getLogger("onceward.worker")
 

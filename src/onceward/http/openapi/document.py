@@ -23,10 +23,11 @@ from onceward.http.openapi.schemas import (
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import REQUEUEABLE
-from onceward.operate.operator import DEFAULT_LIMIT, LARGEST_LIMIT, STATUSES, filters_of
+from onceward.operate.filters import DEFAULT_LIMIT, LARGEST_LIMIT, STATUSES, filters_of
 from onceward.settings import Settings
+from onceward.sources.configure import NAME
 from onceward.sources.schemes import Scheme
-from onceward.sources.source import NAME, Source
+from onceward.sources.source import Source
 from onceward.version import __version__
 
 OPENAPI: Final = "/openapi.json"

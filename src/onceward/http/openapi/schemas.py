@@ -19,7 +19,7 @@ from onceward.model.admin import (
     RejectionItem,
 )
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
-from onceward.operate.operator import ID_DIGITS, LARGEST_LIMIT
+from onceward.operate.filters import ID_DIGITS, LARGEST_LIMIT
 
 Json = dict[str, Any]
 

@@ -11,7 +11,8 @@ from typing import Final
 import uvicorn
 
 from onceward.errors import ConfigurationError
-from onceward.http.server.protocol import Application, BoundedProtocol, Intake, Outlet
+from onceward.http.server.protocol import BoundedProtocol
+from onceward.http.server.writes import Application, Intake, Outlet
 from onceward.settings import Settings
 
 BACKLOG: Final = 4096

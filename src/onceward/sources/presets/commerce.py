@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.sources import challenge as handshake
+from onceward.sources.challenge import Reply
+from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.box import BOX
 from onceward.sources.presets.vendor_schemes.dropbox_sign import DropboxSign
@@ -91,7 +92,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:topic",
         reference="json:data.item.id",
-        handshake=handshake.HEAD,
+        handshake=challenges.HEAD,
         varies=("delivered_at", "delivery_attempts", "delivery_status", "first_sent_at"),
     ),
     Preset(
@@ -181,7 +182,7 @@ PRESETS: Final = (
         ),
         type="json:event.event_type",
         reference="json:signature_request.signature_request_id",
-        accepted=handshake.Reply(200, b"Hello API Event Received"),
+        accepted=Reply(200, b"Hello API Event Received"),
         note="The secret is the key of the API. The time and the type are signed, nothing else.",
     ),
     Preset(

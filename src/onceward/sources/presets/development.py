@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.sources import challenge as handshake
+from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.graph import ClientState
 from onceward.sources.presets.vendor_schemes.named_headers import CONTENTFUL, HOOK0
 from onceward.sources.presets.vendor_schemes.sns import Sns
 from onceward.sources.schemes import Hmac, Jwt, Signature, Token
-from onceward.work.builtin.sns_confirmation import confirm_subscription
 
 PRESETS: Final = (
     Preset(
@@ -177,7 +176,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:entity.id",
-        handshake=handshake.NOTION,
+        handshake=challenges.NOTION,
         varies=("attempt_number",),
         note="It hands over its secret where the URL has ?verify_token=…; `onceward secrets` shows "
         "it, for you to confirm.",
@@ -194,7 +193,7 @@ PRESETS: Final = (
         id="json:action.id",
         type="json:action.type",
         reference="json:model.id",
-        handshake=handshake.HEAD,
+        handshake=challenges.HEAD,
     ),
     Preset(
         name="asana",
@@ -204,7 +203,7 @@ PRESETS: Final = (
         id="body:sha256",
         type=("json:resource.resource_type", "json:action"),
         reference="json:resource.gid",
-        handshake=handshake.ASANA,
+        handshake=challenges.ASANA,
         resends_for_hours=24,
         note="It hands over its secret where the URL has ?verify_token=…. Its events have no id "
         "and are known by their bytes, which have the time.",
@@ -247,7 +246,7 @@ PRESETS: Final = (
         type="json:Type",
         reference="json:TopicArn",
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
-        does={"SubscriptionConfirmation": confirm_subscription},
+        builtin_handlers={"SubscriptionConfirmation": "confirm_subscription"},
         note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM: it "
         "signs the topics of all its customers. The topic's subscriptions are confirmed.",
     ),
@@ -260,7 +259,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:changeType",
         reference="json:resource",
-        handshake=handshake.GRAPH,
+        handshake=challenges.GRAPH,
         note="The client state proves nothing about the rest of the body. A notification without "
         "an id is known by its bytes.",
     ),
@@ -273,7 +272,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:eventType|json:type",
         reference="json:subject",
-        handshake=handshake.EVENT_GRID,
+        handshake=challenges.EVENT_GRID,
         note="The secret is the value of code in the URL that Event Grid is given.",
     ),
     Preset(
@@ -309,7 +308,7 @@ PRESETS: Final = (
         type="header:ce-type|json:type",
         reference="header:ce-subject|json:subject",
         keep_headers=("ce-id", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-type"),
-        handshake=handshake.CLOUDEVENTS,
+        handshake=challenges.CLOUDEVENTS,
         note="Its specification has no signature: the token proves who sends, not what.",
     ),
     Preset(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from onceward.sources import challenge as handshake
 from onceward.sources.challenge import Reply
+from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes import x
 from onceward.sources.presets.vendor_schemes.sinch import SINCH
@@ -39,7 +39,7 @@ PRESETS: Final = (
         type="json:event.type|json:type|form:command",
         reference="json:event.channel",
         keep_headers=("X-Slack-Retry-Num", "X-Slack-Retry-Reason"),
-        handshake=handshake.SLACK,
+        handshake=challenges.SLACK,
     ),
     Preset(
         name="discord",
@@ -53,7 +53,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:event.type|json:type",
         resends_for_hours=0.17,
-        handshake=handshake.DISCORD,
+        handshake=challenges.DISCORD,
         accepted=Reply(204),
     ),
     Preset(
@@ -86,7 +86,7 @@ PRESETS: Final = (
         events="json:entry[]",
         id="body:sha256",
         reference="json:id",
-        handshake=handshake.META,
+        handshake=challenges.META,
         accepted=200,
         note="An entry is an event, known by its bytes: it has no id of its own.",
     ),
@@ -133,7 +133,7 @@ PRESETS: Final = (
         id=("json:event", "json:_id", "json:ts"),
         type="json:event",
         reference="json:_id",
-        handshake=handshake.HEAD,
+        handshake=challenges.HEAD,
     ),
     Preset(
         name="sinch",
@@ -238,7 +238,7 @@ PRESETS: Final = (
         id=("json:event", "json:event_ts", "json:payload.object.uuid"),
         type="json:event",
         reference="json:payload.object.id",
-        handshake=handshake.ZOOM,
+        handshake=challenges.ZOOM,
         accepted=200,
     ),
     Preset(
@@ -256,7 +256,7 @@ PRESETS: Final = (
         type="header:Twitch-Eventsub-Subscription-Type",
         reference="json:subscription.id",
         keep_headers=("Twitch-Eventsub-Message-Type",),
-        handshake=handshake.TWITCH,
+        handshake=challenges.TWITCH,
     ),
     Preset(
         name="x-twitter",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from onceward.errors import ConfigurationError
 from onceward.sources.challenge import Handshake, Reply
 from onceward.sources.identify import Locators, make_locators
-from onceward.sources.request import header_key, parse_place
+from onceward.sources.request import header_key
 from onceward.sources.schemes import Scheme
+from onceward.sources.selectors import parse_place
 from onceward.sources.unpacking import Packing, Split
 
 DEFAULT: Final = "default"
@@ -48,8 +49,8 @@ class Preset:
     """How long the sender tries again by itself; None where it does not say."""
     resends_by_hand_for_days: float | None = None
     """How long somebody can have it send an event again; None where it does not say."""
-    does: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
-    """What is done with events of some types without being asked, by a handler each."""
+    builtin_handlers: Mapping[str, str] = field(default_factory=dict)
+    """Event types that a handler of `onceward.work.builtin` takes without being registered."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
     packing: Packing = field(init=False, repr=False, compare=False)

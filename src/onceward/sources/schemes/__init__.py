@@ -6,7 +6,7 @@ Nothing here reads a clock, and nothing raises anything but `SignatureRejected`,
 
 from onceward.sources.schemes.algorithms import ECDSA_P256, ED25519, RSA_SHA1, RSA_SHA256, Hmac
 from onceward.sources.schemes.jwt import Jwt
-from onceward.sources.schemes.scheme import Key, Scheme, verify
+from onceward.sources.schemes.scheme import Key, Scheme
 from onceward.sources.schemes.signature import Signature
 from onceward.sources.schemes.tokens import Token
 
@@ -21,5 +21,4 @@ __all__ = [
     "Scheme",
     "Signature",
     "Token",
-    "verify",
 ]

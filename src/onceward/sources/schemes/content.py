@@ -12,7 +12,8 @@ from functools import partial
 from typing import Final
 
 from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.request import Place, Request, bytes_at, parse_places
+from onceward.sources.request import Request
+from onceward.sources.selectors import Place, bytes_at, parse_places
 
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 

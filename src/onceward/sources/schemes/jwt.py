@@ -15,10 +15,11 @@ import msgspec
 
 from onceward.errors import SignatureRejected, Step
 from onceward.sources.outgoing import Draft
-from onceward.sources.request import Place, Request, bytes_at, parse_places
+from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.named import halves, name_of, named_keys
 from onceward.sources.schemes.scheme import Key
+from onceward.sources.selectors import Place, bytes_at, parse_places
 
 TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60

@@ -59,16 +59,11 @@ class Scheme(Protocol):
         """
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time of a genuine request, where it has one; raises SignatureRejected."""
+        """Return the signed time of a genuine request, or None where no time is signed.
 
-
-def verify(scheme: Scheme, keys: Sequence[Key], request: Request, now: float) -> float | None:
-    """Return when the request is genuine under one of the keys: its signed time, if it has one.
-
-    Raises SignatureRejected, whose `check` is for the operator and never holds a signature or a
-    secret; RequestRefused where a header that decides occurs twice; and nothing else.
-    """
-    return scheme.verify(keys, request, now)
+        Raises SignatureRejected, whose `check` is for the operator and never holds a signature or
+        a secret, RequestRefused for a deciding header that occurs twice, and nothing else.
+        """
 
 
 def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[bytes]) -> None:

@@ -12,10 +12,11 @@ from typing import Final, Literal
 
 from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.sources.outgoing import Draft
-from onceward.sources.request import HeaderPlace, Place, Request, bytes_at, parse_places
+from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import Content
 from onceward.sources.schemes.scheme import SIGNATURES_TRIED, Key, require_match
+from onceward.sources.selectors import HeaderPlace, Place, bytes_at, parse_places
 
 ITEMS_READ: Final = 64
 TIMESTAMP_DIGITS: Final = 12

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from onceward.errors import ConfigurationError, SignatureRejected, Step
 from onceward.sources.outgoing import Draft
-from onceward.sources.request import Place, Request, bytes_at, parse_places
+from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.scheme import Key
+from onceward.sources.selectors import Place, bytes_at, parse_places
 
 
 class _TokenKey:

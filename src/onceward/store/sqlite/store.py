@@ -35,6 +35,7 @@ from onceward.store.queries import Queries
 from onceward.store.recent_events import Recent
 from onceward.store.sqlite import connection_thread as link
 from onceward.store.sqlite.transaction import SqliteSession
+from onceward.store.sqlite.write_gate import Gate
 
 T = TypeVar("T")
 
@@ -68,7 +69,7 @@ class SqliteStore(SharedStore):
         self._clock = clock
         self._queries = Queries("sqlite")
         self._path, self._synchronous = _parse_url(settings.database_url)
-        self._gate = link.Gate()
+        self._gate = Gate()
         self._writer = link.Thread("onceward-writer", self._connect)
         self._reader = link.Thread("onceward-reader", self._connect)
         self._lock_file: IO[str] | None = None

@@ -15,6 +15,7 @@ from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER
 from onceward.store.queries import Queries
 from onceward.store.sqlite import connection_thread as link
+from onceward.store.sqlite.write_gate import Gate
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class SqliteSession:
         self,
         *,
         thread: link.Thread,
-        gate: link.Gate,
+        gate: Gate,
         queries: Queries,
         failpoints: Failpoints,
         now: Callable[[], int],

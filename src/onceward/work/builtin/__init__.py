@@ -1,1 +1,12 @@
-"""Handlers that a preset brings along."""
+"""Handlers that a preset brings along, by the names under which presets ask for them."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from onceward.work.builtin.sns_confirmation import confirm_subscription
+from onceward.work.handlers import HandlerFunction
+
+BUILTIN_HANDLERS: Final[Mapping[str, HandlerFunction]] = MappingProxyType(
+    {"confirm_subscription": confirm_subscription}
+)

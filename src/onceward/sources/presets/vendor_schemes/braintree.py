@@ -12,11 +12,12 @@ from onceward.errors import SignatureRejected, Step
 from onceward.sources.challenge import Handshake, Known, Reply
 from onceward.sources.outgoing import Draft
 from onceward.sources.presets.vendor_schemes.base import OwnScheme, unmatched
-from onceward.sources.request import FieldPlace, Request
+from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.named import halves, name_of, named_keys
 from onceward.sources.schemes.scheme import SIGNATURES_TRIED
+from onceward.sources.selectors import FieldPlace
 
 FORM: Final = "public_key:private_key"
 PAYLOAD: Final = FieldPlace("form", "bt_payload")

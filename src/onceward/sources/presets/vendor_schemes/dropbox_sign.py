@@ -9,8 +9,9 @@ from typing import Final
 from onceward.errors import SignatureRejected, Step
 from onceward.sources.outgoing import Draft
 from onceward.sources.presets.vendor_schemes.base import OwnScheme
-from onceward.sources.request import FieldPlace, Request
+from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
+from onceward.sources.selectors import FieldPlace
 
 FIELD: Final = FieldPlace("form", "json")
 _SIGNATURE: Final = Signature(

@@ -10,7 +10,8 @@ from typing import Final
 import msgspec
 
 from onceward.errors import SignatureRejected, Step
-from onceward.sources.challenge import JSON, Handshake, Known, Reply
+from onceward.sources.challenge import Handshake, Known, Reply
+from onceward.sources.presets.challenges import JSON
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key, Signature
 

@@ -1,19 +1,20 @@
-"""Check a request without an inbox, and say what it is about."""
+"""Verify or sign one request without an inbox: ``onceward.verify`` and ``onceward.sign``."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from onceward.errors import RequestRefused, SignatureRejected, Step
 from onceward.model.events import Identity
 from onceward.runtime.clock import SystemClock
-from onceward.sources.outgoing import sent
+from onceward.sources.configure import preset_of, scheme_of
+from onceward.sources.outgoing import Draft, sent
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
-from onceward.sources.schemes import Scheme, verify
-from onceward.sources.source import events_of, preset_of, scheme_of
+from onceward.sources.schemes import Scheme
+from onceward.sources.source import events_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,7 @@ class Verified:
     events: tuple[Identity, ...]
 
 
-def verify_request(
+def verify(
     preset: str | Preset,
     *,
     secret: str | bytes | Sequence[str | bytes],
@@ -54,7 +55,7 @@ def verify_request(
     keys = [key for one in secrets for key in chosen.keys(one)]
     request = Request(_as_headers(headers), body, method=method, url=url)
     try:
-        time = verify(chosen, keys, request, SystemClock().now() if now is None else now)
+        time = chosen.verify(keys, request, _now(now))
     except SignatureRejected:
         raise
     except RequestRefused as refused:
@@ -85,3 +86,39 @@ def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Hea
     if isinstance(given, Mapping):
         return Headers([(sent(name.lower()), sent(value)) for name, value in given.items()])
     return Headers((name.lower(), value) for name, value in given)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A request as its sender would send it."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] = field(repr=False)
+    body: bytes = field(repr=False)
+
+
+def sign(
+    preset: str | Preset,
+    *,
+    secret: str | bytes,
+    headers: Mapping[str, str] | None = None,
+    body: bytes,
+    url: str = "",
+    method: str = "POST",
+    now: float | None = None,
+    scheme: str | Scheme | None = None,
+) -> Signed:
+    """Make a request that `onceward.verify` takes for genuine.
+
+    The secret is the one that both sides have, or the sender's private key. Some senders put their
+    proof into the body or the URL: send what comes back. Raises ConfigurationError.
+    """
+    draft = Draft(headers or {}, body, url=url, method=method)
+    chosen = scheme_of(preset_of("", preset), scheme)
+    chosen.sign(secret, draft, _now(now))
+    return Signed(draft.method, draft.url, draft.headers, draft.body)
+
+
+def _now(given: float | None) -> float:
+    return SystemClock().now() if given is None else given

@@ -1,0 +1,32 @@
+"""The example requests that ``onceward send`` sends, one for each preset."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib.resources import files
+
+import msgspec
+
+from onceward.sources.examples import Example, make_example
+from onceward.sources.outgoing import Draft
+from onceward.sources.presets import Preset
+
+
+@lru_cache
+def load_examples() -> dict[str, Example]:
+    """Read the examples that come with the presets, by preset."""
+    text = files("onceward.sources.presets").joinpath("examples.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Example])
+
+
+def example_of(
+    preset: Preset,
+    *,
+    url: str,
+    id: str | None = None,
+    type: str | None = None,
+    body: bytes | None = None,
+) -> Draft:
+    """Make a preset's example request, to be signed. Raises ConfigurationError."""
+    example = load_examples().get(preset.name)
+    return make_example(preset, example, url=url, id=id, type=type, body=body)

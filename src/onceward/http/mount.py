@@ -1,0 +1,78 @@
+"""An application inside the user's own: opened at start, or at its first request."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from onceward.errors import OncewardError, StoreError
+from onceward.http.receive_app import route_path
+from onceward.http.responses import ASGIApp, Receive, Scope, Send, refusal
+from onceward.receive.pending import refusal as unavailable
+from onceward.runtime.redact import redact
+
+_log = logging.getLogger("onceward.http")
+
+
+class Mountable(Protocol):
+    """What is mounted: a service that is opened and closed."""
+
+    async def open(self) -> None:
+        """Open it; a second call does nothing. Raises OncewardError."""
+
+    async def close(self) -> None:
+        """Close it for good."""
+
+
+S = TypeVar("S", bound=Mountable)
+
+
+class MountedApp(Generic[S]):
+    """A part of a service as an application: opened at start, or at its first request."""
+
+    def __init__(self, service: Callable[[], S], build: Callable[[S], ASGIApp]) -> None:
+        self._service = service
+        self._build = build
+        self._app: ASGIApp | None = None
+        self._opened: S | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or follow the server's start and stop."""
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
+            return
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.close"})
+            return
+        try:
+            app = await self._open()
+        except StoreError as error:
+            _log.warning("the inbox could not be opened: %s", redact(str(error)))
+            trouble = unavailable("unavailable", "The ledger cannot be used now. Try again later.")
+            await refusal(trouble).send(send)
+            return
+        await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
+
+    async def _open(self) -> ASGIApp:
+        service = self._service()
+        await service.open()
+        if self._app is None or self._opened is not service:
+            self._app, self._opened = self._build(service), service
+        return self._app
+
+    async def _live(self, receive: Receive, send: Send) -> None:
+        while True:
+            message = await receive()
+            if message["type"] == "lifespan.startup":
+                try:
+                    await self._open()
+                except OncewardError as error:
+                    fault = f"Onceward: {redact(str(error))}"
+                    await send({"type": "lifespan.startup.failed", "message": fault})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            elif message["type"] == "lifespan.shutdown":
+                await self._service().close()
+                await send({"type": "lifespan.shutdown.complete"})
+                return

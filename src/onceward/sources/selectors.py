@@ -1,0 +1,164 @@
+"""Selectors: where in a request a value is, written as text.
+
+``header:X-Id``, ``json:data.id``, ``query:id``, ``form:id``, ``hash:Authorization`` and
+``body:sha256``. Alternatives are separated by ``|``: the first one present is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import Any, Final
+
+import msgspec
+
+from onceward.errors import ConfigurationError
+from onceward.sources.request import Request, header_key
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderPlace:
+    """A value in a header."""
+
+    name: str
+    key: bytes
+
+    def __str__(self) -> str:
+        return f"header {self.name}"
+
+    def bytes_of(self, request: Request) -> bytes | None:
+        """The value as it would be signed; None where there is none. Raises RequestRefused."""
+        return request.headers.get(self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class JsonPlace:
+    """A value in a JSON body, by the names that lead to it."""
+
+    path: tuple[str, ...]
+    of_struct: attrgetter[Any] = field(repr=False, compare=False)
+    """Takes the value out of a struct whose fields are named by `struct_field`."""
+
+    def __str__(self) -> str:
+        return f"json:{'.'.join(self.path)}"
+
+    def bytes_of(self, request: Request) -> bytes | None:
+        """The value as it would be signed; None where there is none."""
+        return _as_bytes(self.of(request.document))
+
+    def of(self, document: Any) -> Any:
+        """The value in a decoded body; UNSET where there is none."""
+        for name in self.path:
+            if not isinstance(document, dict) or name not in document:
+                return msgspec.UNSET
+            document = document[name]
+        return document
+
+
+@dataclass(frozen=True, slots=True)
+class FieldPlace:
+    """A value in the URL's query, or in a body that is a form."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+    def bytes_of(self, request: Request) -> bytes | None:
+        """The value as it would be signed; None where there is none."""
+        fields = request.query if self.kind == "query" else request.form
+        return _as_bytes(dict(fields).get(self.name))
+
+
+@dataclass(frozen=True, slots=True)
+class BodyPlace:
+    """The hash of the body: what has nothing better is known by its bytes."""
+
+    def __str__(self) -> str:
+        return "body:sha256"
+
+    def bytes_of(self, request: Request) -> bytes:
+        """The hash, in hexadecimal digits."""
+        return hashlib.sha256(request.body).hexdigest().encode()
+
+
+@dataclass(frozen=True, slots=True)
+class HashPlace:
+    """The hash of a token in a header, without its signature, which can be written in many ways."""
+
+    name: str
+    key: bytes
+
+    def __str__(self) -> str:
+        return f"hash:{self.name}"
+
+    def bytes_of(self, request: Request) -> bytes | None:
+        """The hash, in hexadecimal digits; None where there is no such header."""
+        value = request.headers.get(self.key)
+        if value is None:
+            return None
+        signed = value.rpartition(b".")[0] or value
+        return hashlib.sha256(signed).hexdigest().encode()
+
+
+Place = HeaderPlace | JsonPlace | FieldPlace | BodyPlace | HashPlace
+
+
+BODY_HASH: Final = BodyPlace()
+
+
+def parse_place(text: str) -> Place:
+    """Read a place from its text. Raises ConfigurationError."""
+    kind, _, rest = text.partition(":")
+    if kind == "header":
+        return HeaderPlace(rest, header_key(rest))
+    if kind == "hash":
+        return HashPlace(rest, header_key(rest))
+    if kind in ("query", "form") and rest:
+        return FieldPlace(kind, rest)
+    if text == str(BODY_HASH):
+        return BODY_HASH
+    if kind != "json":
+        raise ConfigurationError(f"{text!r} is no place: write header:Some-Name or json:some.path")
+    path = tuple(rest.split("."))
+    if "[" in rest:
+        raise ConfigurationError(f"{text!r} points into a list; a request holds one event")
+    if "" in path:
+        raise ConfigurationError(f"{text!r} has an empty name in its path")
+    return JsonPlace(path, attrgetter(".".join(struct_field(name) for name in path)))
+
+
+def parse_places(text: str) -> tuple[Place, ...]:
+    """Read the places of a text with ``|`` between. Raises ConfigurationError."""
+    return tuple(parse_place(part) for part in text.split("|"))
+
+
+def struct_field(name: str) -> str:
+    """An attribute's name for any JSON name."""
+    return f"k{name.encode(errors='surrogatepass').hex()}"
+
+
+def bytes_at(places: Sequence[Place], request: Request) -> bytes | None:
+    """The value of the first place that is there, as it would be signed; None where none is.
+
+    Raises RequestRefused where a header that decides occurs twice.
+    """
+    for place in places:
+        if (found := place.bytes_of(request)) is not None:
+            return found
+    return None
+
+
+def _as_bytes(value: object) -> bytes | None:
+    match value:
+        case str():
+            return value.encode(errors="surrogatepass")
+        case bool():
+            return b"true" if value else b"false"
+        case int():
+            return str(value).encode()
+        case _:
+            return None

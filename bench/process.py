@@ -35,7 +35,7 @@ class Memory:
     peak_mb: float
 
 
-class Running:
+class HandlerCall:
     """A contender in one of its roles, in a session of its own. It is dead when it is left."""
 
     def __init__(self, module: str, role: str, place: Place, *rest: str) -> None:
@@ -110,7 +110,7 @@ class Running:
 
 def do(module: str, role: str, place: Place, *rest: str) -> None:
     """Let a contender do something that ends."""
-    with Running(module, role, place, *rest) as process:
+    with HandlerCall(module, role, place, *rest) as process:
         process.finish()
 
 

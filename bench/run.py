@@ -13,7 +13,7 @@ from bench.database import Databases
 from bench.deliveries import Deliveries, prepare, random_ids
 from bench.field import Entry, chosen
 from bench.generator import Order, Report
-from bench.process import Failed, Running, do, free_port, send
+from bench.process import Failed, HandlerCall, do, free_port, send
 from bench.redis_server import RedisServer
 from bench.results import Sample
 
@@ -136,9 +136,9 @@ class Run:
             yield self.redis.port
 
     @contextmanager
-    def serving(self, entry: Entry, place: Place) -> Iterator[Running]:
+    def serving(self, entry: Entry, place: Place) -> Iterator[HandlerCall]:
         """The contender's receiver, warm."""
-        with Running(entry.module, "serve", place) as server:
+        with HandlerCall(entry.module, "serve", place) as server:
             server.wait_until_serving()
             must_be_good(send(self.order(place, self.warm_up, seconds=WARM_UP_SECONDS)), server)
             yield server
@@ -164,7 +164,7 @@ class Run:
             do(entry.module, "fill", place, str(count))
             return
         deliveries = prepare(self.folder / "jobs", random_ids(count, seed=5))
-        with Running(entry.module, "serve", place) as server:
+        with HandlerCall(entry.module, "serve", place) as server:
             server.wait_until_serving()
             must_be_good(send(self.order(place, deliveries, seconds=600.0)), server)
 
@@ -176,7 +176,7 @@ def in_turn(contenders: Sequence[T], turns: int) -> Iterator[tuple[int, T]]:
             yield turn, contender
 
 
-def must_be_good(found: Report, server: Running) -> Report:
+def must_be_good(found: Report, server: HandlerCall) -> Report:
     """A report of which every answer was 2xx. Raises Failed."""
     if found.refused or found.is_cut_off:
         raise Failed(f"not every request was accepted: {found.statuses}\n{server.log}")

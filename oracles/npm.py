@@ -65,8 +65,8 @@ def _verifies(name: str) -> Callable[[Request, str], bool]:
 
 def _signs(name: str) -> Callable[[Request, str], Request]:
     def signs(request: Request, secret: str) -> Request:
-        made = _ask(name, "signs", request, secret)["headers"]
-        return replace(request, headers={**request.headers, **made})
+        verifies = _ask(name, "signs", request, secret)["headers"]
+        return replace(request, headers={**request.headers, **verifies})
 
     return signs
 

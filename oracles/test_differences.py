@@ -132,7 +132,7 @@ class Difference:
     keys: Callable[[], Keys] | None = None
     is_genuine: bool = True
 
-    def made(self) -> tuple[Request, Keys]:
+    def verifies(self) -> tuple[Request, Keys]:
         """The request, and its keys."""
         keys = (self.keys or self.oracle.keys)()
         signs = self.signs or self.oracle.signs
@@ -194,14 +194,14 @@ def name(difference: Difference) -> str:
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=name)
 def test_the_library_says(difference: Difference) -> None:
     need(difference.oracle)
-    request, keys = difference.made()
+    request, keys = difference.verifies()
     assert difference.oracle.accepts(request, keys.public) == difference.is_genuine
 
 
 @pytest.mark.parametrize("difference", DIFFERENCES, ids=name)
 def test_onceward_says_the_same(difference: Difference) -> None:
     need(difference.oracle)
-    request, keys = difference.made()
+    request, keys = difference.verifies()
     assert is_genuine(difference.oracle, request, keys) == difference.is_genuine
 
 

@@ -36,7 +36,7 @@ def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
     found = {}
     for number, (event, payload) in enumerate(corpus()):
         delivery = str(UUID(int=number))
-        made = onceward.sign(
+        verifies = onceward.sign(
             "github",
             secret=secret,
             headers={
@@ -47,7 +47,7 @@ def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
             body=json.dumps(payload, ensure_ascii=False).encode(),
         )
         action = payload.get("action")
-        sent = httpx.Request("POST", URL, headers=dict(made.headers), content=made.body)
+        sent = httpx.Request("POST", URL, headers=dict(verifies.headers), content=verifies.body)
         found[delivery] = (f"{event}.{action}" if action else event, sent)
     return found
 

@@ -27,9 +27,9 @@ def oracle(request: pytest.FixtureRequest) -> Oracle:
 
 def genuine(oracle: Oracle, keys: Keys) -> Request:
     """A request that both take for genuine."""
-    made = signed(oracle, keys)
-    assert verdicts(oracle, made, keys) == ACCEPTED
-    return made
+    verifies = signed(oracle, keys)
+    assert verdicts(oracle, verifies, keys) == ACCEPTED
+    return verifies
 
 
 @among(it for it in ORACLES if it.signs)

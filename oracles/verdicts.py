@@ -23,7 +23,7 @@ def need(oracle: Oracle) -> None:
 def signed(oracle: Oracle, keys: Keys, age_seconds: float = 0) -> Request:
     """The oracle's request as Onceward signs it."""
     asked = oracle.request
-    made = onceward.sign(
+    verifies = onceward.sign(
         oracle.preset,
         secret=keys.private,
         headers=asked.headers,
@@ -33,7 +33,9 @@ def signed(oracle: Oracle, keys: Keys, age_seconds: float = 0) -> Request:
         now=time.time() - age_seconds,
         scheme=oracle.scheme,
     )
-    return Request(headers=made.headers, body=made.body, url=made.url, method=made.method)
+    return Request(
+        headers=verifies.headers, body=verifies.body, url=verifies.url, method=verifies.method
+    )
 
 
 def is_genuine(oracle: Oracle, request: Request, keys: Keys, age_seconds: float = 0) -> bool:

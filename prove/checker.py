@@ -9,7 +9,7 @@ from typing import Any
 
 from prove.journal import Counts, Journal, Outcome
 from prove.mix import BOOKED, Kind
-from support.database import Direct
+from support.database import RawDatabase
 
 CHUNK_ROWS = 5_000
 DELIVERY_ROWS = 100
@@ -149,7 +149,7 @@ class Figures:
 class Checker:
     """Holds one ledger against one journal, when nothing moves any more."""
 
-    def __init__(self, ledger: Direct, journal: Journal) -> None:
+    def __init__(self, ledger: RawDatabase, journal: Journal) -> None:
         self.findings = Findings()
         self.figures = Figures()
         self._ledger = ledger
@@ -307,7 +307,7 @@ def _may_end(kind: Kind, row: History) -> bool:
     return kind not in BOOKED and (row.status, row.failure_type) == ("failed", "permanent")
 
 
-def check_copy(ledger: Direct, journal: Journal, attempts: int) -> Findings:
+def check_copy(ledger: RawDatabase, journal: Journal, attempts: int) -> Findings:
     """After a power cut: what was acknowledged is there, and no work is half done."""
     findings, mix = Findings(), journal.mix
     found: set[int | None] = set()
@@ -337,7 +337,7 @@ COPY = """
 """
 
 
-def rows(ledger: Direct, statement: str) -> Iterator[tuple[Any, ...]]:
+def rows(ledger: RawDatabase, statement: str) -> Iterator[tuple[Any, ...]]:
     """The rows of a statement, one after the other, however many there are."""
     with ledger.connection() as connection, closing(ledger.cursor(connection)) as cursor:
         cursor.execute(ledger.spelt(statement))

@@ -11,7 +11,7 @@ from prove.checker import Rule, check_copy
 from prove.disks import ImageDisk, fill
 from prove.timeline import told
 from prove.trial import Trial
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import TooLate, eventually
 from support.proxy import Mode, Proxy
@@ -70,15 +70,15 @@ def cut_power(trial: Trial, disk: ImageDisk, cluster: Cluster | None, ledger: st
         trial.sender.limit = 0  # the look at the copy takes its time
     with disk.mounted(copy) as place, ExitStack() as graves:
         if cluster is None:
-            direct = Direct(f"sqlite:///{place / ledger}")
+            raw_db = RawDatabase(f"sqlite:///{place / ledger}")
         else:
             # It is only read, and thrown away.
             server = Cluster(found=place / ledger, settings={"fsync": "off"})
             recovered = graves.enter_context(server)
-            direct = Direct(recovered.url(_name_of(trial.ledger.url)))
-        found = check_copy(direct, trial.journal, attempts)
+            raw_db = RawDatabase(recovered.url(_name_of(trial.ledger.url)))
+        found = check_copy(raw_db, trial.journal, attempts)
         trial.findings.counts += found.counts
-        trial.findings.items += [told(item, direct, trial.journal) for item in found.items]
+        trial.findings.items += [told(item, raw_db, trial.journal) for item in found.items]
         trial.tally["acknowledged before a power cut"] = len(trial.journal.acknowledged(attempts))
     trial.tally["power cuts"] += 1
 

@@ -87,7 +87,7 @@ def apply() -> None:
                 _replace(name, r"clock_timestamp\(\) \+", late)
         case Sabotage.FORGETFUL_PURGE:
             vars(service)["STORE_EVERY_SECONDS"] = PURGE_EVERY_SECONDS
-            PostgresStore.upkeep = _forget  # type: ignore[method-assign,assignment] # the sabotage
+            PostgresStore.maintenance = _forget  # type: ignore[method-assign,assignment] # the sabotage
 
 
 def _replace(name: str, pattern: str, by: str) -> None:
@@ -101,7 +101,7 @@ def _answer_early(submit: Callable[..., Pending]) -> Callable[..., Pending]:
     def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Pending:
         submit(recorder, arrivals)
         pending = Pending(arrivals)
-        pending.give([Receipt(0, Outcome.RECORDED) for _ in arrivals])
+        pending.set_result([Receipt(0, Outcome.RECORDED) for _ in arrivals])
         return pending
 
     return submit_and_forget

@@ -13,10 +13,10 @@ from typing import Protocol
 from prove import faults, outages
 from prove.checker import Figures, Finding, Rule
 from prove.disks import NoDisk, image_disk, small_disk
+from prove.fleet import Shape
 from prove.plan import Plan
 from prove.sabotage import Sabotage, chosen
 from prove.sweep import Sweep
-from prove.town import Shape
 from prove.trial import Trial
 from support.postgres import TEMPORARY, Cluster
 from support.processes import Died, TooLate
@@ -127,7 +127,7 @@ class Stages:
             self._stage("full disk"),
             small_disk(megabytes) as disk,
             self._server(disk, SMALL_SERVER) as server,
-            self._trial("full", server.database(), answer_within_seconds=0.5) as trial,
+            self._trial("full", server.database(), commit_timeout_seconds=0.5) as trial,
         ):
             trial.load(100 * OUTAGE_EVENTS, 100 * OUTAGE_SECONDS)
             trial.wait_until_back(OUTAGE_EVENTS // 2)

@@ -16,11 +16,11 @@ import httpx
 from onceward.runtime.failpoints import POINTS
 from prove.checker import Checker, Finding, Rule
 from prove.client import Line
+from prove.fleet import APP, SETTINGS
 from prove.journal import Journal, Outcome, Requeue, outcome_of
 from prove.mix import Kind, Mix
 from prove.timeline import told
-from prove.town import APP, SETTINGS
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import Died, Item, Serve, eventually, reached
 
 PLAIN_EVENTS = 4
@@ -36,7 +36,7 @@ class Sweep:
     """One database through all of its processes."""
 
     def __init__(self, url: str, seed: int) -> None:
-        self.ledger = Direct(url)
+        self.ledger = RawDatabase(url)
         self.journal = Journal(Mix(seed, "sweep"))
         self.kills: Counter[str] = Counter()
         self.findings: list[Finding] = []

@@ -5,7 +5,7 @@ from typing import Any
 
 from prove.checker import Finding
 from prove.journal import Journal
-from support.database import Direct
+from support.database import RawDatabase
 
 # For each table: what is told of a row, after its time.
 _TABLES = (
@@ -45,7 +45,7 @@ _TABLES = (
 )
 
 
-def told(finding: Finding, ledger: Direct, journal: Journal) -> Finding:
+def told(finding: Finding, ledger: RawDatabase, journal: Journal) -> Finding:
     """The finding, with the timeline of its event."""
     if finding.number is None:
         return finding
@@ -53,7 +53,7 @@ def told(finding: Finding, ledger: Direct, journal: Journal) -> Finding:
     return Finding(finding.rule, finding.detail, finding.number, lines)
 
 
-def timeline(ledger: Direct, journal: Journal, number: int) -> list[str]:
+def timeline(ledger: RawDatabase, journal: Journal, number: int) -> list[str]:
     """What its senders saw, and what the ledger and the handlers kept of it."""
     event_id = journal.mix.event_id(number)
     entries = [
@@ -82,7 +82,7 @@ def timeline(ledger: Direct, journal: Journal, number: int) -> list[str]:
     ]
 
 
-def _held(ledger: Direct, jobs: str) -> list[tuple[float, str]]:
+def _held(ledger: RawDatabase, jobs: str) -> list[tuple[float, str]]:
     """The leases that name its jobs now; on SQLite they do so in JSON."""
     named = "json_each(l.jobs) AS held" if ledger.is_sqlite else "unnest(l.jobs) AS held (value)"
     found = ledger.rows(
@@ -95,7 +95,7 @@ def _held(ledger: Direct, jobs: str) -> list[tuple[float, str]]:
     ]
 
 
-def _runs(ledger: Direct, event_id: str) -> list[str]:
+def _runs(ledger: RawDatabase, event_id: str) -> list[str]:
     """The runs that were committed. They have no time of their own."""
     found = ledger.rows(f"SELECT worker FROM probes WHERE event = '{event_id}'")  # noqa: S608 - our own id
     return [f"(no time)        handler's work committed by process {worker}" for (worker,) in found]

@@ -8,11 +8,11 @@ from typing import Self
 
 from prove.checker import Checker, Figures, Findings, Rule
 from prove.client import Sender
+from prove.fleet import ServiceFleet, Shape
 from prove.journal import Journal
 from prove.mix import Mix
 from prove.timeline import told
-from prove.town import Shape, Town
-from support.database import Direct
+from support.database import RawDatabase
 
 CONNECTIONS = 32
 REQUESTS_AN_EVENT = 1.3
@@ -40,11 +40,11 @@ class Trial:
         direct_url: str | None = None,
         **settings: float | str,
     ) -> None:
-        self.ledger = Direct(direct_url or url)
+        self.ledger = RawDatabase(direct_url or url)
         self.tally: Tally = Counter()
         self.findings = Findings()
         self.figures = Figures()
-        self.town = Town(url, shape, *options, **settings)
+        self.town = ServiceFleet(url, shape, *options, **settings)
         self.journal = Journal(Mix(seed, name))
         self.sender = Sender(self.journal, self.town.addresses, connections=CONNECTIONS, seed=seed)
         self._graves = ExitStack()

@@ -13,7 +13,7 @@ import psycopg
 Row = tuple[Any, ...]
 
 
-class Direct:
+class RawDatabase:
     """A database without the store that owns its tables."""
 
     def __init__(self, url: str) -> None:

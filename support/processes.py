@@ -18,7 +18,7 @@ from typing import Any, Protocol, Self, TypeVar
 import httpx
 import msgspec
 
-from support.database import Direct
+from support.database import RawDatabase
 
 ROOT = Path(__file__).parents[1]
 APPS = ROOT / "tests" / "apps"
@@ -260,7 +260,7 @@ class Serve(Process):
             "serve", app, database, "--dev", "--port", "0", *options,
             failpoints=failpoints, forked=forked, **settings,
         )  # fmt: skip
-        self.direct = Direct(database)
+        self.raw_db = RawDatabase(database)
         self.address: str = self.facts["address"]
         self._http = httpx.Client(base_url=self.address, timeout=10.0, transport=Transport())
 
@@ -308,7 +308,7 @@ class Serve(Process):
     def at_rest(self) -> bool:
         """Whether no job is left to do. Looked up in one statement: a job may move between two."""
         statement = "SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"
-        return int(self.direct.value(statement)) == 0
+        return int(self.raw_db.value(statement)) == 0
 
     def wait_until_at_rest(self, seconds: float = REST_SECONDS) -> None:
         """Wait until no job is left to do."""

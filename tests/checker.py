@@ -10,7 +10,7 @@ from typing import Literal
 import httpx
 import msgspec
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import Serve
 
 Outcome = Literal["ok", "refused", "unknown"]
@@ -94,29 +94,29 @@ class Journal:
         return "unknown" if status >= 500 else "refused"
 
 
-def check_acknowledged(direct: Direct, journal: Journal) -> None:
+def check_acknowledged(raw_db: RawDatabase, journal: Journal) -> None:
     """At any moment: all that was acknowledged until now is there, once."""
     acknowledged = journal.ids("ok")  # before the look: more may come during it
-    found = Counter(event for (event,) in direct.rows("SELECT event_id FROM onceward.events"))
+    found = Counter(event for (event,) in raw_db.rows("SELECT event_id FROM onceward.events"))
     assert found.keys() >= acknowledged.keys()
     assert set(found.values()) <= {1}
 
 
-def check_at_rest(direct: Direct, journal: Journal) -> None:
+def check_at_rest(raw_db: RawDatabase, journal: Journal) -> None:
     """At rest: the whole ledger is what the journal allows, and no effect happened twice."""
-    check_acknowledged(direct, journal)
-    _check_deliveries(direct, journal)
-    _check_work(direct, journal)
-    _check_requeues(direct, journal)
+    check_acknowledged(raw_db, journal)
+    _check_deliveries(raw_db, journal)
+    _check_work(raw_db, journal)
+    _check_requeues(raw_db, journal)
 
 
-def _check_deliveries(direct: Direct, journal: Journal) -> None:
+def _check_deliveries(raw_db: RawDatabase, journal: Journal) -> None:
     sent, accepted = journal.ids(), journal.ids("ok")
     hashes = {(sending.event_id, sending.sha256) for sending, _ in journal.entries}
     again: dict[int, int] = dict(
-        direct.rows("SELECT event, count(*) FROM onceward.deliveries GROUP BY event")
+        raw_db.rows("SELECT event, count(*) FROM onceward.deliveries GROUP BY event")
     )
-    for event, event_id, sha256, deliveries in direct.rows(
+    for event, event_id, sha256, deliveries in raw_db.rows(
         "SELECT id, event_id, body_sha256, deliveries FROM onceward.events"
     ):
         assert (event_id, bytes(sha256)) in hashes, f"{event_id} was never sent like this"
@@ -124,11 +124,11 @@ def _check_deliveries(direct: Direct, journal: Journal) -> None:
         assert deliveries == 1 + again.get(event, 0)
 
 
-def _check_work(direct: Direct, journal: Journal) -> None:
+def _check_work(raw_db: RawDatabase, journal: Journal) -> None:
     """One committed run, one effect and one booking for each done job, and none for any other."""
     by_hash = {sending.sha256: sending for sending, _ in journal.entries}
     done: dict[str, int] = {}
-    for event_id, sha256, status, failure in direct.rows(
+    for event_id, sha256, status, failure in raw_db.rows(
         "SELECT e.event_id, e.body_sha256, j.status, j.failure_type "
         "FROM onceward.events e LEFT JOIN onceward.jobs j ON j.event = e.id"
     ):
@@ -138,26 +138,26 @@ def _check_work(direct: Direct, journal: Journal) -> None:
         else:
             assert (status, failure) == ("done", None), event_id
             done[event_id] = amount
-    probes = direct.rows("SELECT event, is_first FROM probes")
+    probes = raw_db.rows("SELECT event, is_first FROM probes")
     assert Counter(event for event, _ in probes) == dict.fromkeys(done, 1)
     assert all(is_first for _, is_first in probes)
-    effects = direct.rows("SELECT idempotency_key, status FROM onceward.effects")
+    effects = raw_db.rows("SELECT idempotency_key, status FROM onceward.effects")
     assert sorted(effects) == sorted((f"credit:{event}", "succeeded") for event in done)
-    balance = direct.value("SELECT COALESCE(sum(balance), 0) FROM accounts")
+    balance = raw_db.value("SELECT COALESCE(sum(balance), 0) FROM accounts")
     assert balance == sum(done.values())
 
 
-def _check_requeues(direct: Direct, journal: Journal) -> None:
+def _check_requeues(raw_db: RawDatabase, journal: Journal) -> None:
     """Each requeue is there with its audit entry and its further run, or not at all."""
     asked = Counter(job for job, _ in journal.requeues)
     accepted = Counter(job for job, outcome in journal.requeues if outcome == "ok")
     noted = Counter(
         subject.removeprefix("job:")
-        for (subject,) in direct.rows("SELECT subject FROM onceward.audit")
+        for (subject,) in raw_db.rows("SELECT subject FROM onceward.audit")
     )
     runs = Counter(
         str(job)
-        for (job,) in direct.rows(
+        for (job,) in raw_db.rows(
             "SELECT job FROM onceward.attempts WHERE error LIKE 'Malformed payload%'"
         )
     )

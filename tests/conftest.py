@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.copies import Copies
 from tests.factories import make_store, opened
@@ -99,6 +99,6 @@ async def store(database_url: str) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def direct(database_url: str) -> Direct:
+def raw_db(database_url: str) -> RawDatabase:
     """The tables of the same database, past the store."""
-    return Direct(database_url)
+    return RawDatabase(database_url)

@@ -7,7 +7,7 @@ import psycopg
 
 from support.postgres import Cluster
 
-PATIENCE_SECONDS = 0.2
+SLOW_WRITE_SECONDS = 0.2
 
 # What tells whether a test left the database as it was made, but for rows.
 SHAPE = """
@@ -81,7 +81,7 @@ def _shape(url: str) -> tuple[Any, ...]:
 
 def _emptied(url: str, shape: tuple[Any, ...]) -> bool:
     with psycopg.connect(url, autocommit=True) as connection:
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + SLOW_WRITE_SECONDS
         while connection.execute(GUESTS).fetchone() != (0,):
             if time.monotonic() > deadline:
                 return False

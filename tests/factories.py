@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from onceward.model.admin import Act, JobItem, PageQuery
+from onceward.model.admin import JobItem, OperatorAction, PageQuery
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, FailureType, HandlerEntry, Job, Lease, Route
 from onceward.ports import Store
@@ -25,7 +25,7 @@ SOURCES = ("ingest", "stripe")
 CREDIT = HandlerEntry("credit", 3, (Route("invoice.paid"),))
 NOTIFY = HandlerEntry("notify", 5, (Route("order.*"),))
 HANDLERS = (CREDIT, NOTIFY)
-ACT = Act(actor="Ann", authenticated_as="token:ops", reason="the bank was down")
+ACT = OperatorAction(actor="Ann", authenticated_as="token:ops", reason="the bank was down")
 BROKEN = Fail(FailureType.PERMANENT, "no such account")
 EVERYTHING = PageQuery(limit=1000)
 

@@ -42,7 +42,7 @@ def finish(service: Serve, journal: Journal) -> None:
 
     eventually(retry, "everything is accepted")
     service.wait_until_at_rest()
-    check_at_rest(service.direct, journal)
+    check_at_rest(service.raw_db, journal)
 
 
 def accepted(journal: Journal, at_least: int) -> Callable[[], bool]:

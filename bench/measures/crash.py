@@ -12,7 +12,7 @@ from functools import partial
 from bench.contenders.interface import Place
 from bench.effects import OWN, Effects
 from bench.field import EMPTY, INGEST, LATENCY, POSTGRES, PROCESS, WORKING, Entry
-from bench.process import Failed, Running, received, report, send, sending
+from bench.process import Failed, HandlerCall, received, report, send, sending
 from bench.results import Sample
 from bench.run import Run, Step
 
@@ -76,9 +76,9 @@ def _working(run: Run, entry: Entry) -> list[Sample]:
         if entry.uses_redis:
             run.fill(entry, place, jobs)
         for share in KILLED_AT:
-            with Running(entry.module, "work", place) as worker:
+            with HandlerCall(entry.module, "work", place) as worker:
                 _wait_for(place, worker, int(share * jobs), LEASE_SECONDS * 2)
-        with Running(entry.module, "work", place) as worker:
+        with HandlerCall(entry.module, "work", place) as worker:
             _wait_for(place, worker, jobs, REST_SECONDS)
         effects = Effects(place.database)
         runs = effects.by_event()
@@ -88,7 +88,7 @@ def _working(run: Run, entry: Entry) -> list[Sample]:
     return [Sample(entry.name, WORKING_CASE, 0, values)]
 
 
-def _wait_for(place: Place, worker: Running, events: int, seconds: float) -> None:
+def _wait_for(place: Place, worker: HandlerCall, events: int, seconds: float) -> None:
     """Wait until so many events had an effect, or nothing happens any more."""
     effects = Effects(place.database)
     deadline = time.monotonic() + seconds
@@ -109,8 +109,8 @@ def _again(run: Run, entry: Entry) -> list[Sample]:
     with run.place(entry, is_announcing=True) as place:
         once = run.order(place, run.storm, connections=1, count=1, seconds=5.0)
         with (
-            Running(entry.module, "serve", place) as server,
-            Running(entry.module, "work", place) as worker,
+            HandlerCall(entry.module, "serve", place) as server,
+            HandlerCall(entry.module, "work", place) as worker,
         ):
             server.wait_until_serving()
             send(once)

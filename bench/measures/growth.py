@@ -16,7 +16,7 @@ from bench.effects import Effects
 from bench.field import FIELD, OURS, POSTGRES, Entry
 from bench.fill import ORDERED, ORDERS, fill, queue
 from bench.measures.process import watch
-from bench.process import Running, free_port, send
+from bench.process import HandlerCall, free_port, send
 from bench.results import Sample
 from bench.run import PREPARED_A_SECOND, Run, Step, in_turn, must_be_good
 
@@ -99,7 +99,9 @@ class Growth:
             for old in self._databases.values():
                 databases.drop(old)
             self._databases = {key: databases.copy(self._run.template(ENTRY))}
-            with Running(ENTRY.module, "serve", Place(self._databases[key], free_port())) as server:
+            with HandlerCall(
+                ENTRY.module, "serve", Place(self._databases[key], free_port())
+            ) as server:
                 server.wait_until_serving()  # the source and the handler are registered
         database = self._databases[key]
         fill(database, ledger.events, order=ledger.order, is_done=not ledger.is_backlog)
@@ -149,7 +151,7 @@ class Growth:
         for _, case in in_turn(list(sides), WORKING_BURSTS):
             place = sides[case]
             _clear(place)
-            with Running(ENTRY.module, "work", place) as worker:
+            with HandlerCall(ENTRY.module, "work", place) as worker:
                 cap = run.options.cap_seconds
                 done, seconds = watch(worker, place, total=JOBS, cap_seconds=cap)
                 memory = worker.memory()

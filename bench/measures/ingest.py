@@ -12,7 +12,7 @@ from functools import partial
 from bench.contenders.interface import Place
 from bench.deliveries import LOADS
 from bench.field import INGEST, Entry
-from bench.process import Running, send
+from bench.process import HandlerCall, send
 from bench.results import Sample
 from bench.run import WARM_UP_SECONDS, Run, Step, in_turn, must_be_good
 
@@ -26,7 +26,7 @@ class _Served:
 
     entry: Entry
     place: Place
-    server: Running
+    server: HandlerCall
 
 
 def steps(run: Run) -> list[Step]:

@@ -14,7 +14,7 @@ from bench.deliveries import Deliveries
 from bench.effects import OWN, Effects
 from bench.field import LATENCY, OURS, Entry
 from bench.generator import percentiles_ms
-from bench.process import Failed, Running, send
+from bench.process import Failed, HandlerCall, send
 from bench.results import Sample
 from bench.run import Run, Step, must_be_good
 
@@ -50,10 +50,10 @@ def _step(run: Run, entry: Entry, number: int) -> list[Sample]:
     is_ours = entry.name == OURS
     with run.place(entry, is_announcing=True) as fresh, ExitStack() as running:
         place = fresh.having(is_working=is_ours)
-        server = running.enter_context(Running(entry.module, "serve", place))
+        server = running.enter_context(HandlerCall(entry.module, "serve", place))
         server.wait_until_serving()
         if not is_ours:
-            running.enter_context(Running(entry.module, "work", place))
+            running.enter_context(HandlerCall(entry.module, "work", place))
         warm_up = run.order(place, run.warm_up, seconds=WARM_UP_SECONDS, rate=RATE)
         _wait_until_done(place, must_be_good(send(warm_up), server).acknowledged)
         samples = [Sample(entry.name, STEADY, number, _pace(run, place, run.unique, RATE))]

@@ -10,7 +10,7 @@ from functools import partial
 from bench.contenders.interface import Place
 from bench.effects import WORKLOADS, Effects
 from bench.field import PROCESS, Entry
-from bench.process import Failed, Running
+from bench.process import Failed, HandlerCall
 from bench.results import Sample
 from bench.run import Run, Step
 
@@ -38,13 +38,13 @@ def _step(run: Run, entry: Entry, workload: str, number: int) -> list[Sample]:
     with run.place(entry, run.filled(entry, jobs), workload=workload) as place:
         if entry.uses_redis:
             run.fill(entry, place, jobs)
-        with Running(entry.module, "work", place) as worker:
+        with HandlerCall(entry.module, "work", place) as worker:
             done, seconds = watch(worker, place, total=jobs, cap_seconds=run.options.cap_seconds)
     return [Sample(entry.name, workload, number, {"rate": done / seconds, "done": float(done)})]
 
 
 def watch(
-    worker: Running, place: Place, *, total: int, cap_seconds: float, before: int = 0
+    worker: HandlerCall, place: Place, *, total: int, cap_seconds: float, before: int = 0
 ) -> tuple[int, float]:
     """Wait until all is done, or for as long as the cap; how much was done, in how many seconds."""
     effects = Effects(place.database)

@@ -184,8 +184,8 @@ def _hubspot_signs(request: Request, secret: str) -> Request:
     from hubspot.utils.signature import Signature
 
     now = str(int(time.time() * 1000))
-    made = Signature.get_signature(secret, request.text, "v3", request.url, request.method, now)
-    return request.adding(X_HubSpot_Signature_v3=made, X_HubSpot_Request_Timestamp=now)
+    verifies = Signature.get_signature(secret, request.text, "v3", request.url, request.method, now)
+    return request.adding(X_HubSpot_Signature_v3=verifies, X_HubSpot_Request_Timestamp=now)
 
 
 def _accented() -> Keys:

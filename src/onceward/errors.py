@@ -1,26 +1,34 @@
-"""Every error that Onceward raises, and how they hang together.
+"""Every error that Onceward raises.
 
 ::
 
     OncewardError
-    ├── ConfigurationError        what the user wrote cannot work: all faults at once
-    ├── RequestRefused            a request is answered with 4xx or 503, and why
-    │   └── SignatureRejected     401: which check failed is for the operator, never for the sender
-    ├── StoreError                the database did not do what was asked
-    │   ├── StoreUnavailable      it cannot be reached, is full or is busy: nothing was written
-    │   ├── OutcomeUnknown        the connection was lost in the commit: nobody knows
-    │   └── Unwritable            it refuses what it was given; what came along can still be written
-    ├── NotShared                 a statement cannot be run where jobs share a transaction
-    ├── LeaseLost                 the job belongs to another worker now; nothing was committed
-    ├── OperatorError             an operator's act cannot be done
-    │   ├── NotFound              no such thing
-    │   └── NotInState            it is not in a state that allows the act
-    ├── HandlerTimeout            the handler took longer than it may
-    ├── TransactionHeld           the handler kept SQLite's only write transaction for too long
-    ├── RetryLater                raised by a handler: run again after so many seconds
-    └── PermanentError            raised by a handler: running again would not help
-        ├── MalformedPayload      the payload is not what the handler needs, and which field
-        └── TransactionMisuse     the handler ended its transaction by itself
+    ├── ConfigurationError            the configuration cannot work; lists every fault
+    ├── RequestRefused                a request is not accepted; `http/` maps it to a status
+    │   ├── SignatureRejected         the request does not verify; the sender never learns why
+    │   ├── RepeatedHeader            a header that decides something occurs twice
+    │   ├── NoEventId                 the request has no usable event id
+    │   ├── InvalidEnvelope           a body for POST /events/ingest is not an event
+    │   ├── UnknownSource             no source has this name
+    │   ├── InvalidFilter             a list cannot be filtered like this
+    │   ├── UnusableSecret            a provisioned secret does not fit the source
+    │   ├── Overloaded                too much waits already; the sender should retry
+    │   └── LedgerUnavailable         nothing is known to be recorded; the sender should retry
+    ├── StoreError                    the database did not do what was asked
+    │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
+    │   ├── OutcomeUnknown            the connection was lost during the commit
+    │   └── Unwritable                the database refuses this value; others can be written
+    ├── LeaseLost                     the job belongs to another worker; nothing was committed
+    ├── OperatorError                 an operator's action is not possible
+    │   ├── NotFound                  no such row
+    │   └── NotInState                its state does not allow the action
+    ├── HandlerTimeout                the handler exceeded its timeout
+    ├── TransactionIdleTimeout        the handler held SQLite's write transaction for too long
+    ├── NeedsOwnTransaction           a statement cannot run in a shared transaction
+    ├── RetryLater                    raised by a handler: run the job again after a delay
+    └── PermanentError                raised by a handler: retrying cannot help
+        ├── MalformedPayload          the payload does not fit; names the field
+        └── TransactionMisuse         the handler tried to end its own transaction
 """
 
 from __future__ import annotations
@@ -42,40 +50,86 @@ class ConfigurationError(OncewardError):
 
 
 class RequestRefused(OncewardError):
-    """A request is answered with `status`; `code` is for programs, `message` for people."""
+    """A request is not accepted. `code` is for programs, `message` for people."""
 
-    def __init__(
-        self, status: int, code: str, message: str, *, headers: Sequence[tuple[str, str]] = ()
-    ) -> None:
-        self.status = status
-        self.code = code
+    code = "refused"
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
         self.message = message
-        self.headers = tuple(headers)
+        self.code = code or self.code
         super().__init__(message)
 
 
-class Step(StrEnum):
-    """What is checked of a proof, in this order as far as a scheme has it."""
+class RepeatedHeader(RequestRefused):
+    """A header that decides something occurs more than once."""
 
-    FOUND = "found"
-    """It is where it belongs."""
-    READ = "read"
-    """It is written as it should be."""
-    TIME = "time"
-    """Its time is near enough."""
-    MADE = "made"
-    """It was made with one of the secrets."""
-    MEANT = "meant"
-    """It is for this request."""
+    code = "repeated_header"
+
+
+class NoEventId(RequestRefused):
+    """A genuine request has no usable event id, so it cannot be recorded."""
+
+    code = "no_event_id"
+
+
+class InvalidEnvelope(RequestRefused):
+    """A body for ``POST /events/ingest`` is not an event. The code names the faulty member."""
+
+
+class UnknownSource(RequestRefused):
+    """No source has this name."""
+
+    code = "unknown_source"
+
+
+class InvalidFilter(RequestRefused):
+    """A list cannot be filtered like this."""
+
+    code = "bad_filter"
+
+
+class UnusableSecret(RequestRefused):
+    """A sender provisioned a secret that does not fit its source."""
+
+    code = "unusable_secret"
+
+
+class Overloaded(RequestRefused):
+    """Too many deliveries wait already. The sender should retry."""
+
+    code = "overloaded"
+
+
+class LedgerUnavailable(RequestRefused):
+    """Nothing is known to be recorded. The sender should retry."""
+
+    code = "unavailable"
+
+
+class RejectionCause(StrEnum):
+    """Why a request did not verify. Checks run in this order, as far as a scheme has them."""
+
+    MISSING = "missing"
+    """The request carries no proof."""
+    MALFORMED = "malformed"
+    """The proof cannot be parsed."""
+    TIMESTAMP = "timestamp"
+    """The signed time is outside the tolerance."""
+    MISMATCH = "mismatch"
+    """None of the secrets made the signature."""
+    WRONG_TARGET = "wrong_target"
+    """The proof is valid, but for another request."""
 
 
 class SignatureRejected(RequestRefused):
-    """A request did not verify. `check` says what failed; the sender is told no more than 401."""
+    """A request does not verify. `check` and `cause` are for operators, never for the sender."""
 
-    def __init__(self, check: str, step: Step) -> None:
+    code = "signature_rejected"
+
+    def __init__(self, check: str, cause: RejectionCause) -> None:
         self.check = check
-        self.step = step
-        super().__init__(401, "signature_rejected", "The signature was not accepted.")
+        self.cause = cause
+        super().__init__("The signature was not accepted.")
 
 
 class StoreError(OncewardError):
@@ -94,7 +148,7 @@ class Unwritable(StoreError):
     """The database refuses what it was given. Nothing was written."""
 
 
-class NotShared(OncewardError):
+class NeedsOwnTransaction(OncewardError):
     """A statement would reach beyond its job; the job is run again in a transaction of its own."""
 
 
@@ -118,7 +172,7 @@ class HandlerTimeout(OncewardError):
     """A handler took longer than its timeout."""
 
 
-class TransactionHeld(OncewardError):
+class TransactionIdleTimeout(OncewardError):
     """A handler kept SQLite's only write transaction open for too long; it was rolled back."""
 
 

@@ -19,7 +19,7 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
 from onceward.settings import Settings, resolve
-from onceward.sources.configure import SameBody, make_source
+from onceward.sources.configure import DuplicateBodyOption, make_source
 from onceward.sources.presets import Preset
 from onceward.sources.schemes import Scheme
 from onceward.sources.source import Source
@@ -63,21 +63,21 @@ class Inbox:
         reference: str | None = None,
         tolerance_seconds: int | None = None,
         keep_headers: Iterable[str] = (),
-        same_body: SameBody | None = None,
-        varies: Iterable[str] | None = None,
+        duplicate_body: DuplicateBodyOption | None = None,
+        volatile_fields: Iterable[str] | None = None,
         keep_rejected: bool = False,
     ) -> None:
         """Take webhooks from a sender at ``POST /webhooks/{name}``.
 
         `preset` says how the sender signs; without it, the preset of the same name, else ``hmac``.
-        `scheme` names one of the preset's, or is one of your own. Several `secrets` are all
-        accepted, so that one can be replaced by another. `url` is the public URL, for senders that
-        sign it; `verify_token` is a text of yours by which Meta, Asana and Notion are known when
-        they first call. `id`, `type` and `reference` say where these are: ``header:Name`` or
-        ``json:path``. `same_body` is what is done with the body of another event under another id:
-        ``allow``, ``flag`` or ``hold``. `varies` names members of the body that differ between
-        deliveries of one event. With `keep_rejected`, requests that do not verify are kept, to be
-        verified again when a secret was corrected.
+        `scheme` names one of the preset's, or is one of your own. Requests signed with any of the
+        `secrets` are accepted, so that secrets can be rotated. `url` is the public URL, for senders
+        that sign it. `verify_token` is a token of your choice with which Meta, Asana and Notion
+        identify themselves when they first call. `id`, `type` and `reference` are selectors:
+        ``header:Name`` or ``json:path``. `duplicate_body` says what happens to an event whose body
+        came before under another id: ``allow``, ``flag`` or ``hold``. `volatile_fields` names body
+        fields that differ between deliveries of one event. `keep_rejected` keeps requests that do
+        not verify, so that they can be verified again after a secret was corrected.
         """
         source = make_source(
             name,
@@ -94,8 +94,8 @@ class Inbox:
             reference=reference,
             tolerance_seconds=tolerance_seconds,
             keep_headers=keep_headers,
-            same_body=same_body,
-            varies=varies,
+            duplicate_body=duplicate_body,
+            volatile_fields=volatile_fields,
             keep_rejected=keep_rejected,
         )
         if name in self._sources:
@@ -200,12 +200,12 @@ class Inbox:
 
 def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
     """Why events would be forgotten too early, if they would."""
-    if not settings.dedupe_days:
+    if not settings.dedupe_window_days:
         return []
     return [
-        f"dedupe_days is {settings.dedupe_days}, and the sender of source {source.name!r} may send "
-        f"an event again for {days:g} days, by itself or by hand: it would be taken for a new one. "
-        f"Set dedupe_days to {math.ceil(days)} or more"
+        f"dedupe_window_days is {settings.dedupe_window_days}, but source {source.name!r} can "
+        f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
+        f"Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
-        if settings.dedupe_days < (days := source.base.resends_for_days)
+        if settings.dedupe_window_days < (days := source.base.resends_for_days)
     ]

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from onceward.model.admin import (
-    Act,
     AuditItem,
     Conflict,
     DeliveryItem,
@@ -16,13 +15,14 @@ from onceward.model.admin import (
     EventItem,
     JobItem,
     KeptRejection,
-    LearnedSecret,
+    ManualRecording,
+    OperatorAction,
     PageQuery,
+    ProvisionedSecret,
     Rejection,
     RejectionCount,
     RejectionItem,
     Requeued,
-    Taken,
 )
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Retry
@@ -32,7 +32,7 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Forgotten:
+class PurgeProgress:
     """How many events were forgotten, and where to go on; None at the end."""
 
     events: int
@@ -42,10 +42,10 @@ class Forgotten:
 class Ledger(Protocol):
     """Where deliveries are recorded."""
 
-    lanes: int
+    max_writers: int
     """How many batches may be written at one time."""
 
-    def seems_known(self, arrival: Arrival) -> bool:
+    def batch_group(self, arrival: Arrival) -> bool:
         """Whether it seems to repeat an event of the ledger, and is best written with such."""
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
@@ -64,7 +64,7 @@ class Rows:
     count: int
 
 
-class Session(Protocol):
+class StoreTransaction(Protocol):
     """A handler's transaction, from its first statement to its end."""
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
@@ -83,7 +83,7 @@ class Session(Protocol):
 class Queue(Protocol):
     """Where workers find jobs, and settle them."""
 
-    turns: int
+    max_shared_transactions: int
     """How many transactions that jobs share may be open at one time in a process."""
 
     async def claim(
@@ -112,7 +112,7 @@ class Queue(Protocol):
     async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
         """Prolong leases; answers with those still held."""
 
-    async def give_back(self, token: str, jobs: Sequence[int]) -> None:
+    async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Let go of jobs that were not started."""
 
     async def settle_error(
@@ -124,8 +124,8 @@ class Queue(Protocol):
         """End attempts that wrote nothing. False when the lease was lost."""
 
     def begin(
-        self, whereabouts: Callable[[], str], *, shared: bool = False
-    ) -> AbstractAsyncContextManager[Session]:
+        self, location: Callable[[], str], *, shared: bool = False
+    ) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction for a handler. What is not committed at its end is rolled back.
 
         `whereabouts` says where the handler is now, for the error when it holds others up. One
@@ -137,7 +137,7 @@ class Queue(Protocol):
         """Yields when jobs may have become due, whoever made them."""
 
 
-class Desk(Protocol):
+class AdminStore(Protocol):
     """What operators see and do."""
 
     async def events(self, query: PageQuery) -> list[EventItem]:
@@ -164,16 +164,20 @@ class Desk(Protocol):
     async def rejection(self, id: int) -> KeptRejection | None:
         """One request that did not verify. None when there is no such."""
 
-    async def receive_rejection(self, id: int, arrivals: Sequence[Arrival], act: Act) -> Taken:
+    async def receive_rejection(
+        self, id: int, arrivals: Sequence[Arrival], act: OperatorAction
+    ) -> ManualRecording:
         """Record what a rejected request turned out to be about, with its audit entry."""
 
     async def conflict(self, delivery: int) -> Conflict | None:
         """A redelivery, with what an event of its own needs. None when there is no such."""
 
-    async def accept_conflict(self, delivery: int, arrival: Arrival, act: Act) -> Taken:
+    async def accept_conflict(
+        self, delivery: int, arrival: Arrival, act: OperatorAction
+    ) -> ManualRecording:
         """Record a conflict as an event of its own, with its audit entry."""
 
-    async def requeue(self, job: int, act: Act) -> Requeued | None:
+    async def requeue(self, job: int, act: OperatorAction) -> Requeued | None:
         """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
 
     async def job_status(self, job: int) -> JobStatus | None:
@@ -183,27 +187,27 @@ class Desk(Protocol):
         """Raises StoreError unless the ledger can be read."""
 
 
-class Refusals(Protocol):
+class RejectionStore(Protocol):
     """Where requests are noted that did not verify."""
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
         """Note and count them; of each source only the newest are kept."""
 
 
-class Secrets(Protocol):
+class SecretStore(Protocol):
     """Where secrets are kept that senders handed over."""
 
-    async def learn_secret(self, source: str, secret: bytes) -> None:
+    async def store_secret(self, source: str, secret: bytes) -> None:
         """Keep a secret, durably."""
 
-    async def learned_secrets(self) -> list[LearnedSecret]:
+    async def provisioned_secrets(self) -> list[ProvisionedSecret]:
         """All of them, by source, the newest first."""
 
-    async def forget_secrets(self, source: str) -> int:
+    async def delete_secrets(self, source: str) -> int:
         """Forget those of one source; answers with how many there were."""
 
 
-class Registrar(Protocol):
+class Registry(Protocol):
     """What the processes tell the store of themselves."""
 
     async def register(
@@ -211,7 +215,7 @@ class Registrar(Protocol):
     ) -> list[str]:
         """Make sources and handlers known; answers with all handlers for which jobs are made."""
 
-    def prepare(self) -> AbstractAsyncContextManager[Session]:
+    def prepare(self) -> AbstractAsyncContextManager[StoreTransaction]:
         """A transaction for the user's own tables, one process at a time."""
 
     async def tokens(self) -> dict[str, bytes]:
@@ -221,7 +225,7 @@ class Registrar(Protocol):
         """Keep the first token. False when there is one already."""
 
 
-class Store(Ledger, Queue, Desk, Refusals, Secrets, Registrar, Protocol):
+class Store(Ledger, Queue, AdminStore, RejectionStore, SecretStore, Registry, Protocol):
     """A whole store."""
 
     async def open(self, *, serving: bool) -> None:
@@ -233,8 +237,10 @@ class Store(Ledger, Queue, Desk, Refusals, Secrets, Registrar, Protocol):
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; answers with what was applied."""
 
-    async def upkeep(self) -> None:
+    async def maintenance(self) -> None:
         """Do what has to be done from time to time."""
 
-    async def forget_events(self, after: int, *, limit: int, horizon_seconds: float) -> Forgotten:
+    async def purge_events(
+        self, after: int, *, limit: int, horizon_seconds: float
+    ) -> PurgeProgress:
         """Forget events beyond the horizon, of the `limit` that follow `after`."""

@@ -12,7 +12,13 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
-from onceward.errors import ConfigurationError, RequestRefused, StoreError, StoreUnavailable
+from onceward.errors import (
+    ConfigurationError,
+    LedgerUnavailable,
+    StoreError,
+    StoreUnavailable,
+    UnusableSecret,
+)
 from onceward.http.admin_app import ADMIN, AdminApi
 from onceward.http.auth import Access, token_hash
 from onceward.http.openapi.document import document
@@ -22,9 +28,8 @@ from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.operate.operator import Operator
-from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, forget_old
+from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, purge
 from onceward.ports import Store
-from onceward.receive.pending import refusal as unavailable
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import EVERY_SECONDS, Rejections
@@ -38,7 +43,7 @@ from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.handlers import Handler
 from onceward.work.retry import RetryPolicy
-from onceward.work.runner import Handling
+from onceward.work.runner import JobRunner
 from onceward.work.settlement import settlement_of
 from onceward.work.transaction import Transaction, UnitOfWork
 from onceward.work.worker import Worker
@@ -47,8 +52,8 @@ _log = logging.getLogger("onceward.service")
 
 Preparation = Callable[[Transaction], Awaitable[None]]
 
-RECALL_EVERY_SECONDS: Final = 5.0
-LEARNED_MOST: Final = 5
+REFRESH_SECRETS_SECONDS: Final = 5.0
+MAX_PROVISIONED_SECRETS: Final = 5
 """How many secrets that a sender handed over are tried, the newest first."""
 FIRST_HOLDER: Final = "admin"
 """Whose token is made at the first start."""
@@ -100,13 +105,13 @@ class Service:
             if not self._upkeep:
                 await self._open()
                 self._upkeep = [
-                    asyncio.create_task(repeat(self.store.upkeep, STORE_EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self.store.maintenance, STORE_EVERY_SECONDS)),
                     asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
                     asyncio.create_task(repeat(self._forget, STORE_EVERY_SECONDS)),
                     asyncio.create_task(repeat(self._rejections.flush, EVERY_SECONDS)),
                 ]
-                if any(source.learns for source in self.sources.values()):
-                    recall = repeat(self._recall, RECALL_EVERY_SECONDS)
+                if any(source.provisions_secret for source in self.sources.values()):
+                    recall = repeat(self._refresh_secrets, REFRESH_SECRETS_SECONDS)
                     self._upkeep.append(asyncio.create_task(recall))
 
     async def _open(self) -> None:
@@ -114,7 +119,7 @@ class Service:
             await self.store.open(serving=True)
             await self._register()
             await self._prepare()
-            await self._recall()
+            await self._refresh_secrets()
             self._tokens = self._tokens or await self.store.tokens()
         except BaseException:
             self.is_closed = True
@@ -128,32 +133,34 @@ class Service:
         self.unhandled = sorted(set(routed) - self.handlers.keys())
 
     async def _forget(self) -> None:
-        await forget_old(self.store, self.settings.dedupe_days)
+        await purge(self.store, self.settings.dedupe_window_days)
 
-    async def _recall(self) -> None:
+    async def _refresh_secrets(self) -> None:
         """Take up the secrets that senders handed over, to this process or to another."""
-        if not any(source.learns for source in self.sources.values()):
+        if not any(source.provisions_secret for source in self.sources.values()):
             return
-        learned: dict[str, list[bytes]] = {}
-        for one in await self.store.learned_secrets():  # the newest first
-            learned.setdefault(one.source, []).append(one.secret)
+        provisioned_secret: dict[str, list[bytes]] = {}
+        for one in await self.store.provisioned_secrets():  # the newest first
+            provisioned_secret.setdefault(one.source, []).append(one.secret)
         for name, source in self._configured.items():
-            if source.learns:
-                self.sources[name] = source.knowing(learned.get(name, [])[:LEARNED_MOST])
+            if source.provisions_secret:
+                self.sources[name] = source.with_secrets(
+                    provisioned_secret.get(name, [])[:MAX_PROVISIONED_SECRETS]
+                )
                 self._mask(self.sources[name])
 
-    async def learn(self, source: str, secret: bytes) -> None:
-        """Keep a secret that a sender handed over. Raises RequestRefused (503)."""
-        knowing = self.sources[source].knowing([secret])
-        if secret not in knowing.secrets:
-            raise RequestRefused(400, "unusable_secret", "This cannot be a secret of the source.")
+    async def store_secret(self, source: str, secret: bytes) -> None:
+        """Keep a secret that a sender handed over. Raises UnusableSecret or LedgerUnavailable."""
+        with_secrets = self.sources[source].with_secrets([secret])
+        if secret not in with_secrets.secrets:
+            raise UnusableSecret("This cannot be a secret of the source.")
         try:
-            await self.store.learn_secret(source, secret)
+            await self.store.store_secret(source, secret)
         except StoreError as error:
             _log.warning("a secret for source %s could not be kept: %s", source, redact(str(error)))
-            raise unavailable("unavailable", "The ledger cannot be written now.") from error
-        self.sources[source] = knowing
-        self._mask(knowing)
+            raise LedgerUnavailable("The ledger cannot be written now.") from error
+        self.sources[source] = with_secrets
+        self._mask(with_secrets)
         _log.info("source %s was handed a secret; `onceward secrets` shows it", source)
 
     def _mask(self, source: Source) -> None:
@@ -165,10 +172,10 @@ class Service:
         self.is_closed = True
         if not self._upkeep:
             return
-        upkeep, self._upkeep = self._upkeep, []
-        for task in upkeep:
+        maintenance, self._upkeep = self._upkeep, []
+        for task in maintenance:
             task.cancel()
-        await asyncio.gather(*upkeep, return_exceptions=True)
+        await asyncio.gather(*maintenance, return_exceptions=True)
         await self._recorder.close()
         await self._rejections.flush()
         await self.store.close()
@@ -195,7 +202,7 @@ class Service:
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",
             queue=self.store,
-            handling=Handling(
+            handling=JobRunner(
                 queue=self.store,
                 handlers=self.handlers,
                 decide=decide,
@@ -220,7 +227,7 @@ class Service:
                 clock=self._clock,
                 failpoints=self._failpoints,
                 rejections=self._rejections,
-                learn=self.learn,
+                store_secret=self.store_secret,
             ),
             access=self._access(),
             ready=self.store.ready,

@@ -46,25 +46,25 @@ class Settings:
     max_header_bytes: int = _setting(32 * 1024, "Largest header block; more is 431", least=1024)
     max_headers: int = _setting(100, "Most headers in a request; more is 431", least=8)
     body_timeout_seconds: float = _setting(10.0, "Longest wait for a body; then 408", least=0.05)
-    answer_within_seconds: float = _setting(
+    commit_timeout_seconds: float = _setting(
         2.0, "Longest wait for the ledger; then 503 and the sender tries again", least=0.05
     )
-    waiting_events: int = _setting(10_000, "Most deliveries that wait for the ledger", least=1)
-    waiting_bytes: int = _setting(
+    max_pending_events: int = _setting(10_000, "Most deliveries that wait for the ledger", least=1)
+    max_pending_bytes: int = _setting(
         64 * 1024 * 1024, "Most bytes of bodies held at one time", least=1024
     )
-    batch_events: int = _setting(200, "Most deliveries written in one transaction", least=1)
+    max_batch_events: int = _setting(200, "Most deliveries written in one transaction", least=1)
     delivery_rows: int = _setting(
         100, "Redeliveries of one event that get a row each; all are counted"
     )
     rejection_rows: int = _setting(
         1000, "Requests that did not verify, kept of each source; all are counted"
     )
-    dedupe_days: int = _setting(
+    dedupe_window_days: int = _setting(
         0, "After how many days an event is forgotten; 0 for never. Effects never are"
     )
     workers: int = _setting(4, "Handlers that run at one time in a process; 0 receives only")
-    shared_jobs: int = _setting(
+    max_jobs_per_transaction: int = _setting(
         64, "Most jobs that share a transaction, where their handlers allow it; 1 for none", least=1
     )
     max_attempts: int = _setting(3, "Attempts of a job, where its handler says nothing", least=1)
@@ -109,9 +109,9 @@ def resolve(
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
-    if settings.waiting_bytes < settings.max_body_bytes:
+    if settings.max_pending_bytes < settings.max_body_bytes:
         raise ConfigurationError(
-            "waiting_bytes is below max_body_bytes: no such body could be kept"
+            "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
         )
     return settings
 

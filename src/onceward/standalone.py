@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from onceward.errors import RequestRefused, SignatureRejected, Step
+from onceward.errors import RejectionCause, RequestRefused, SignatureRejected
 from onceward.model.events import Identity
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import preset_of, scheme_of
-from onceward.sources.outgoing import Draft, sent
+from onceward.sources.outgoing import OutgoingRequest, sent
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Scheme
@@ -59,7 +59,7 @@ def verify(
     except SignatureRejected:
         raise
     except RequestRefused as refused:
-        raise SignatureRejected(refused.message, Step.FOUND) from None
+        raise SignatureRejected(refused.message, RejectionCause.MISSING) from None
     events = _identities(base, request)
     if len(events) != 1:
         return Verified(None, "", None, _when(time), events)
@@ -76,7 +76,7 @@ def _when(time: float | None) -> datetime | None:
 
 def _identities(base: Preset, request: Request) -> tuple[Identity, ...]:
     try:
-        admitted = events_of(base.locators, base.packing, request)
+        admitted = events_of(base.locators, base.layout, request)
     except RequestRefused:
         return ()
     return tuple(identity for identity, _ in admitted)
@@ -114,7 +114,7 @@ def sign(
     The secret is the one that both sides have, or the sender's private key. Some senders put their
     proof into the body or the URL: send what comes back. Raises ConfigurationError.
     """
-    draft = Draft(headers or {}, body, url=url, method=method)
+    draft = OutgoingRequest(headers or {}, body, url=url, method=method)
     chosen = scheme_of(preset_of("", preset), scheme)
     chosen.sign(secret, draft, _now(now))
     return Signed(draft.method, draft.url, draft.headers, draft.body)

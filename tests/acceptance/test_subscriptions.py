@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import SUBSCRIPTIONS, Serve
 
 PAID = "subscription.paid"
@@ -28,7 +28,7 @@ def malformed_job(service: Serve) -> dict[str, object]:
 
 
 def test_a_payment_announced_twice_activates_the_subscription_once(
-    service: Serve, direct: Direct
+    service: Serve, raw_db: RawDatabase
 ) -> None:
     receipts = [service.accept("evt_1", PAID, {"subscription_id": "sub_123"}) for _ in range(2)]
     assert [receipt["accepted"] for receipt in receipts] == [True, True]
@@ -43,7 +43,7 @@ def test_a_payment_announced_twice_activates_the_subscription_once(
     assert (event["processing_state"], event["deliveries"]) == ("succeeded", 2)
     deliveries = service.items("deliveries")
     assert [delivery["outcome"] for delivery in deliveries] == ["duplicate", "recorded"]
-    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
+    assert raw_db.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
 
 
 def test_a_malformed_payload_is_accepted_and_its_job_fails_for_good(
@@ -84,7 +84,7 @@ def test_what_is_done_cannot_be_requeued(service: Serve) -> None:
     assert service.items("audit") == []
 
 
-def test_two_hundred_requests_at_once_make_one_event(service: Serve, direct: Direct) -> None:
+def test_two_hundred_requests_at_once_make_one_event(service: Serve, raw_db: RawDatabase) -> None:
     def post(_: int) -> httpx.Response:
         return service.post("evt_1", PAID, {"subscription_id": "sub_123"})
 
@@ -99,7 +99,7 @@ def test_two_hundred_requests_at_once_make_one_event(service: Serve, direct: Dir
     (job,) = service.items("jobs")
     assert (job["status"], job["attempts"]) == ("done", 1)
     assert len(service.items("effects")) == 1
-    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
+    assert raw_db.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
 
 
 def test_a_type_that_nobody_handles_ends_ignored(service: Serve) -> None:
@@ -109,7 +109,7 @@ def test_a_type_that_nobody_handles_ends_ignored(service: Serve) -> None:
     assert service.items("jobs") == []
 
 
-def test_events_that_race_for_one_effect_cause_it_once(service: Serve, direct: Direct) -> None:
+def test_events_that_race_for_one_effect_cause_it_once(service: Serve, raw_db: RawDatabase) -> None:
     def post(number: int) -> None:
         service.accept(f"evt_{number}", PAID, {"subscription_id": "sub_123"})
 
@@ -119,4 +119,4 @@ def test_events_that_race_for_one_effect_cause_it_once(service: Serve, direct: D
 
     assert Counter(job["status"] for job in service.items("jobs")) == {"done": 40}
     assert len(service.items("effects")) == 1
-    assert direct.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
+    assert raw_db.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import ACT, arrival, failed_job, leased_job, opened, record
 
 
@@ -44,7 +44,7 @@ async def test_a_requeue_wakes(store: Store) -> None:
 async def test_giving_back_wakes(store: Store) -> None:
     token, job = await leased_job(store)
     async with listening(store) as woken:
-        await store.give_back(token, [job.id])
+        await store.release(token, [job.id])
         await asyncio.wait_for(woken.wait(), 2.0)
 
 
@@ -71,7 +71,7 @@ async def test_another_machine_is_woken_and_not_by_what_nobody_wants(postgres_ur
 
 async def test_a_lost_connection_is_made_anew(postgres_url: str) -> None:
     async with opened(postgres_url) as store, listening(store) as woken:
-        Direct(postgres_url).rows(
+        RawDatabase(postgres_url).rows(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE 'LISTEN%'"
         )
         await asyncio.wait_for(woken.wait(), 5.0)  # for what was missed meanwhile

@@ -10,7 +10,7 @@ from onceward.errors import PermanentError
 from onceward.model.jobs import Claim, FailureType, HandlerEntry, JobStatus, Retry
 from onceward.ports import Queue, Store
 from onceward.work.leases import Leases
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import (
     ACT,
     BROKEN,
@@ -65,13 +65,13 @@ async def test_a_worker_claims_only_jobs_of_handlers_it_has(store: Store) -> Non
     assert (empty.lease, empty.solo_waiting, empty.next_due_seconds) == (None, False, None)
 
 
-async def test_a_job_that_is_not_due_waits(store: Store, direct: Direct) -> None:
+async def test_a_job_that_is_not_due_waits(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_error(token, job.id, Retry(30.0, "later"), 0.1)
     waiting = await claim(store)
     assert waiting.lease is None
     assert waiting.next_due_seconds == pytest.approx(30.0, abs=2.0)
-    direct.make_due()
+    raw_db.make_due()
     assert [job.id for job in (await lease(store)).jobs] == [job.id]
 
 
@@ -91,11 +91,11 @@ async def test_a_leased_job_is_in_progress_and_not_claimed_again(store: Store) -
     assert (again.lease, again.next_due_seconds) == (None, None)
 
 
-async def test_a_claim_touches_no_job(store: Store, direct: Direct) -> None:
+async def test_a_claim_touches_no_job(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
-    before = direct.rows("SELECT * FROM onceward.jobs")
+    before = raw_db.rows("SELECT * FROM onceward.jobs")
     await lease(store)
-    assert direct.rows("SELECT * FROM onceward.jobs") == before
+    assert raw_db.rows("SELECT * FROM onceward.jobs") == before
 
 
 async def test_many_claimers_take_each_job_exactly_once(store: Store) -> None:
@@ -126,17 +126,17 @@ async def test_workers_on_several_machines_take_each_job_exactly_once(postgres_u
     assert set(taken.values()) == {1}
 
 
-async def test_renewing_keeps_a_lease(store: Store, direct: Direct) -> None:
+async def test_renewing_keeps_a_lease(store: Store, raw_db: RawDatabase) -> None:
     token, _ = await leased_job(store)
-    direct.expire_leases()
+    raw_db.expire_leases()
     assert await store.renew([token], 60.0) == {token}
     assert (await claim(store)).lease is None
-    assert direct.count("onceward.leases") == 1
+    assert raw_db.count("onceward.leases") == 1
 
 
-async def test_renewing_tells_which_leases_are_lost(store: Store, direct: Direct) -> None:
+async def test_renewing_tells_which_leases_are_lost(store: Store, raw_db: RawDatabase) -> None:
     lost, _ = await leased_job(store, "lost")
-    direct.expire_leases()
+    raw_db.expire_leases()
     await claim(store)
     held, _ = await leased_job(store, "held")
     assert await store.renew([lost, held, "never was"], 60.0) == {held}
@@ -147,7 +147,7 @@ async def test_jobs_given_back_can_be_claimed_at_once_and_nothing_is_counted(sto
     await store.record(arrivals(3))
     held = await lease(store)
     first, second, third = (job.id for job in held.jobs)
-    await store.give_back(held.token, [first, third])
+    await store.release(held.token, [first, third])
     again = await lease(store, worker="worker-2")
     assert [job.id for job in again.jobs] == [first, third]
     assert {job.attempts for job in again.jobs} == {0}
@@ -157,28 +157,28 @@ async def test_jobs_given_back_can_be_claimed_at_once_and_nothing_is_counted(sto
 
 
 async def test_giving_back_under_a_lost_lease_takes_nothing_from_its_new_holder(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
-    direct.expire_leases()
+    raw_db.expire_leases()
     new = await lease(store, solo=True)
-    await store.give_back(token, [job.id])
+    await store.release(token, [job.id])
     assert (await claim(store, solo=True)).lease is None
     assert await store.settle_done(new.token, job.id)
 
 
-async def test_an_ended_lease_is_forgotten(store: Store, direct: Direct) -> None:
+async def test_an_ended_lease_is_forgotten(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
     await store.end_leases([token])
-    assert direct.count("onceward.leases") == 0
+    assert raw_db.count("onceward.leases") == 0
 
 
-async def test_a_claim_ends_leases_on_its_way(store: Store, direct: Direct) -> None:
+async def test_a_claim_ends_leases_on_its_way(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
     await claim(store, ended=[token])
-    assert direct.count("onceward.leases") == 0
+    assert raw_db.count("onceward.leases") == 0
     await record(store, arrival("next"))
     assert len((await lease(store)).jobs) == 1
 
@@ -207,7 +207,7 @@ async def test_a_handler_with_more_attempts_counts_for_jobs_made_later(store: St
 
 
 async def test_the_leases_of_a_worker_end_when_all_of_their_jobs_are_settled(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await store.record(arrivals(2))
     leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
@@ -218,26 +218,28 @@ async def test_the_leases_of_a_worker_end_when_all_of_their_jobs_are_settled(
         await store.settle_done(held.token, job.id)
         leases.settled(held, job.id)
     await leases.end()
-    assert direct.count("onceward.leases") == 0
+    assert raw_db.count("onceward.leases") == 0
 
 
-async def test_a_worker_learns_which_of_its_leases_are_lost(store: Store, direct: Direct) -> None:
+async def test_a_worker_learns_which_of_its_leases_are_lost(
+    store: Store, raw_db: RawDatabase
+) -> None:
     await record(store, arrival())
     leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
     held = (await leases.claim(10, solo=False)).lease
     assert held is not None
-    direct.expire_leases()
+    raw_db.expire_leases()
     await claim(store, worker="worker-2")
     assert await leases.renew() == {held.token}
     assert await leases.renew() == set()
 
 
 async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     job = await failed_job(store)
-    direct.make_due()
-    direct.expire_leases()
+    raw_db.make_due()
+    raw_db.expire_leases()
     assert (await claim(store)).lease is None
     assert (await claim(store, solo=True)).lease is None
     item = await job_item(store, job.id)
@@ -245,10 +247,10 @@ async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
 
 
 async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("evt_1"))
-    direct.rows("DELETE FROM onceward.payloads")
+    raw_db.rows("DELETE FROM onceward.payloads")
     (job,) = (await lease(store)).jobs
     assert job.body is None
     with pytest.raises(PermanentError, match="no longer kept"):

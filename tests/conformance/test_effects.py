@@ -8,7 +8,7 @@ from onceward.errors import PermanentError
 from onceward.model.effects import EffectStatus
 from onceward.ports import Store
 from onceward.work.effects import Effects
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,
     Work,
@@ -48,10 +48,10 @@ async def test_an_effect_that_was_rolled_back_did_not_happen(store: Store) -> No
 
 
 async def test_an_effect_of_a_worker_that_lost_its_lease_did_not_happen(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
-    direct.expire_leases()
+    raw_db.expire_leases()
     new = await lease(store, solo=True)
     async with working(store) as zombie:
         assert await once(zombie, job=job.id)

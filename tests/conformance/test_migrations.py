@@ -7,7 +7,7 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.store.migrate import migrations
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, make_store, opened, record
 
 
@@ -29,7 +29,7 @@ async def refusal(url: str, *, serving: bool, migrate_at_start: bool) -> str:
 async def test_opening_to_serve_brings_the_schema_up_to_date(bare_database_url: str) -> None:
     async with opened(bare_database_url) as store:
         await record(store, arrival())
-    applied = Direct(bare_database_url).rows("SELECT number, name FROM onceward.migrations")
+    applied = RawDatabase(bare_database_url).rows("SELECT number, name FROM onceward.migrations")
     assert [f"{number:04} {name}" for number, name in applied] == names(bare_database_url)
 
 
@@ -52,7 +52,7 @@ async def test_it_can_be_asked_for_before_anything_is_open(bare_database_url: st
 async def test_migrations_of_a_newer_version_are_no_concern(database_url: str) -> None:
     async with opened(database_url):
         pass
-    Direct(database_url).rows(
+    RawDatabase(database_url).rows(
         "INSERT INTO onceward.migrations (number, name) VALUES (9999, 'from_the_future')"
     )
     for serving in (True, False):
@@ -78,7 +78,7 @@ async def test_a_database_without_the_schema_says_what_to_run(
     bare_database_url: str, *, serving: bool, migrate_at_start: bool
 ) -> None:
     message = await refusal(bare_database_url, serving=serving, migrate_at_start=migrate_at_start)
-    assert "0001 core" in message
+    assert "0001 schema" in message
     assert "onceward migrate" in message
 
 
@@ -86,17 +86,17 @@ async def test_looking_at_a_database_without_the_schema_leaves_it_alone(
     bare_postgres_url: str,
 ) -> None:
     await refusal(bare_postgres_url, serving=False, migrate_at_start=True)
-    direct = Direct(bare_postgres_url)
-    assert direct.value("SELECT count(*) FROM pg_namespace WHERE nspname = 'onceward'") == 0
+    raw_db = RawDatabase(bare_postgres_url)
+    assert raw_db.value("SELECT count(*) FROM pg_namespace WHERE nspname = 'onceward'") == 0
 
 
 async def test_upkeep_makes_the_partitions_of_the_coming_weeks(postgres_url: str) -> None:
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'onceward.payloads'::regclass"
-    before = direct.value(partitions)
+    before = raw_db.value(partitions)
     async with opened(postgres_url) as one, opened(postgres_url) as two:
         await record(one, arrival("before"))
-        await asyncio.gather(one.upkeep(), two.upkeep())
-        assert direct.value(partitions) == before == 6  # this week, four ahead, and the default
+        await asyncio.gather(one.maintenance(), two.maintenance())
+        assert raw_db.value(partitions) == before == 6  # this week, four ahead, and the default
         await record(two, arrival("after"))
-    assert direct.count("onceward.payloads_default") == 0
+    assert raw_db.count("onceward.payloads_default") == 0

@@ -9,7 +9,7 @@ import pytest
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus, Retry
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened, record, working
 
@@ -61,13 +61,13 @@ async def test_a_claim_lost_in_a_crash_is_only_a_lease_lost(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     """It does not wait for the disk: after a crash its lease is there, or its jobs are free."""
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         await record(store, arrival())
         held = await lease(store)
         postgres_cluster.crash()
         postgres_cluster.start()
-        is_kept = direct.count("onceward.leases") == 1
+        is_kept = raw_db.count("onceward.leases") == 1
         await in_a_few_tries(store.ready)
         assert await store.settle_done(held.token, held.jobs[0].id) is is_kept
         if not is_kept:
@@ -78,7 +78,7 @@ async def test_a_claim_lost_in_a_crash_is_only_a_lease_lost(
 async def test_while_the_database_is_away_the_store_says_so_at_once(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
-    async with opened(postgres_url, answer_within_seconds=0.3) as store:
+    async with opened(postgres_url, commit_timeout_seconds=0.3) as store:
         await record(store, arrival("before"))
         postgres_cluster.stop()
         try:
@@ -105,10 +105,10 @@ async def outcome(call: Callable[[], Awaitable[object]]) -> object:
 
 
 async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str) -> None:
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         await record(store, arrival("warm"))
-        with direct.connection() as connection:
+        with raw_db.connection() as connection:
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
             recording = asyncio.create_task(store.record(arrivals(5)))
             await asyncio.sleep(0.1)
@@ -118,23 +118,23 @@ async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str
             )
             with pytest.raises(StoreError):
                 await recording
-        assert direct.count("onceward.events") == 1
+        assert raw_db.count("onceward.events") == 1
         receipts = await store.record(arrivals(5))
     assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
     tables = ("onceward.events", "onceward.payloads", "onceward.jobs")
-    assert [direct.count(table) for table in tables] == [6, 6, 6]
+    assert [raw_db.count(table) for table in tables] == [6, 6, 6]
 
 
 async def test_a_server_that_became_a_standby_is_left_for_the_new_one(postgres_url: str) -> None:
-    direct = Direct(postgres_url)
-    name = direct.value("SELECT current_database()")
+    raw_db = RawDatabase(postgres_url)
+    name = raw_db.value("SELECT current_database()")
     async with opened(postgres_url) as store:
-        direct.rows(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
-        for _ in range(store.lanes):
+        raw_db.rows(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        for _ in range(store.max_writers):
             with pytest.raises(StoreUnavailable):
                 await record(store, arrival())
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("SET default_transaction_read_only = off")
             connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
-        for _ in range(store.lanes):
+        for _ in range(store.max_writers):
             await record(store, arrival())

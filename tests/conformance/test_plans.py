@@ -10,7 +10,7 @@ from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import CLAIMING, RECORDING
 from onceward.store.queries import Queries
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import arrivals, lease, opened, record
 
 BATCH: Final = {
@@ -48,7 +48,7 @@ def plan(
     url: str, name: str, parameters: dict[str, Any], verb: str = "EXPLAIN ", **session: str
 ) -> str:
     """The plan that a connection keeps for a statement, whatever its parameters are."""
-    given = ["watched"] if "rules" in parameters else []
+    given = ["duplicate_body"] if "rules" in parameters else []
     statement = Queries("postgres")(name, *given)[-1].pyformat
     session = {"plan_cache_mode": "force_generic_plan"} | session
     with psycopg.connect(conninfo(url, **session)) as it:
@@ -62,9 +62,9 @@ def plan(
         ("record_new", BATCH | {"rules": ints([1, 2]), "held": "x"}, RECORDING),
         ("record_known", BATCH, RECORDING),
         ("record_again", BATCH, RECORDING),
-        ("rescue", WORK, CLAIMING),
+        ("reclaim_expired", WORK, CLAIMING),
         ("claim", WORK, CLAIMING),
-        ("outlook", WORK, CLAIMING),
+        ("next_due", WORK, CLAIMING),
         ("load_jobs", WORK, CLAIMING),
         ("settle_done", WORK, {}),
         ("settle_error", WORK, {}),
@@ -76,7 +76,7 @@ def test_no_kept_plan_reads_a_whole_table(
 ) -> None:
     found = plan(postgres_url, name, parameters, **session)
     assert [table for table in LARGE if f"Seq Scan on {table}" in found] == [], found
-    if name.startswith(("settle", "postpone", "rescue")):
+    if name.startswith(("settle", "postpone", "reclaim_expired")):
         assert "jobs_due" not in found
     if name in ("record_known", "record_again"):
         assert "Bitmap Heap Scan on events" not in found, "rows are locked in no order"
@@ -92,8 +92,8 @@ async def test_a_claim_does_not_read_the_backlog_that_nobody_has_counted(
         await record(store, *arrivals(300))
         held = await lease(store, limit=300)
         assert await store.settle_done(held.token, *(job.id for job in held.jobs))
-        Direct(postgres_url).rows("ANALYZE onceward.jobs")
+        RawDatabase(postgres_url).rows("ANALYZE onceward.jobs")
         await record(store, *arrivals(3000, prefix="waiting"))
-    found = plan(postgres_url, "rescue", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
+    found = plan(postgres_url, "reclaim_expired", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
     read = re.findall(r" on jobs.*actual time=\S+ rows=(\d+) loops=[1-9]", found)
     assert sum(map(int, read)) == 0, found

@@ -11,19 +11,19 @@ import pytest
 from onceward.errors import StoreError, TransactionMisuse
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import arrivals, lease, leased_job, opened, working
 
 
 @pytest.fixture
-def direct(postgres_url: str) -> Direct:
-    it = Direct(postgres_url)
+def raw_db(postgres_url: str) -> RawDatabase:
+    it = RawDatabase(postgres_url)
     it.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
     return it
 
 
 @pytest.fixture
-async def store(postgres_url: str, direct: Direct) -> AsyncIterator[Store]:
+async def store(postgres_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
     """A store whose handlers share one connection, so that whatever leaks is seen."""
     async with opened(postgres_url, workers=0) as it:
         pool: Any = it._pool  # type: ignore[attr-defined]
@@ -82,7 +82,7 @@ async def test_nothing_leaks_into_the_next_transaction(
 
 
 async def test_statements_prepared_before_a_reset_work_after_it(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     for number in range(12):
         async with working(store) as work:
@@ -90,7 +90,7 @@ async def test_statements_prepared_before_a_reset_work_after_it(
             if number % 4 == 3:
                 await work.tx.execute("SET LOCAL work_mem = '7MB'")
             await work.unit.commit()
-    assert direct.count("notes") == 12
+    assert raw_db.count("notes") == 12
 
 
 async def test_the_settings_that_the_statements_rely_on_survive_a_reset(store: Store) -> None:
@@ -106,10 +106,10 @@ async def test_the_settings_that_the_statements_rely_on_survive_a_reset(store: S
 
 
 async def test_a_constraint_that_fails_at_commit_leaves_nothing(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
-    direct.rows("CREATE TABLE parents (id integer PRIMARY KEY)")
-    direct.rows(
+    raw_db.rows("CREATE TABLE parents (id integer PRIMARY KEY)")
+    raw_db.rows(
         "ALTER TABLE notes ADD CONSTRAINT parent FOREIGN KEY (id) REFERENCES parents "
         "DEFERRABLE INITIALLY DEFERRED"
     )
@@ -118,7 +118,7 @@ async def test_a_constraint_that_fails_at_commit_leaves_nothing(
         await work.tx.execute(INSERT, {"id": 1, "note": "orphan"})
         with pytest.raises(StoreError, match="foreign key"):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
@@ -138,8 +138,8 @@ async def test_a_constraint_that_fails_at_commit_leaves_nothing(
         "SET ROLE pg_monitor",
     ],
 )
-async def test_no_trick_commits_a_part(store: Store, direct: Direct, sql: str) -> None:
-    direct.rows("CREATE PROCEDURE ends_it() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
+async def test_no_trick_commits_a_part(store: Store, raw_db: RawDatabase, sql: str) -> None:
+    raw_db.rows("CREATE PROCEDURE ends_it() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
@@ -147,16 +147,16 @@ async def test_no_trick_commits_a_part(store: Store, direct: Direct, sql: str) -
             await asyncio.wait_for(work.tx.execute(sql), 2.0)
         with pytest.raises((TransactionMisuse, psycopg.Error, StoreError)):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
         assert await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 1
+    assert raw_db.count("notes") == 1
 
 
 async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
@@ -170,7 +170,7 @@ async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
 
 
 async def test_a_transaction_that_idles_past_its_lease_is_ended_by_the_database(
-    postgres_url: str, direct: Direct
+    postgres_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(postgres_url, lease_seconds=0.3) as store:
         token, job = await leased_job(store)
@@ -179,28 +179,28 @@ async def test_a_transaction_that_idles_past_its_lease_is_ended_by_the_database(
             await asyncio.sleep(0.6)
             with pytest.raises((psycopg.Error, StoreError)):
                 await work.unit.settle(token, job.id)
-        assert direct.count("notes") == 0
+        assert raw_db.count("notes") == 0
         assert await store.settle_done(token, job.id)
 
 
 async def test_a_connection_lost_in_a_transaction_leaves_nothing_and_the_next_one_works(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
         backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
-        direct.rows(f"SELECT pg_terminate_backend({backend})")
+        raw_db.rows(f"SELECT pg_terminate_backend({backend})")
         with pytest.raises((psycopg.Error, StoreError)):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     assert await store.settle_done(token, job.id)
 
 
 async def test_handlers_that_lock_in_opposite_orders_both_end(
-    postgres_url: str, direct: Direct
+    postgres_url: str, raw_db: RawDatabase
 ) -> None:
-    direct.rows("INSERT INTO notes VALUES (1, ''), (2, '')")
+    raw_db.rows("INSERT INTO notes VALUES (1, ''), (2, '')")
     update = "UPDATE notes SET note = note || 'x' WHERE id = :id"
 
     async def work_on(store: Store, token: str, job: int, *notes: int) -> bool:
@@ -220,4 +220,4 @@ async def test_handlers_that_lock_in_opposite_orders_both_end(
         )
         assert sum(result is True for result in results) == 1
         assert any(isinstance(result, psycopg.errors.DeadlockDetected) for result in results)
-    assert direct.rows("SELECT note FROM notes") == [("x",), ("x",)]
+    assert raw_db.rows("SELECT note FROM notes") == [("x",), ("x",)]

@@ -11,7 +11,7 @@ import pytest
 from onceward.errors import Unwritable
 from onceward.model.events import Outcome
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, arrivals, lease, opened, record
 
 DEADLOCK_SECONDS = 1.0
@@ -122,7 +122,7 @@ async def test_the_first_body_stays_when_a_conflict_comes(store: Store) -> None:
 
 
 async def test_redeliveries_are_all_counted_and_only_the_first_get_a_row(
-    database_url: str, direct: Direct
+    database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, delivery_rows=3) as store:
         await record(store, arrival())
@@ -131,29 +131,29 @@ async def test_redeliveries_are_all_counted_and_only_the_first_get_a_row(
         await record(store, *[arrival(body=b"other")] * 5, arrival())
         (event,) = await store.events(EVERYTHING)
     assert (event.deliveries, event.conflicts) == (13, 5)
-    kept = Counter(outcome for (outcome,) in direct.rows("SELECT outcome FROM onceward.deliveries"))
+    kept = Counter(outcome for (outcome,) in raw_db.rows("SELECT outcome FROM onceward.deliveries"))
     assert kept == {"duplicate": 3, "conflict": 3}
 
 
 async def test_without_delivery_rows_everything_is_still_counted(
-    database_url: str, direct: Direct
+    database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, delivery_rows=0) as store:
         receipts = await record(store, arrival(), arrival(), arrival(body=b"other"))
         (event,) = await store.events(EVERYTHING)
     assert [receipt.outcome for receipt in receipts] == [RECORDED, DUPLICATE, CONFLICT]
     assert (event.deliveries, event.conflicts) == (3, 1)
-    assert direct.count("onceward.deliveries") == 0
+    assert raw_db.count("onceward.deliveries") == 0
 
 
 async def test_a_conflicting_body_is_kept_once_for_each_that_is_different(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival(body=b"first"), arrival(body=b"x"), arrival(body=b"x"))
     await record(store, arrival(body=b"y"), arrival(body=b"x"), arrival(body=b"first"))
     kept = Counter(
         (outcome, bytes(sha256), None if body is None else bytes(body))
-        for outcome, sha256, body in direct.rows(
+        for outcome, sha256, body in raw_db.rows(
             "SELECT outcome, body_sha256, body FROM onceward.deliveries"
         )
     )
@@ -166,14 +166,16 @@ async def test_a_conflicting_body_is_kept_once_for_each_that_is_different(
     }
 
 
-async def test_two_hundred_at_once_with_one_id_make_one_event(store: Store, direct: Direct) -> None:
+async def test_two_hundred_at_once_with_one_id_make_one_event(
+    store: Store, raw_db: RawDatabase
+) -> None:
     batches = await asyncio.gather(*(record(store, arrival()) for _ in range(200)))
     outcomes = Counter(receipt.outcome for batch in batches for receipt in batch)
     assert outcomes == {RECORDED: 1, DUPLICATE: 199}
     assert len({receipt.event for batch in batches for receipt in batch}) == 1
     (event,) = await store.events(EVERYTHING)
     assert (event.deliveries, event.conflicts) == (200, 0)
-    assert (direct.count("onceward.events"), direct.count("onceward.jobs")) == (1, 1)
+    assert (raw_db.count("onceward.events"), raw_db.count("onceward.jobs")) == (1, 1)
 
 
 async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: str) -> None:
@@ -200,22 +202,22 @@ async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: st
 
 
 async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
-    direct.refuse_events_called("evt_3")
+    raw_db.refuse_events_called("evt_3")
     with pytest.raises(Unwritable):
         await store.record(arrivals(6))
     assert await store.events(EVERYTHING) == []
-    assert direct.count("onceward.payloads") == direct.count("onceward.jobs") == 0
+    assert raw_db.count("onceward.payloads") == raw_db.count("onceward.jobs") == 0
     assert len(await store.record(arrivals(3))) == 3
 
 
 async def test_an_event_that_the_ledger_has_forgotten_is_recorded_anew(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     (first,) = await record(store, arrival("a"))
     for table in ("events", "payloads", "jobs"):
-        direct.rows(f"DELETE FROM onceward.{table}")  # noqa: S608 - a test's own names
+        raw_db.rows(f"DELETE FROM onceward.{table}")  # noqa: S608 - a test's own names
     again = await record(store, arrival("a"), arrival("a"), arrival("b"))
     assert [receipt.outcome for receipt in again] == [RECORDED, DUPLICATE, RECORDED]
     assert again[0].event != first.event
@@ -223,33 +225,33 @@ async def test_an_event_that_the_ledger_has_forgotten_is_recorded_anew(
 
 
 async def test_a_conflicting_body_is_kept_when_it_comes_twice_in_a_batch(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a"))
     receipts = await record(store, arrival("a", body=b"[1]"), arrival("a", body=b"[1]"))
     assert [receipt.outcome for receipt in receipts] == [CONFLICT, CONFLICT]
     (again,) = await record(store, arrival("a", body=b"[1]"))
     assert again.outcome is CONFLICT
-    bodies = direct.rows("SELECT body FROM onceward.deliveries ORDER BY id")
+    bodies = raw_db.rows("SELECT body FROM onceward.deliveries ORDER BY id")
     assert [body and bytes(body) for (body,) in bodies] == [b"[1]", None, None]
 
 
 async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a", body=b"[1]"))
     sha256 = hashlib.sha256(b"[2]").hexdigest()
-    literal = f"x'{sha256}'" if direct.is_sqlite else f"'\\x{sha256}'"
-    direct.rows(f"UPDATE onceward.events SET body_sha256 = {literal}")  # noqa: S608
+    literal = f"x'{sha256}'" if raw_db.is_sqlite else f"'\\x{sha256}'"
+    raw_db.rows(f"UPDATE onceward.events SET body_sha256 = {literal}")  # noqa: S608
     (again,) = await record(store, arrival("a", body=b"[1]"))
     assert again.outcome is CONFLICT
-    assert [bytes(body) for (body,) in direct.rows("SELECT body FROM onceward.deliveries")] == [
+    assert [bytes(body) for (body,) in raw_db.rows("SELECT body FROM onceward.deliveries")] == [
         b"[1]"
     ]
 
 
 async def test_each_of_several_repeated_events_is_counted_for_itself(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     a, b, c = await record(store, *map(arrival, "abc"))
     receipts = await record(store, *map(arrival, "cadcbcad"))
@@ -262,37 +264,37 @@ async def test_each_of_several_repeated_events_is_counted_for_itself(
     ]
     counts = {item.event_id: item.deliveries for item in await store.events(EVERYTHING)}
     assert counts == {"a": 3, "b": 2, "c": 4, "d": 2}
-    rows = direct.rows("SELECT event FROM onceward.deliveries WHERE outcome = 'duplicate'")
+    rows = raw_db.rows("SELECT event FROM onceward.deliveries WHERE outcome = 'duplicate'")
     assert Counter(event for (event,) in rows) == {a.event: 2, b.event: 1, c.event: 3, d.event: 1}
 
 
 async def test_what_repeats_a_recent_event_is_not_tried_as_a_new_one(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a"))
-    direct.refuse_events_called("a")
+    raw_db.refuse_events_called("a")
     (again,) = await record(store, arrival("a"))
     assert again.outcome is DUPLICATE
 
 
 @pytest.mark.parametrize("change", ["source = source + 1", "event_id = 'other'"])
 async def test_an_id_that_the_ledger_has_given_to_another_event_is_no_repetition(
-    store: Store, direct: Direct, change: str
+    store: Store, raw_db: RawDatabase, change: str
 ) -> None:
     """As when a standby took over that had not seen the last transactions."""
     (lost,) = await record(store, arrival("a"))
-    direct.rows(f"UPDATE onceward.events SET {change}")  # noqa: S608 - a test's own
+    raw_db.rows(f"UPDATE onceward.events SET {change}")  # noqa: S608 - a test's own
     again = await record(store, arrival("a"), arrival("a"))
     assert [receipt.outcome for receipt in again] == [RECORDED, DUPLICATE]
     assert again[0].event != lost.event
-    counts = direct.rows("SELECT deliveries FROM onceward.events ORDER BY id")
+    counts = raw_db.rows("SELECT deliveries FROM onceward.events ORDER BY id")
     assert counts == [(1,), (2,)]
 
 
 async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url: str) -> None:
     ids = [f"hot_{number}" for number in range(20)]
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    so_far = Direct(postgres_url).value(deadlocks)  # of tests that had this database before
+    so_far = RawDatabase(postgres_url).value(deadlocks)  # of tests that had this database before
     async with opened(postgres_url) as one, opened(postgres_url) as other:
         await record(one, *map(arrival, ids))
 
@@ -304,4 +306,4 @@ async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url:
         began = time.monotonic()
         await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
         assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "each deadlock takes a second"
-    assert Direct(postgres_url).value(deadlocks) == so_far
+    assert RawDatabase(postgres_url).value(deadlocks) == so_far

@@ -7,7 +7,7 @@ import pytest
 from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Retry, Route
 from onceward.ports import Store
 from onceward.runtime.failpoints import FailpointReached
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import (
     ACT,
     EVERYTHING,
@@ -58,27 +58,27 @@ async def test_a_requeued_job_can_be_claimed_at_once_and_done(store: Store) -> N
     assert (item.status, item.attempts, item.last_error) == (JobStatus.DONE, 2, None)
 
 
-async def test_a_cancelled_job_can_be_requeued(store: Store, direct: Direct) -> None:
+async def test_a_cancelled_job_can_be_requeued(store: Store, raw_db: RawDatabase) -> None:
     _, job = await leased_job(store)
-    direct.rows("DELETE FROM onceward.leases")
-    direct.rows("UPDATE onceward.jobs SET status = 'cancelled'")
+    raw_db.rows("DELETE FROM onceward.leases")
+    raw_db.rows("UPDATE onceward.jobs SET status = 'cancelled'")
     assert await store.requeue(job.id, ACT) is not None
     assert await store.job_status(job.id) is JobStatus.QUEUED
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "done", "ignored"])
 async def test_from_any_other_state_nothing_happens(
-    store: Store, direct: Direct, status: str
+    store: Store, raw_db: RawDatabase, status: str
 ) -> None:
     token, job = await leased_job(store)
     if status == "done":
         await store.settle_done(token, job.id)
     elif status != "in_progress":
         await store.end_leases([token])
-        direct.rows(f"UPDATE onceward.jobs SET status = '{status}'")  # noqa: S608 - our own word
-    before = direct.rows("SELECT * FROM onceward.jobs")
+        raw_db.rows(f"UPDATE onceward.jobs SET status = '{status}'")  # noqa: S608 - our own word
+    before = raw_db.rows("SELECT * FROM onceward.jobs")
     assert await store.requeue(job.id, ACT) is None
-    assert direct.rows("SELECT * FROM onceward.jobs") == before
+    assert raw_db.rows("SELECT * FROM onceward.jobs") == before
     assert await store.audit(EVERYTHING) == []
     assert await store.job_status(job.id) == status
 
@@ -112,11 +112,13 @@ async def test_a_requeue_that_does_not_commit_leaves_neither_move_nor_entry(
 @pytest.mark.parametrize(
     "change", ["UPDATE onceward.audit SET actor = 'Eve'", "DELETE FROM onceward.audit"]
 )
-async def test_the_audit_trail_is_append_only(store: Store, direct: Direct, change: str) -> None:
+async def test_the_audit_trail_is_append_only(
+    store: Store, raw_db: RawDatabase, change: str
+) -> None:
     job = await failed_job(store)
     await store.requeue(job.id, ACT)
     with pytest.raises(Exception, match="append only"):
-        direct.rows(change)
+        raw_db.rows(change)
     assert [entry.actor for entry in await store.audit(EVERYTHING)] == [ACT.actor]
 
 
@@ -124,4 +126,4 @@ async def test_the_audit_trail_cannot_be_truncated(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         await store.requeue((await failed_job(store)).id, ACT)
     with pytest.raises(Exception, match="append only"):
-        Direct(postgres_url).rows("TRUNCATE onceward.audit")
+        RawDatabase(postgres_url).rows("TRUNCATE onceward.audit")

@@ -8,7 +8,7 @@ from onceward.model.admin import PageQuery
 from onceward.model.events import ProcessingState
 from onceward.model.jobs import HandlerEntry, Route
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
 
 
@@ -120,17 +120,19 @@ async def test_while_two_versions_of_a_handler_run_what_either_wants_makes_a_job
 
 
 async def test_what_only_a_version_of_long_ago_wanted_is_forgotten(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
-    direct.rows(f"UPDATE onceward.routes SET seen_at = {direct.past}")  # noqa: S608 - our own
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - our own
     await store.register(SOURCES, [CHANGED], [])
     await record(store, arrival("a"), arrival("b", type="invoice.voided"))
     (item,) = await store.jobs(EVERYTHING)
     assert item.external_event_id == "b"
 
 
-async def test_a_handler_that_nobody_has_keeps_getting_jobs(store: Store, direct: Direct) -> None:
-    direct.rows(f"UPDATE onceward.routes SET seen_at = {direct.past}")  # noqa: S608 - our own
+async def test_a_handler_that_nobody_has_keeps_getting_jobs(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - our own
     await store.register(SOURCES, [HandlerEntry("notify", 3, (Route("order.*"),))], [])
     await record(store, arrival("a"))
     (item,) = await store.jobs(EVERYTHING)
@@ -138,14 +140,14 @@ async def test_a_handler_that_nobody_has_keeps_getting_jobs(store: Store, direct
 
 
 async def test_registering_the_same_twice_changes_nothing(
-    database_url: str, direct: Direct
+    database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url):
         pass
     async with opened(database_url):
         pass
     tables = ("onceward.sources", "onceward.handlers", "onceward.routes")
-    assert [direct.count(table) for table in tables] == [2, 2, 2]
+    assert [raw_db.count(table) for table in tables] == [2, 2, 2]
 
 
 async def test_a_mixed_batch_gives_each_event_the_jobs_of_its_type(store: Store) -> None:

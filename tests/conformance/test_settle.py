@@ -10,7 +10,7 @@ from onceward.model.events import ProcessingState
 from onceward.model.jobs import Done, Fail, FailureType, JobStatus, Postpone, Retry
 from onceward.ports import Store
 from onceward.runtime.failpoints import FailpointReached
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import (
     ACT,
     EVERYTHING,
@@ -27,17 +27,19 @@ from tests.factories import (
 
 
 @pytest.fixture
-def accounts(store: Store, direct: Direct) -> Direct:
+def accounts(store: Store, raw_db: RawDatabase) -> RawDatabase:
     """The database, with a table of the user's."""
-    direct.rows("CREATE TABLE accounts (customer text, balance integer)")
-    return direct
+    raw_db.rows("CREATE TABLE accounts (customer text, balance integer)")
+    return raw_db
 
 
 INSERT = "INSERT INTO accounts (customer, balance) VALUES (:customer, :balance)"
 ANN = {"customer": "Ann", "balance": 5}
 
 
-async def test_done_commits_with_what_the_handler_wrote(store: Store, accounts: Direct) -> None:
+async def test_done_commits_with_what_the_handler_wrote(
+    store: Store, accounts: RawDatabase
+) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, ANN)
@@ -51,7 +53,7 @@ async def test_done_commits_with_what_the_handler_wrote(store: Store, accounts: 
     assert event.processed_at == item.finished_at
 
 
-async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: Direct) -> None:
+async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: RawDatabase) -> None:
     _, job = await leased_job(store)
 
     async def handle() -> None:
@@ -66,16 +68,16 @@ async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: Dire
 
 
 async def test_neither_is_there_when_the_process_ends_between_done_and_commit(
-    database_url: str, direct: Direct
+    database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, failpoints="settle.written:raise:1") as store:
-        direct.rows("CREATE TABLE accounts (customer text, balance integer)")
+        raw_db.rows("CREATE TABLE accounts (customer text, balance integer)")
         token, job = await leased_job(store)
         async with working(store) as work:
             await work.tx.execute(INSERT, ANN)
             with pytest.raises(FailpointReached):
                 await work.unit.settle(token, job.id)
-        assert direct.count("accounts") == 0
+        assert raw_db.count("accounts") == 0
         assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
@@ -88,7 +90,7 @@ async def test_a_handler_that_wrote_nothing_begins_no_transaction(store: Store) 
 
 
 async def test_a_worker_whose_lease_went_to_another_commits_nothing(
-    store: Store, accounts: Direct
+    store: Store, accounts: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     accounts.expire_leases()
@@ -105,7 +107,7 @@ async def test_a_worker_whose_lease_went_to_another_commits_nothing(
 
 
 async def test_a_worker_whose_job_another_has_done_commits_nothing(
-    store: Store, accounts: Direct
+    store: Store, accounts: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     accounts.expire_leases()
@@ -120,7 +122,7 @@ async def test_a_worker_whose_job_another_has_done_commits_nothing(
 
 
 async def test_a_token_settles_only_the_jobs_of_its_own_lease(
-    store: Store, accounts: Direct
+    store: Store, accounts: RawDatabase
 ) -> None:
     await store.record(arrivals(2))
     first, second = await lease(store, limit=1), await lease(store, limit=1)
@@ -160,7 +162,7 @@ async def test_of_many_settlements_at_once_one_lands(store: Store) -> None:
     assert (await job_item(store, job.id)).attempts == 1
 
 
-async def test_a_retry_comes_back_later_with_its_error(store: Store, direct: Direct) -> None:
+async def test_a_retry_comes_back_later_with_its_error(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     before = await job_item(store, job.id)
     assert await store.settle_error(token, job.id, Retry(90.0, "no answer"), 2.0)
@@ -170,13 +172,13 @@ async def test_a_retry_comes_back_later_with_its_error(store: Store, direct: Dir
     assert item.finished_at is None
     later = item.available_at - before.available_at
     assert timedelta(seconds=89) < later < timedelta(seconds=100)
-    (attempt,) = direct.rows(
+    (attempt,) = raw_db.rows(
         "SELECT job, number, worker, error, ended_at > started_at FROM onceward.attempts"
     )
     assert attempt == (job.id, 1, "worker-1", "no answer", True)
 
 
-async def test_every_failed_attempt_leaves_a_row(store: Store, direct: Direct) -> None:
+async def test_every_failed_attempt_leaves_a_row(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
     for number in (1, 2):
         held = await lease(store)
@@ -185,7 +187,7 @@ async def test_every_failed_attempt_leaves_a_row(store: Store, direct: Direct) -
     await store.settle_error(
         held.token, held.jobs[0].id, Fail(FailureType.EXHAUSTED, "error 3"), 0.1
     )
-    assert direct.rows("SELECT number, error FROM onceward.attempts ORDER BY number") == [
+    assert raw_db.rows("SELECT number, error FROM onceward.attempts ORDER BY number") == [
         (1, "error 1"),
         (2, "error 2"),
         (3, "error 3"),
@@ -193,7 +195,7 @@ async def test_every_failed_attempt_leaves_a_row(store: Store, direct: Direct) -
 
 
 async def test_a_success_after_errors_forgets_the_error_and_keeps_the_attempts(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     await store.settle_error(token, job.id, Retry(0.0, "no answer"), 0.1)
@@ -201,7 +203,7 @@ async def test_a_success_after_errors_forgets_the_error_and_keeps_the_attempts(
     assert await store.settle_done(again.token, job.id)
     item = await job_item(store, job.id)
     assert (item.attempts, item.last_error) == (2, None)
-    assert direct.count("onceward.attempts") == 1
+    assert raw_db.count("onceward.attempts") == 1
 
 
 @pytest.mark.parametrize("failure", list(FailureType))
@@ -234,11 +236,11 @@ async def test_a_settlement_of_one_job_leaves_its_neighbours_leased(store: Store
     assert await store.settle_error(held.token, third, Retry(0.0, "again"), 0.1)
 
 
-async def test_a_job_done_is_never_claimed_again(store: Store, direct: Direct) -> None:
+async def test_a_job_done_is_never_claimed_again(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
-    direct.expire_leases()
-    direct.make_due()
+    raw_db.expire_leases()
+    raw_db.make_due()
     for solo in (False, True):
         assert (await claim(store, solo=solo)).lease is None
     assert await store.requeue(job.id, ACT) is None
@@ -259,14 +261,14 @@ async def test_an_event_with_several_jobs_is_over_when_the_last_one_is(store: St
 
 
 async def test_a_job_that_the_store_could_not_run_is_put_off_and_nothing_is_counted(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     assert await store.settle_error(token, job.id, Postpone(30.0, "no connection"), 0.1)
     item = await job_item(store, job.id)
     assert (item.status, item.attempts, item.last_error) == (JobStatus.QUEUED, 0, "no connection")
-    assert direct.count("onceward.attempts") == 0
+    assert raw_db.count("onceward.attempts") == 0
     assert (await claim(store)).lease is None
-    direct.make_due()
+    raw_db.make_due()
     assert [it.id for it in (await lease(store)).jobs] == [job.id]
     assert not await store.settle_error(token, job.id, Postpone(30.0, "late"), 0.1)

@@ -15,7 +15,7 @@ import pytest
 from onceward.errors import (
     ConfigurationError,
     StoreUnavailable,
-    TransactionHeld,
+    TransactionIdleTimeout,
     TransactionMisuse,
 )
 from onceward.model.events import Outcome
@@ -23,7 +23,7 @@ from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.store.sqlite import store as sqlite
 from onceward.store.sqlite import transaction as sqlite_session
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,
     FakeClock,
@@ -45,51 +45,51 @@ ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT s
 
 
 @pytest.fixture
-def direct(sqlite_url: str) -> Direct:
-    return Direct(sqlite_url)
+def raw_db(sqlite_url: str) -> RawDatabase:
+    return RawDatabase(sqlite_url)
 
 
 @pytest.fixture
-async def store(sqlite_url: str, direct: Direct) -> AsyncIterator[Store]:
+async def store(sqlite_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
     async with opened(sqlite_url) as it:
-        direct.rows("CREATE TABLE notes (id integer)")
+        raw_db.rows("CREATE TABLE notes (id integer)")
         yield it
 
 
 @contextmanager
-def locked(direct: Direct) -> Iterator[None]:
+def locked(raw_db: RawDatabase) -> Iterator[None]:
     """The file, with another process's write lock on it."""
-    with direct.connection() as connection:
+    with raw_db.connection() as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
 
 
 async def test_a_handler_that_waits_inside_its_transaction_is_rolled_back_by_name(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     async with working(store, "handlers.py:12 in credit") as work:
         await work.tx.execute(INSERT)
         await asyncio.sleep(0.4)
-        with pytest.raises(TransactionHeld, match=r"handlers\.py:12 in credit") as held:
+        with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:12 in credit") as held:
             await work.tx.execute(INSERT)
         assert "250 ms" in str(held.value)
-        with pytest.raises(TransactionHeld):
+        with pytest.raises(TransactionIdleTimeout):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
 async def test_a_handler_that_waits_and_then_only_returns_is_found_out_too(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT)
         await asyncio.sleep(0.4)
-        with pytest.raises(TransactionHeld):
+        with pytest.raises(TransactionIdleTimeout):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
 
 
 async def test_many_short_waits_count_together(store: Store) -> None:
@@ -97,7 +97,7 @@ async def test_many_short_waits_count_together(store: Store) -> None:
         for _ in range(6):
             await work.tx.execute(INSERT)
             await asyncio.sleep(0.045)
-        with pytest.raises(TransactionHeld):
+        with pytest.raises(TransactionIdleTimeout):
             await work.tx.execute(INSERT)
 
 
@@ -109,14 +109,14 @@ async def test_recording_goes_on_while_a_handler_waits(store: Store) -> None:
 
 
 async def test_a_statement_that_runs_for_too_long_is_broken_off(
-    store: Store, direct: Direct, monkeypatch: pytest.MonkeyPatch
+    store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite_session, "STATEMENT_SECONDS", 0.2)
     async with working(store, "handlers.py:3 in sum_up") as work:
         await work.tx.execute(INSERT)
-        with pytest.raises(TransactionHeld, match=r"handlers\.py:3 in sum_up"):
+        with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:3 in sum_up"):
             await work.tx.fetch(ENDLESS)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     await record(store, arrival())
 
 
@@ -147,9 +147,9 @@ async def test_a_handler_that_got_past_the_check_and_ended_it_is_found_out(
 
 
 async def test_a_statement_that_rolls_everything_back_cannot_be_swallowed(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
-    direct.rows("CREATE UNIQUE INDEX only_once ON notes (id)")
+    raw_db.rows("CREATE UNIQUE INDEX only_once ON notes (id)")
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT)
@@ -157,17 +157,17 @@ async def test_a_statement_that_rolls_everything_back_cannot_be_swallowed(
             await work.tx.execute("INSERT OR ROLLBACK INTO notes VALUES (1)")
         with pytest.raises(sqlite3.IntegrityError):
             await work.unit.settle(token, job.id)
-    assert direct.count("notes") == 0
+    assert raw_db.count("notes") == 0
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
 async def test_a_file_that_another_process_locks_is_unavailable_until_it_is_free(
-    sqlite_url: str, direct: Direct, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
     async with opened(sqlite_url) as store:
         await record(store, arrival("before"))
-        with locked(direct):
+        with locked(raw_db):
             with pytest.raises(StoreUnavailable, match="locked"):
                 await record(store, arrival("during"))
             with pytest.raises(StoreUnavailable):
@@ -181,8 +181,8 @@ async def test_a_file_that_another_process_locks_is_unavailable_until_it_is_free
         assert len((await lease(store)).jobs) == 2
 
 
-async def test_a_lock_of_another_process_is_waited_for(store: Store, direct: Direct) -> None:
-    with locked(direct):
+async def test_a_lock_of_another_process_is_waited_for(store: Store, raw_db: RawDatabase) -> None:
+    with locked(raw_db):
         recording = asyncio.create_task(record(store, arrival()))
         await asyncio.sleep(0.1)
         assert not recording.done()
@@ -252,7 +252,7 @@ async def test_the_leases_of_a_killed_process_are_rescued_when_the_file_is_opene
 
 
 async def test_a_job_that_kills_the_process_alone_is_blamed_at_the_next_open(
-    sqlite_url: str, direct: Direct
+    sqlite_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(sqlite_url) as store:
         await store.record(arrivals(1))
@@ -261,10 +261,10 @@ async def test_a_job_that_kills_the_process_alone_is_blamed_at_the_next_open(
         async with opened(sqlite_url) as store:
             item = await job_item(store, job)
             assert item.attempts == attempts
-            direct.make_due()
+            raw_db.make_due()
             await claim(store, solo=True)
     assert item.status is JobStatus.FAILED
-    assert direct.count("onceward.attempts") == 3
+    assert raw_db.count("onceward.attempts") == 3
 
 
 async def test_a_lease_ends_by_the_stores_own_clock(sqlite_url: str) -> None:

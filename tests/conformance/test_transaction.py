@@ -11,27 +11,27 @@ from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.runtime.sql_text import parse
 from onceward.work.transaction import Transaction
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import arrival, leased_job, record, working
 
 INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
 
 
 @pytest.fixture
-def notes(store: Store, direct: Direct) -> Direct:
+def notes(store: Store, raw_db: RawDatabase) -> RawDatabase:
     """The database, with a table of the user's."""
-    direct.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
-    return direct
+    raw_db.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
+    return raw_db
 
 
 @pytest.fixture
-async def tx(store: Store, notes: Direct) -> AsyncIterator[Transaction]:
+async def tx(store: Store, notes: RawDatabase) -> AsyncIterator[Transaction]:
     """An open transaction that will be rolled back."""
     async with working(store) as work:
         yield work.tx
 
 
-async def test_it_begins_at_its_first_statement(store: Store, notes: Direct) -> None:
+async def test_it_begins_at_its_first_statement(store: Store, notes: RawDatabase) -> None:
     async with working(store) as work:
         receipts = await asyncio.wait_for(record(store, arrival()), 1.0)
         assert receipts[0].outcome is Outcome.RECORDED
@@ -39,7 +39,7 @@ async def test_it_begins_at_its_first_statement(store: Store, notes: Direct) -> 
         assert await work.tx.fetch_value("SELECT count(*) FROM notes") == 1
 
 
-async def test_nothing_of_it_is_seen_before_its_commit(store: Store, notes: Direct) -> None:
+async def test_nothing_of_it_is_seen_before_its_commit(store: Store, notes: RawDatabase) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
         assert notes.count("notes") == 0
@@ -100,9 +100,9 @@ async def test_named_parameters_leave_the_rest_alone(
 
 @pytest.mark.parametrize("value", [None, 0, -(2**40), 1.5, "", "é\n%:'\"", b"\0\xff", 10**15])
 async def test_values_come_back_as_they_were(
-    tx: Transaction, direct: Direct, value: object
+    tx: Transaction, raw_db: RawDatabase, value: object
 ) -> None:
-    binary = "blob" if direct.is_sqlite else "bytea"
+    binary = "blob" if raw_db.is_sqlite else "bytea"
     kind = {bytes: binary, int: "bigint", float: "double precision"}.get(type(value), "text")
     await tx.execute(f"CREATE TABLE kept (value {kind})")
     await tx.execute("INSERT INTO kept VALUES (:value)", {"value": value})
@@ -129,7 +129,7 @@ async def test_values_come_back_as_they_were(
     ],
 )
 async def test_a_statement_that_is_not_for_handlers_is_refused_by_its_name(
-    store: Store, notes: Direct, sql: str, word: str
+    store: Store, notes: RawDatabase, sql: str, word: str
 ) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
@@ -157,7 +157,7 @@ async def test_a_parameter_that_was_not_given_is_named(tx: Transaction) -> None:
     ["INSERT INTO notes VALUES (1, 'again')", "SELECT * FROM nowhere", "nonsense", "COMMIT"],
 )
 async def test_an_error_that_the_handler_swallows_cannot_be_committed(
-    store: Store, notes: Direct, sql: str
+    store: Store, notes: RawDatabase, sql: str
 ) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
@@ -173,7 +173,7 @@ async def test_an_error_that_the_handler_swallows_cannot_be_committed(
 
 
 async def test_a_statement_that_was_broken_off_can_not_be_committed_and_holds_nobody_up(
-    store: Store, notes: Direct
+    store: Store, notes: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT sum(i) FROM n"
@@ -194,7 +194,7 @@ async def test_statements_at_once_come_one_after_the_other(tx: Transaction) -> N
     assert await tx.fetch_value("SELECT count(*) FROM notes") == 20
 
 
-async def test_what_comes_after_its_end_is_refused(store: Store, notes: Direct) -> None:
+async def test_what_comes_after_its_end_is_refused(store: Store, notes: RawDatabase) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
@@ -206,7 +206,7 @@ async def test_what_comes_after_its_end_is_refused(store: Store, notes: Direct) 
     assert notes.count("notes") == 1
 
 
-async def test_the_next_transaction_begins_afresh(store: Store, notes: Direct) -> None:
+async def test_the_next_transaction_begins_afresh(store: Store, notes: RawDatabase) -> None:
     for number in range(5):
         async with working(store) as work:
             await work.tx.execute(INSERT, {"id": number, "note": "x"})
@@ -215,9 +215,9 @@ async def test_the_next_transaction_begins_afresh(store: Store, notes: Direct) -
     assert notes.rows("SELECT id FROM notes ORDER BY id") == [(1,), (3,)]
 
 
-async def test_preparing_makes_the_users_own_tables(store: Store, direct: Direct) -> None:
+async def test_preparing_makes_the_users_own_tables(store: Store, raw_db: RawDatabase) -> None:
     (statement,) = parse("CREATE TABLE mine (id integer)")
     async with store.prepare() as session:
         await session.run(statement, {})
         await session.commit()
-    assert direct.count("mine") == 0
+    assert raw_db.count("mine") == 0

@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import APPS, Serve, eventually
 from support.proxy import Mode, Proxy
@@ -36,7 +36,7 @@ def test_what_was_acknowledged_survives_a_crash_of_the_server(
             assert service.http.get("/healthz").status_code == 200
             assert service.http.get("/readyz").status_code == 503
             postgres_cluster.start()
-            check_acknowledged(Direct(postgres_url), journal)
+            check_acknowledged(RawDatabase(postgres_url), journal)
             so_far = journal.ids("ok").total()
             eventually(accepted(journal, so_far + 100), "it recovers by itself")
         finish(service, journal)
@@ -99,7 +99,7 @@ def proxy(postgres_url: str) -> Iterator[Proxy]:
 def test_a_connection_lost_in_recording_is_answered_503_and_the_retry_is_right(
     postgres_url: str, proxy: Proxy, mode: Mode, *, is_duplicate: bool
 ) -> None:
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     payload = {"account": "a", "amount": 5}
     with Serve(PROBE, proxy.url, "--workers", "0", forked=True) as service:
         for number in range(8):  # until the statements are prepared: then a request is one message
@@ -110,13 +110,13 @@ def test_a_connection_lost_in_recording_is_answered_503_and_the_retry_is_right(
             assert refused.status_code == 503
             assert refused.headers["retry-after"]
         assert proxy.losses == 2
-        stored = direct.rows("SELECT 1 FROM onceward.events WHERE event_id LIKE 'evt%'")
+        stored = raw_db.rows("SELECT 1 FROM onceward.events WHERE event_id LIKE 'evt%'")
         assert len(stored) == (2 if is_duplicate else 0)
         proxy.lose(Mode.FORWARD)
         for number in range(2):
             receipt = service.accept(f"evt_{number}", "payment.made", payload)
             assert receipt["duplicate"] is is_duplicate
-    assert direct.count("onceward.events") == 10
+    assert raw_db.count("onceward.events") == 10
 
 
 @pytest.mark.parametrize("mode", [Mode.LOSE_ANSWERS, Mode.LOSE_REQUESTS])
@@ -136,11 +136,11 @@ def test_a_connection_lost_in_a_handlers_commit_neither_loses_nor_doubles_its_wo
 
 def test_a_database_that_does_not_answer_is_told_to_senders_in_time(postgres_url: str) -> None:
     journal = Journal()
-    direct = Direct(postgres_url)
-    with Serve(PROBE, postgres_url, "--workers", "2", forked=True, answer_within_seconds=0.3) as (
+    raw_db = RawDatabase(postgres_url)
+    with Serve(PROBE, postgres_url, "--workers", "2", forked=True, commit_timeout_seconds=0.3) as (
         service
     ):
-        with direct.connection() as other:
+        with raw_db.connection() as other:
             other.execute("LOCK TABLE onceward.events, onceward.jobs IN ACCESS EXCLUSIVE MODE")
             begun = time.monotonic()
             refused = service.post("evt_1", "payment.made", {})

@@ -9,13 +9,17 @@ from typing import Any
 
 import pytest
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import APPS, Serve, eventually
 from tests.checker import Journal, Sending, check_acknowledged
 from tests.senders import accepted, finish, load
 
 PROBE = APPS / "probe.py"
-FAST: dict[str, Any] = {"answer_within_seconds": 0.5, "retry_base_seconds": 0.2, "max_attempts": 20}
+FAST: dict[str, Any] = {
+    "commit_timeout_seconds": 0.5,
+    "retry_base_seconds": 0.2,
+    "max_attempts": 20,
+}
 
 
 def test_a_file_that_another_process_locks_is_answered_503_until_it_is_free(
@@ -26,7 +30,7 @@ def test_a_file_that_another_process_locks_is_answered_503_until_it_is_free(
         journal.send(service, Sending("malformed", None))
         service.wait_until_at_rest()
         failed = service.job("malformed")["id"]
-        with service.direct.connection() as other:
+        with service.raw_db.connection() as other:
             other.execute("BEGIN IMMEDIATE")
             for number in range(3):
                 assert journal.send(service, Sending(f"evt_{number}", 5)) == "unknown"
@@ -64,7 +68,7 @@ def test_a_full_disk_is_answered_503_until_there_is_room_again(small_disk: Path)
             filler = _fill(small_disk)
             eventually(lambda: journal.ids("unknown").total() > 8, "it is refused")
             assert service.http.get("/healthz").status_code == 200
-            check_acknowledged(service.direct, journal)
+            check_acknowledged(service.raw_db, journal)
             filler.unlink()
             so_far = journal.ids("ok").total()
             eventually(accepted(journal, so_far + 20), "it works again")
@@ -88,18 +92,18 @@ def test_a_process_that_dies_right_after_an_answer_has_given_it(sqlite_url: str)
     with Serve(PROBE, sqlite_url, failpoints=trap, forked=True) as service:
         assert service.accept("evt_1", "probe", {})["duplicate"] is False
         assert service.wait() == -signal.SIGKILL
-    assert Direct(sqlite_url).count("onceward.events") == 1
+    assert RawDatabase(sqlite_url).count("onceward.events") == 1
 
 
 def test_what_was_acknowledged_survives_kills_under_load(sqlite_url: str) -> None:
-    journal, direct = Journal(), Direct(sqlite_url)
+    journal, raw_db = Journal(), RawDatabase(sqlite_url)
     for round_number in range(5):
         with Serve(PROBE, sqlite_url, forked=True, **FAST) as service:
             so_far = journal.ids("ok").total()
             with load(service, journal, name=f"{round_number}"):
                 eventually(accepted(journal, so_far + 30 + 7 * round_number), "it runs")
                 service.kill()
-        check_acknowledged(direct, journal)
+        check_acknowledged(raw_db, journal)
     with Serve(PROBE, sqlite_url, forked=True, **FAST) as service:
         finish(service, journal)
     assert journal.ids("unknown").total() > 0

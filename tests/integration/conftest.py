@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from onceward import Inbox
-from tests.integration.running import Running, make_inbox
+from tests.integration.running import RunningInbox, make_inbox
 
-Serve = Callable[..., Running]
+Serve = Callable[..., RunningInbox]
 
 
 @pytest.fixture(autouse=True)
@@ -23,13 +23,13 @@ def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """Start services; they end with the test. What is posted arrives in either way."""
     at_once = request.param == "at once"
-    running: list[Running] = []
+    running: list[RunningInbox] = []
 
     def start(
         url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
-    ) -> Running:
+    ) -> RunningInbox:
         inbox = make_inbox(url, **settings) if isinstance(url, str) else url
-        running.append(Running(inbox, dev=dev, host=host, at_once=at_once))
+        running.append(RunningInbox(inbox, dev=dev, host=host, at_once=at_once))
         return running[-1]
 
     yield start
@@ -38,15 +38,15 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
 
 
 @pytest.fixture
-def service(database_url: str, serve: Serve) -> Running:
+def service(database_url: str, serve: Serve) -> RunningInbox:
     """A service that is open to this machine, once on each store."""
     return serve(database_url)
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     """One service on SQLite for a whole file, where each test brings ids of its own."""
     path: Path = tmp_path_factory.mktemp("shared") / "onceward.db"
-    running = Running(make_inbox(f"sqlite:///{path}"), dev=True)
+    running = RunningInbox(make_inbox(f"sqlite:///{path}"), dev=True)
     yield running
     running.close()

@@ -20,7 +20,7 @@ from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from onceward.http.server.server import Server, listen
 from onceward.service import Service
 from onceward.work.worker import Worker
-from support.database import Direct, Row
+from support.database import RawDatabase, Row
 from support.processes import Item, Transport, eventually
 
 STRIPE_SECRET = "whsec_the_new_one_of_stripe"
@@ -66,7 +66,7 @@ def make_inbox(url: str, **settings: Any) -> Inbox:
     return inbox
 
 
-class Running:
+class RunningInbox:
     """A service, its worker and its server in a thread: the same parts that ``serve`` runs."""
 
     def __init__(
@@ -86,7 +86,7 @@ class Running:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
         self._thread.start()
         self._started.result(30)
-        self.direct = Direct(self.service.settings.database_url)
+        self.raw_db = RawDatabase(self.service.settings.database_url)
         transport = AtOnce(self) if at_once else Transport()
         self.http = httpx.Client(base_url=self.address, timeout=15.0, transport=transport)
 
@@ -129,13 +129,13 @@ class Running:
     def rows(self) -> tuple[int, int, int]:
         """How many events, payloads and redeliveries there are."""
         events, payloads, deliveries = (
-            self.direct.count(f"onceward.{table}") for table in ("events", "payloads", "deliveries")
+            self.raw_db.count(f"onceward.{table}") for table in ("events", "payloads", "deliveries")
         )
         return events, payloads, deliveries
 
     def payload(self, event_id: str) -> tuple[bytes, dict[str, str]]:
         """The body and the headers that were kept of an event."""
-        rows: list[Row] = self.direct.rows(
+        rows: list[Row] = self.raw_db.rows(
             "SELECT e.event_id, p.body, p.headers FROM onceward.payloads p "
             "JOIN onceward.events e ON e.id = p.event"
         )
@@ -301,7 +301,7 @@ class Raw:
 class AtOnce(Transport):
     """Writes a post in one piece, as most senders do; httpx writes its head and its body apart."""
 
-    def __init__(self, running: Running) -> None:
+    def __init__(self, running: RunningInbox) -> None:
         super().__init__()
         self._running = running
 

@@ -11,7 +11,7 @@ import pytest
 from support.postgres import Cluster
 from support.processes import Item, eventually
 from tests.integration.conftest import Serve
-from tests.integration.running import Running, make_inbox, stripe_webhook
+from tests.integration.running import RunningInbox, make_inbox, stripe_webhook
 
 ACT = {"actor": "ann", "reason": "the order was created by hand"}
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
@@ -20,7 +20,7 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 FIELDS = {
     "events": "id source event_id event_type related_reference received_at processed_at "
-    "processing_state deliveries conflicts same_body_as",
+    "processing_state deliveries conflicts duplicate_body_of",
     "jobs": "id status event_ledger_id source event_type external_event_id handler attempts "
     "max_attempts failure_type last_error available_at created_at finished_at",
     "effects": "id idempotency_key job_id reference status error_message created_at updated_at",
@@ -33,20 +33,20 @@ FIELDS = {
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def desk(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningInbox]:
     """A service on each store in which a few things have happened."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('desk') / 'onceward.db'}"
     else:
         cluster: Cluster = request.getfixturevalue("postgres_cluster")
         url = cluster.create_database(request.getfixturevalue("postgres_template"))
-    running = Running(make_inbox(url), dev=True)
+    running = RunningInbox(make_inbox(url), dev=True)
     happen(running)
     yield running
     running.close()
 
 
-def happen(service: Running) -> None:
+def happen(service: RunningInbox) -> None:
     service.post("paid", reference="order_7")
     service.post("paid", reference="order_7")
     service.post("paid", reference="order_8")
@@ -56,16 +56,16 @@ def happen(service: Running) -> None:
     eventually(lambda: not unsettled(service), "every job is over")
 
 
-def unsettled(service: Running) -> list[Item]:
+def unsettled(service: RunningInbox) -> list[Item]:
     return service.items("jobs", status="queued") + service.items("jobs", status="in_progress")
 
 
-def requeue(service: Running, job: str, act: Any = None, **options: Any) -> httpx.Response:
+def requeue(service: RunningInbox, job: str, act: Any = None, **options: Any) -> httpx.Response:
     given = options or {"json": ACT if act is None else act}
     return service.http.post(f"/admin/jobs/{job}/requeue", **given)
 
 
-def failed_job(service: Running, event_id: str) -> Item:
+def failed_job(service: RunningInbox, event_id: str) -> Item:
     assert service.post(event_id, "order.broken").status_code == 202
     return service.settled_job(event_id)
 
@@ -74,7 +74,7 @@ def failed_job(service: Running, event_id: str) -> Item:
 
 
 @pytest.mark.parametrize("kind", LISTS)
-def test_a_list_has_one_shape(desk: Running, kind: str) -> None:
+def test_a_list_has_one_shape(desk: RunningInbox, kind: str) -> None:
     if not desk.items("audit"):
         assert requeue(desk, failed_job(desk, "shape")["id"]).status_code == 200
     if kind == "rejections":
@@ -96,7 +96,7 @@ def test_a_list_has_one_shape(desk: Running, kind: str) -> None:
     assert ids == sorted(ids, reverse=True)
 
 
-def test_an_event_shows_what_became_of_it(desk: Running) -> None:
+def test_an_event_shows_what_became_of_it(desk: RunningInbox) -> None:
     (paid,) = [it for it in desk.items("events", event_id="paid") if it["source"] == "ingest"]
     assert paid["event_type"] == "order.paid"
     assert paid["related_reference"] == "order_7"
@@ -109,7 +109,7 @@ def test_an_event_shows_what_became_of_it(desk: Running) -> None:
     assert (unknown["processing_state"], unknown["processed_at"]) == ("ignored", None)
 
 
-def test_a_job_shows_why_it_failed(desk: Running) -> None:
+def test_a_job_shows_why_it_failed(desk: RunningInbox) -> None:
     (job,) = desk.items("jobs", event_id="broken")
     (event,) = desk.items("events", event_id="broken")
     assert job["event_ledger_id"] == event["id"]
@@ -120,13 +120,13 @@ def test_a_job_shows_why_it_failed(desk: Running) -> None:
     assert job["last_error"] == "no such order"
 
 
-def test_an_effect_shows_its_key_and_what_it_is_about(desk: Running) -> None:
+def test_an_effect_shows_its_key_and_what_it_is_about(desk: RunningInbox) -> None:
     (effect,) = desk.items("effects", reference="order_7")
     assert effect["idempotency_key"] == "credit:ingest:paid"
     assert (effect["status"], effect["error_message"]) == ("succeeded", None)
 
 
-def test_every_delivery_is_shown_with_its_outcome(desk: Running) -> None:
+def test_every_delivery_is_shown_with_its_outcome(desk: RunningInbox) -> None:
     outcomes = {(it["source"], it["outcome"]) for it in desk.items("deliveries", event_id="paid")}
     assert outcomes == {
         ("ingest", "recorded"),
@@ -136,7 +136,7 @@ def test_every_delivery_is_shown_with_its_outcome(desk: Running) -> None:
     }
 
 
-def test_pages_lead_from_one_to_the_next(desk: Running) -> None:
+def test_pages_lead_from_one_to_the_next(desk: RunningInbox) -> None:
     for kind in ("events", "jobs", "deliveries"):
         whole = [item["id"] for item in desk.items(kind)]
         found: list[str] = []
@@ -169,7 +169,7 @@ def test_pages_lead_from_one_to_the_next(desk: Running) -> None:
     ],
 )
 def test_filters_narrow_a_list(
-    desk: Running, kind: str, filters: dict[str, str], expected: set[str]
+    desk: RunningInbox, kind: str, filters: dict[str, str], expected: set[str]
 ) -> None:
     found = desk.items(kind, **filters)
     assert {item.get("event_id") or item["external_event_id"] for item in found} == expected
@@ -179,7 +179,7 @@ def test_filters_narrow_a_list(
     "value",
     ["' OR '1'='1", "paid'; DROP TABLE onceward_events; --", "%", "_", "paid%00x", "\\", "''"],
 )
-def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: Running, value: str) -> None:
+def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: RunningInbox, value: str) -> None:
     before = desk.rows()
     for kind in LISTS:
         assert desk.items(kind, event_id=value) == []
@@ -218,19 +218,19 @@ def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: Running, value: str) 
         "=1",
     ],
 )
-def test_a_filter_that_is_none_is_refused(desk: Running, query: str) -> None:
+def test_a_filter_that_is_none_is_refused(desk: RunningInbox, query: str) -> None:
     for kind in LISTS:
         response = desk.http.get(f"/admin/{kind}?{query}")
         assert response.status_code == 422
         assert response.json()["error"] == "bad_filter"
 
 
-def test_the_largest_page_has_a_thousand(desk: Running) -> None:
+def test_the_largest_page_has_a_thousand(desk: RunningInbox) -> None:
     assert desk.http.get("/admin/events?limit=1000").json()["limit"] == 1000
     assert len(desk.http.get("/admin/events?limit=1").json()["items"]) == 1
 
 
-def test_effects_and_the_audit_have_filters_of_their_own(desk: Running) -> None:
+def test_effects_and_the_audit_have_filters_of_their_own(desk: RunningInbox) -> None:
     assert desk.http.get("/admin/audit?status=done").status_code == 422
     assert desk.http.get("/admin/jobs?reference=x").status_code == 422
     assert desk.http.get("/admin/effects?status=unknown").status_code == 200
@@ -240,7 +240,7 @@ def test_effects_and_the_audit_have_filters_of_their_own(desk: Running) -> None:
 # Requeueing.
 
 
-def test_a_requeue_answers_with_what_it_did_and_leaves_an_entry(desk: Running) -> None:
+def test_a_requeue_answers_with_what_it_did_and_leaves_an_entry(desk: RunningInbox) -> None:
     job = failed_job(desk, "requeued")
     response = requeue(desk, job["id"], {"actor": " ann ", "reason": " mended "})
     assert response.status_code == 200
@@ -276,7 +276,7 @@ ACTS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_without_an_actor_and_a_reason_nothing_is_requeued(desk: Running, act: Any) -> None:
+def test_without_an_actor_and_a_reason_nothing_is_requeued(desk: RunningInbox, act: Any) -> None:
     (job,) = desk.items("jobs", event_id="broken")
     entries = desk.items("audit")
     response = requeue(desk, job["id"], act)
@@ -290,7 +290,7 @@ def test_without_an_actor_and_a_reason_nothing_is_requeued(desk: Running, act: A
     "content",
     [b"", b"{", b"nonsense", b"\xff", b"[" * 100_000, b'{"actor":"x","reason":"y"}x', HALF_A_PAIR],
 )
-def test_what_is_not_json_requeues_nothing(desk: Running, content: bytes) -> None:
+def test_what_is_not_json_requeues_nothing(desk: RunningInbox, content: bytes) -> None:
     (job,) = desk.items("jobs", event_id="broken")
     headers = {"content-type": "application/json"}
     response = requeue(desk, job["id"], content=content, headers=headers)
@@ -316,7 +316,7 @@ def test_what_is_not_json_requeues_nothing(desk: Running, content: bytes) -> Non
         "<script>",
     ],
 )
-def test_a_job_that_is_not_there_is_404(desk: Running, job: str) -> None:
+def test_a_job_that_is_not_there_is_404(desk: RunningInbox, job: str) -> None:
     entries = desk.items("audit")
     response = requeue(desk, job)
     assert response.status_code == 404
@@ -325,7 +325,7 @@ def test_a_job_that_is_not_there_is_404(desk: Running, job: str) -> None:
     assert desk.items("audit") == entries
 
 
-def test_only_a_failed_or_cancelled_job_can_be_requeued(desk: Running) -> None:
+def test_only_a_failed_or_cancelled_job_can_be_requeued(desk: RunningInbox) -> None:
     entries = desk.items("audit")
     job = next(job for job in desk.items("jobs", event_id="paid"))
     for status in ("done", "ignored", "queued"):
@@ -337,15 +337,15 @@ def test_only_a_failed_or_cancelled_job_can_be_requeued(desk: Running) -> None:
     assert desk.items("audit") == entries
 
 
-def set_status(service: Running, job: str, status: str) -> None:
+def set_status(service: RunningInbox, job: str, status: str) -> None:
     # A queued job would be taken by the worker: its time has not come.
-    later = "9000000000000000" if service.direct.is_sqlite else "now() + interval '1 day'"
-    service.direct.rows(
+    later = "9000000000000000" if service.raw_db.is_sqlite else "now() + interval '1 day'"
+    service.raw_db.rows(
         f"UPDATE onceward.jobs SET status = '{status}', available_at = {later} WHERE id = {job}"  # noqa: S608 - our own
     )
 
 
-def test_a_cancelled_job_can_be_requeued(desk: Running) -> None:
+def test_a_cancelled_job_can_be_requeued(desk: RunningInbox) -> None:
     job = failed_job(desk, "cancelled")
     set_status(desk, job["id"], "cancelled")
     assert requeue(desk, job["id"]).status_code == 200
@@ -362,7 +362,7 @@ def test_of_many_who_requeue_at_once_one_does_it(database_url: str, serve: Serve
     assert len(service.items("audit")) == 1
 
 
-def test_an_entry_can_be_neither_changed_nor_deleted(desk: Running) -> None:
+def test_an_entry_can_be_neither_changed_nor_deleted(desk: RunningInbox) -> None:
     assert requeue(desk, failed_job(desk, "kept")["id"]).status_code == 200
     entries = desk.items("audit")
     for statement in (
@@ -370,7 +370,7 @@ def test_an_entry_can_be_neither_changed_nor_deleted(desk: Running) -> None:
         "UPDATE onceward.audit SET actor = 'somebody else'",
     ):
         with pytest.raises(Exception, match="append only"):
-            desk.direct.rows(statement)
+            desk.raw_db.rows(statement)
     assert desk.items("audit") == entries
 
 
@@ -378,27 +378,27 @@ def test_an_entry_can_be_neither_changed_nor_deleted(desk: Running) -> None:
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_lists_can_only_be_read(desk: Running, method: str) -> None:
+def test_lists_can_only_be_read(desk: RunningInbox, method: str) -> None:
     response = desk.http.request(method, "/admin/events")
     assert response.status_code == 405
     assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD"}
     assert response.json()["error"] == "wrong_method"
 
 
-def test_a_requeue_is_a_post(desk: Running) -> None:
+def test_a_requeue_is_a_post(desk: RunningInbox) -> None:
     response = desk.http.get("/admin/jobs/1/requeue")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/", "/admin/events/", "/admin/x", "/adminx"])
-def test_what_is_not_there_is_404_and_leads_nowhere(desk: Running, path: str) -> None:
+def test_what_is_not_there_is_404_and_leads_nowhere(desk: RunningInbox, path: str) -> None:
     response = desk.http.get(path)
     assert response.status_code == 404
     assert "location" not in response.headers
     assert set(response.json()) == {"error", "message"}
 
 
-def test_answers_are_for_no_cache_and_for_no_browser_to_guess(desk: Running) -> None:
+def test_answers_are_for_no_cache_and_for_no_browser_to_guess(desk: RunningInbox) -> None:
     headers = desk.http.get("/admin/events").headers
     assert headers["content-type"] == "application/json"
     assert headers["cache-control"] == "no-store"
@@ -406,7 +406,7 @@ def test_answers_are_for_no_cache_and_for_no_browser_to_guess(desk: Running) -> 
     assert "server" not in headers
 
 
-def test_head_answers_like_get_without_the_body(desk: Running) -> None:
+def test_head_answers_like_get_without_the_body(desk: RunningInbox) -> None:
     for path in ("/admin/events", "/healthz", "/readyz"):
         response = desk.http.head(path)
         assert (response.status_code, response.content) == (200, b"")
@@ -418,7 +418,7 @@ def test_an_error_nobody_foresaw_is_answered_and_told_without_its_values(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a defect\nwith whsec_0123456789abcdef0123456789abcdef")
 
-    running = Running(make_inbox(sqlite_url), dev=True)
+    running = RunningInbox(make_inbox(sqlite_url), dev=True)
     try:
         monkeypatch.setattr(running.service.store, "jobs", fail)
         answers = [running.http.get("/admin/jobs") for _ in range(50)]

@@ -21,7 +21,7 @@ from tests.integration.running import (
     PARTNER_SECRET,
     STRIPE_OLD_SECRET,
     STRIPE_SECRET,
-    Running,
+    RunningInbox,
     Signed,
     digest,
     github_webhook,
@@ -34,14 +34,16 @@ BODY = b'{"id":"evt_bad","type":"invoice.paid"}'
 
 
 @pytest.fixture
-def nothing_recorded(shared: Running) -> Iterator[Running]:
+def nothing_recorded(shared: RunningInbox) -> Iterator[RunningInbox]:
     """A service in which the test must leave no row."""
     before = shared.rows()
     yield shared
     assert shared.rows() == before
 
 
-def post_stripe(service: Running, signature: str | bytes, body: bytes = BODY) -> httpx.Response:
+def post_stripe(
+    service: RunningInbox, signature: str | bytes, body: bytes = BODY
+) -> httpx.Response:
     headers: dict[bytes, bytes] = {
         b"content-type": b"application/json",
         b"stripe-signature": signature.encode() if isinstance(signature, str) else signature,
@@ -101,7 +103,7 @@ def signed_at(stamp: object) -> str:
 
 @pytest.mark.parametrize("spoil", SIGNATURES.values(), ids=SIGNATURES)
 def test_a_signature_that_is_not_the_senders_is_refused(
-    nothing_recorded: Running, spoil: Callable[[str, str], str | bytes]
+    nothing_recorded: RunningInbox, spoil: Callable[[str, str], str | bytes]
 ) -> None:
     stamp = str(int(time.time()))
     right = digest(STRIPE_SECRET, content(stamp))
@@ -113,7 +115,7 @@ def test_a_signature_that_is_not_the_senders_is_refused(
     }
 
 
-def test_a_webhook_without_a_signature_is_refused(nothing_recorded: Running) -> None:
+def test_a_webhook_without_a_signature_is_refused(nothing_recorded: RunningInbox) -> None:
     for source in ("stripe", "github", "partner"):
         headers = JSON | {"x-github-delivery": "1", "x-event-id": "1"}
         response = nothing_recorded.http.post(f"/webhooks/{source}", content=BODY, headers=headers)
@@ -133,7 +135,7 @@ def test_a_webhook_without_a_signature_is_refused(nothing_recorded: Running) -> 
     ],
 )
 def test_a_github_signature_in_another_form_is_refused(
-    nothing_recorded: Running, signature: str
+    nothing_recorded: RunningInbox, signature: str
 ) -> None:
     sent = github_webhook("bad", BODY)
     headers = sent.headers | {"x-hub-signature-256": signature}
@@ -148,14 +150,16 @@ def test_a_secret_is_worth_nothing_once_it_is_retired(sqlite_url: str) -> None:
         return inbox
 
     sent = [stripe_webhook(f"evt_{number}", secret=STRIPE_OLD_SECRET) for number in (1, 2)]
-    with closing(Running(stripe_only(STRIPE_SECRET, STRIPE_OLD_SECRET), dev=True)) as rotating:
+    with closing(RunningInbox(stripe_only(STRIPE_SECRET, STRIPE_OLD_SECRET), dev=True)) as rotating:
         assert rotating.signed(sent[0]).status_code == 202
-    with closing(Running(stripe_only(STRIPE_SECRET), dev=True)) as rotated:
+    with closing(RunningInbox(stripe_only(STRIPE_SECRET), dev=True)) as rotated:
         assert [rotated.signed(it).status_code for it in sent] == [401, 401]
         assert rotated.rows() == (1, 1, 0)
 
 
-def test_a_body_that_was_written_anew_after_signing_is_refused(nothing_recorded: Running) -> None:
+def test_a_body_that_was_written_anew_after_signing_is_refused(
+    nothing_recorded: RunningInbox,
+) -> None:
     sent = stripe_webhook("evt_again")
     again = json.dumps(json.loads(sent.body), separators=(",", ":")).encode()
     assert again != sent.body
@@ -163,14 +167,14 @@ def test_a_body_that_was_written_anew_after_signing_is_refused(nothing_recorded:
     assert post_stripe(nothing_recorded, signature, again).status_code == 401
 
 
-def test_a_webhook_for_one_source_is_refused_at_another(nothing_recorded: Running) -> None:
+def test_a_webhook_for_one_source_is_refused_at_another(nothing_recorded: RunningInbox) -> None:
     sent = github_webhook("elsewhere")
     headers = sent.headers | {"x-event-id": "elsewhere", "x-signature": digest(GITHUB_SECRET, b"")}
     response = nothing_recorded.http.post("/webhooks/partner", content=sent.body, headers=headers)
     assert response.status_code == 401
 
 
-def test_ten_signatures_are_tried_and_no_more(shared: Running) -> None:
+def test_ten_signatures_are_tried_and_no_more(shared: RunningInbox) -> None:
     stamp, signature = signed_at(int(time.time())).split(",")
     others = [f"v1={digest('other', bytes([number]))}" for number in range(60)]
     events = shared.rows()[0]
@@ -180,7 +184,7 @@ def test_ten_signatures_are_tried_and_no_more(shared: Running) -> None:
     assert (in_time.status_code, shared.rows()[0]) == (202, events + 1)
 
 
-def test_ten_thousand_signatures_are_refused_at_once(nothing_recorded: Running) -> None:
+def test_ten_thousand_signatures_are_refused_at_once(nothing_recorded: RunningInbox) -> None:
     stamp, signature = signed_at(int(time.time())).split(",")
     started = time.monotonic()
     response = post_stripe(nothing_recorded, ",".join([stamp, *["v1=00"] * 5_000, signature]))
@@ -221,7 +225,7 @@ ENVELOPES: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("body", "reason"), ENVELOPES.values(), ids=ENVELOPES)
 def test_an_event_without_a_usable_identity_is_refused_with_the_reason(
-    nothing_recorded: Running, body: object, reason: str
+    nothing_recorded: RunningInbox, body: object, reason: str
 ) -> None:
     response = nothing_recorded.http.post("/events/ingest", json=body)
     assert response.status_code == 422
@@ -245,7 +249,9 @@ def test_an_event_without_a_usable_identity_is_refused_with_the_reason(
     ],
     ids=lambda body: repr(body[:30]),
 )
-def test_an_event_that_cannot_be_read_is_refused(nothing_recorded: Running, body: bytes) -> None:
+def test_an_event_that_cannot_be_read_is_refused(
+    nothing_recorded: RunningInbox, body: bytes
+) -> None:
     response = nothing_recorded.http.post("/events/ingest", content=body, headers=JSON)
     assert response.status_code == 422
     assert response.json()["message"]
@@ -265,7 +271,7 @@ STRIPE_IDS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize(("given", "reason"), STRIPE_IDS.values(), ids=STRIPE_IDS)
 def test_a_signed_webhook_without_a_usable_id_is_refused_with_the_reason(
-    nothing_recorded: Running, given: object, reason: str
+    nothing_recorded: RunningInbox, given: object, reason: str
 ) -> None:
     event = {"type": "invoice.paid"} | ({} if given is ... else {"id": given})
     body = json.dumps(event).encode()
@@ -279,7 +285,9 @@ def test_a_signed_webhook_without_a_usable_id_is_refused_with_the_reason(
 @pytest.mark.parametrize(
     "event_id", [b"", b"x" * 256, b"\xff\xfe", b"\xc3"], ids=["empty", "long", "bytes", "half"]
 )
-def test_an_id_in_a_header_must_be_usable_too(nothing_recorded: Running, event_id: bytes) -> None:
+def test_an_id_in_a_header_must_be_usable_too(
+    nothing_recorded: RunningInbox, event_id: bytes
+) -> None:
     response = nothing_recorded.http.post(
         "/webhooks/partner", content=BODY, headers=signed_by_partner(event_id)
     )
@@ -287,7 +295,7 @@ def test_an_id_in_a_header_must_be_usable_too(nothing_recorded: Running, event_i
     assert "X-Event-Id" in response.json()["message"]
 
 
-def test_an_id_in_a_header_cannot_hold_a_nul(nothing_recorded: Running) -> None:
+def test_an_id_in_a_header_cannot_hold_a_nul(nothing_recorded: RunningInbox) -> None:
     sent = partner_webhook("a\0b")
     with nothing_recorded.raw() as connection:
         connection.send(request("/webhooks/partner", sent.body, headers=sent.headers))
@@ -317,7 +325,7 @@ KEPT = {
 
 @pytest.mark.parametrize(("body", "reason"), KEPT.values(), ids=KEPT)
 def test_what_is_signed_is_kept_and_its_job_says_what_is_wrong(
-    shared: Running, body: bytes, reason: str
+    shared: RunningInbox, body: bytes, reason: str
 ) -> None:
     delivery = f"kept-{digest('kept', body)[:20]}"
     response = shared.signed(github_webhook(delivery, body))
@@ -328,7 +336,7 @@ def test_what_is_signed_is_kept_and_its_job_says_what_is_wrong(
     assert job["last_error"].startswith(f"Malformed payload: {reason}")
 
 
-def test_a_body_that_only_some_pythons_can_decode_is_kept(shared: Running) -> None:
+def test_a_body_that_only_some_pythons_can_decode_is_kept(shared: RunningInbox) -> None:
     body = b'{"ref":"x","o":' + b"[" * 1000 + b"]" * 1000 + b"}"
     assert shared.signed(github_webhook("depth-1000", body)).status_code == 202
     assert shared.payload("depth-1000")[0] == body
@@ -349,7 +357,9 @@ BESIDE_AN_ID = {
 
 @pytest.mark.parametrize("odd", BESIDE_AN_ID.values(), ids=BESIDE_AN_ID)
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "after a byte order mark"])
-def test_with_its_id_in_the_body_it_is_kept_too(shared: Running, mark: bytes, odd: bytes) -> None:
+def test_with_its_id_in_the_body_it_is_kept_too(
+    shared: RunningInbox, mark: bytes, odd: bytes
+) -> None:
     event_id = f"evt_{digest('beside', mark + odd)[:20]}"
     body = mark + b'{"type":"quiet","odd":%b,"id":"%b"}' % (odd, event_id.encode())
     stamp = str(int(time.time()))
@@ -359,7 +369,7 @@ def test_with_its_id_in_the_body_it_is_kept_too(shared: Running, mark: bytes, od
     assert shared.payload(event_id)[0] == body
 
 
-def test_on_each_store_the_bytes_stay_as_they_came(service: Running) -> None:
+def test_on_each_store_the_bytes_stay_as_they_came(service: RunningInbox) -> None:
     bodies = {f"d-{number}": body for number, (body, _) in enumerate(KEPT.values())}
     for delivery, body in bodies.items():
         assert service.signed(github_webhook(delivery, body)).status_code == 202
@@ -368,7 +378,7 @@ def test_on_each_store_the_bytes_stay_as_they_came(service: Running) -> None:
         assert service.settled_job(delivery)["failure_type"] == "permanent"
 
 
-def test_a_number_of_5000_digits_in_an_event_of_ones_own_is_kept(shared: Running) -> None:
+def test_a_number_of_5000_digits_in_an_event_of_ones_own_is_kept(shared: RunningInbox) -> None:
     body = b'{"event_id":"digits","event_type":"order.paid","payload":{"n":' + b"7" * 5000 + b"}}"
     response = shared.http.post("/events/ingest", content=body, headers=JSON)
     assert response.status_code == 202
@@ -378,7 +388,7 @@ def test_a_number_of_5000_digits_in_an_event_of_ones_own_is_kept(shared: Running
     )
 
 
-def test_a_handler_without_a_model_fails_with_the_same_reasons(shared: Running) -> None:
+def test_a_handler_without_a_model_fails_with_the_same_reasons(shared: RunningInbox) -> None:
     body = b'{"type":"order.paid","lines":[{"n":NaN}]}'
     assert shared.signed(partner_webhook("no-model", body)).status_code == 202
     job = shared.settled_job("no-model")
@@ -389,7 +399,7 @@ def test_a_handler_without_a_model_fails_with_the_same_reasons(shared: Running) 
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "identity, gzip", "x"])
-def test_an_encoded_body_is_refused(nothing_recorded: Running, encoding: str) -> None:
+def test_an_encoded_body_is_refused(nothing_recorded: RunningInbox, encoding: str) -> None:
     for sent in (partner_webhook("encoded"), Signed("", BODY, JSON)):
         path = f"/webhooks/{sent.source}" if sent.source else "/events/ingest"
         response = nothing_recorded.http.post(
@@ -401,7 +411,7 @@ def test_an_encoded_body_is_refused(nothing_recorded: Running, encoding: str) ->
 @pytest.mark.parametrize(
     "path", ["/webhooks/nobody", "/webhooks/", "/webhooks/stripe/", "/webhooks/..%2fstripe", "/x"]
 )
-def test_what_is_not_there_is_404(nothing_recorded: Running, path: str) -> None:
+def test_what_is_not_there_is_404(nothing_recorded: RunningInbox, path: str) -> None:
     sent = stripe_webhook("evt_404")
     response = nothing_recorded.signed(sent, path)
     assert response.status_code == 404
@@ -410,7 +420,7 @@ def test_what_is_not_there_is_404(nothing_recorded: Running, path: str) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/webhooks/stripe", "/events/ingest"])
-def test_only_post_receives(nothing_recorded: Running, path: str, method: str) -> None:
+def test_only_post_receives(nothing_recorded: RunningInbox, path: str, method: str) -> None:
     response = nothing_recorded.http.request(method, path)
     assert response.status_code == 405
     assert response.headers["allow"] == "POST"
@@ -419,7 +429,9 @@ def test_only_post_receives(nothing_recorded: Running, path: str, method: str) -
 @pytest.mark.parametrize(
     "name", ["x-hub-signature-256", "x-github-delivery", "x-github-event", "content-encoding"]
 )
-def test_a_repeated_header_that_decides_is_refused(nothing_recorded: Running, name: str) -> None:
+def test_a_repeated_header_that_decides_is_refused(
+    nothing_recorded: RunningInbox, name: str
+) -> None:
     sent = github_webhook("repeated")
     headers = {"content-encoding": "identity"} | sent.headers
     lines = f"{name}: {headers[name]}\r\n".encode()
@@ -431,7 +443,7 @@ def test_a_repeated_header_that_decides_is_refused(nothing_recorded: Running, na
 
 
 def test_line_breaks_and_terminal_codes_are_escaped_in_the_log(
-    nothing_recorded: Running, caplog: pytest.LogCaptureFixture
+    nothing_recorded: RunningInbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     time.sleep(1.05)  # such lines are written once a second
     nothing_recorded.http.post("/webhooks/%0d%0aroot: all is well%1b[31m%00<script>%c2%9b%e2%80%ae")
@@ -454,7 +466,7 @@ def test_they_are_escaped_in_an_error_that_names_an_id(
 
     event_id = "a\r\n2026-01-01 all is well\x1b[2J\x9b\u202e"
     shown = "no order a\\r\\n2026-01-01 all is well\\x1b[2J\\x9b\\u202e"
-    with closing(Running(inbox, dev=True)) as service:
+    with closing(RunningInbox(inbox, dev=True)) as service:
         assert service.post(event_id).status_code == 202
         assert shown in service.settled_job(event_id)["last_error"]
     lines = [record.getMessage() for record in caplog.records if "no order" in record.getMessage()]
@@ -462,7 +474,9 @@ def test_they_are_escaped_in_an_error_that_names_an_id(
     assert all(shown in line and line.isprintable() for line in lines)
 
 
-def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(shared: Running) -> None:
+def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(
+    shared: RunningInbox,
+) -> None:
     for event_id in ("<script>alert(1)</script>", "a\r\nb\x1b[31m", "../../etc/passwd", "' OR 1=1"):
         response = shared.post(event_id, "<b>type</b>")
         assert response.status_code == 202
@@ -473,7 +487,7 @@ def test_markup_and_odd_characters_in_an_id_come_back_as_they_were_sent(shared: 
 
 
 def test_a_flood_of_refusals_does_not_fill_the_log(
-    nothing_recorded: Running, caplog: pytest.LogCaptureFixture
+    nothing_recorded: RunningInbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     time.sleep(1.05)  # past the second of an earlier test's line
     for _ in range(50):

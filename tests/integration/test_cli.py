@@ -11,7 +11,7 @@ import httpx
 import psycopg
 import pytest
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import COMMAND, eventually
 from tests.integration.commands import environment, post, run, serve, started
 
@@ -119,7 +119,7 @@ def answers(address: str) -> bool:
 def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
     assert run("migrate", app, cwd=folder).stdout == (
-        "sqlite:///of-the-app.db: 0001 core, 0002 sources\n"
+        "sqlite:///of-the-app.db: 0001 schema\n"
     )
 
 
@@ -303,9 +303,9 @@ def test_work_without_anything_to_do_is_refused(folder: Path) -> None:
 def test_migrate_brings_a_database_up_to_date_once(folder: Path, bare_database_url: str) -> None:
     command = ("migrate", "--database", bare_database_url, "--json")
     first, second = (json.loads(run(*command, cwd=folder).stdout) for _ in range(2))
-    assert first["applied"][0] == "0001 core"
+    assert first["applied"][0] == "0001 schema"
     assert second["applied"] == []
-    assert Direct(bare_database_url).count("onceward.events") == 0
+    assert RawDatabase(bare_database_url).count("onceward.events") == 0
 
 
 def test_a_schema_that_is_behind_is_refused_where_nobody_may_migrate(
@@ -313,7 +313,7 @@ def test_a_schema_that_is_behind_is_refused_where_nobody_may_migrate(
 ) -> None:
     command = ("serve", "app.py", "--database", bare_database_url)
     said = refused(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
-    assert "lacks migrations (0001 core" in said
+    assert "lacks migrations (0001 schema" in said
     assert "Run: onceward migrate" in said
 
 
@@ -437,4 +437,4 @@ def test_a_signal_ends_it_soon_and_in_good_order(
         assert running.end(number) == 0
         assert time.monotonic() - asked < 2
         assert "Traceback" not in running.log
-    assert Direct(database_url).count("onceward.events") == 1
+    assert RawDatabase(database_url).count("onceward.events") == 1

@@ -21,7 +21,7 @@ from onceward import (
     Transaction,
 )
 from onceward.model.jobs import FailureType, JobStatus
-from support.database import Direct
+from support.database import RawDatabase
 from tests.inprocess import at_work
 
 DONE, FAILED, QUEUED = JobStatus.DONE, JobStatus.FAILED, JobStatus.QUEUED
@@ -45,7 +45,7 @@ def inbox() -> Inbox:
 
 
 def notes(url: str) -> list[str]:
-    return sorted(text for (text,) in Direct(url).rows("SELECT text FROM notes"))
+    return sorted(text for (text,) in RawDatabase(url).rows("SELECT text FROM notes"))
 
 
 # What a handler is given.
@@ -196,7 +196,9 @@ async def test_waits_between_attempts_double_until_they_are_used_up(
     for wait, whole in zip(waits, (0.2, 0.4, 0.8), strict=True):
         assert whole / 2 <= wait < whole + 0.5
     assert notes(database_url) == []
-    errors = Direct(database_url).rows("SELECT number, error FROM onceward.attempts ORDER BY 1")
+    errors = RawDatabase(database_url).rows(
+        "SELECT number, error FROM onceward.attempts ORDER BY 1"
+    )
     assert errors == [(number, "OSError: try again") for number in range(1, 5)]
 
 
@@ -238,7 +240,7 @@ async def test_errors_are_stored_without_secrets_and_addresses(
 
     async with at_work(inbox, database_url) as bench:
         job = await bench.settled("a")
-    kept = Direct(database_url).rows("SELECT error FROM onceward.attempts")
+    kept = RawDatabase(database_url).rows("SELECT error FROM onceward.attempts")
     for text in (str(job.last_error), str(kept), caplog.text):
         assert "ValueError" in text or text is caplog.text
         for sensitive in (secret, secret[6:], "ann@example.com", "hunter2"):
@@ -435,7 +437,7 @@ async def test_handlers_that_deadlock_are_run_again_and_their_effects_happen_onc
         await tx.execute("UPDATE notes SET text = text || '.' WHERE text LIKE :x", {"x": second})
 
     async with at_work(inbox, postgres_url) as bench:
-        Direct(postgres_url).rows("INSERT INTO notes (text) VALUES ('a'), ('b')")
+        RawDatabase(postgres_url).rows("INSERT INTO notes (text) VALUES ('a'), ('b')")
         await bench.post("transfer", ["a%", "b%"], "evt_1")
         await bench.post("transfer", ["b%", "a%"], "evt_2")
         await bench.rest()

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 
 from onceward import ConfigurationError, Inbox
 from onceward.http.responses import ASGIApp
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook
 
@@ -133,7 +133,7 @@ async def test_the_admin_part_is_never_open(
         assert (await http.get("/events")).status_code == 401
         assert without._mounted is not None
         await without._mounted.close()
-    assert Direct(database_url).count("onceward.tokens") == 0
+    assert RawDatabase(database_url).count("onceward.tokens") == 0
 
 
 async def test_the_admin_part_has_its_lists_at_its_root(inbox: Inbox) -> None:

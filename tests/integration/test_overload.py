@@ -10,20 +10,20 @@ import pytest
 
 from onceward.http import admin_app as admin
 from onceward.http import receive_app as ingest
-from support.database import Direct
+from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually
 from tests.integration.conftest import Serve
-from tests.integration.running import Running
+from tests.integration.running import RunningInbox
 
 WITHIN_SECONDS = 0.4
 
 
 @contextmanager
-def held(direct: Direct, table: str = "events") -> Iterator[None]:
+def held(raw_db: RawDatabase, table: str = "events") -> Iterator[None]:
     """Somebody else holds a lock that every write has to wait for."""
-    with direct.connection() as connection:
-        if direct.is_sqlite:
+    with raw_db.connection() as connection:
+        if raw_db.is_sqlite:
             connection.execute("BEGIN IMMEDIATE")
         else:
             connection.execute(f"LOCK TABLE onceward.{table} IN ACCESS EXCLUSIVE MODE")
@@ -39,8 +39,8 @@ def assert_told_to_come_back(response: httpx.Response, *errors: str) -> None:
 def test_a_blocked_ledger_is_answered_in_time_and_forgotten_when_it_is_free(
     database_url: str, serve: Serve
 ) -> None:
-    service = serve(database_url, answer_within_seconds=WITHIN_SECONDS, workers=0)
-    with held(service.direct):
+    service = serve(database_url, commit_timeout_seconds=WITHIN_SECONDS, workers=0)
+    with held(service.raw_db):
         started = time.monotonic()
         response = service.post("evt_1")
         assert WITHIN_SECONDS / 2 < time.monotonic() - started < WITHIN_SECONDS + 0.5
@@ -57,9 +57,13 @@ def test_a_blocked_ledger_is_answered_in_time_and_forgotten_when_it_is_free(
 
 def test_more_than_may_wait_is_refused_at_once(database_url: str, serve: Serve) -> None:
     service = serve(
-        database_url, answer_within_seconds=1.0, waiting_events=5, batch_events=1, workers=0
+        database_url,
+        commit_timeout_seconds=1.0,
+        max_pending_events=5,
+        max_batch_events=1,
+        workers=0,
     )
-    with held(service.direct), ThreadPoolExecutor(20) as senders:
+    with held(service.raw_db), ThreadPoolExecutor(20) as senders:
         answers = list(senders.map(lambda number: service.post(f"evt_{number}"), range(20)))
     for answer in answers:
         assert_told_to_come_back(answer, "overloaded", "slow", "unavailable")
@@ -73,14 +77,14 @@ def test_more_than_may_wait_is_refused_at_once(database_url: str, serve: Serve) 
 
 def test_more_bytes_than_may_wait_are_refused(sqlite_url: str, serve: Serve) -> None:
     service = serve(
-        sqlite_url, answer_within_seconds=1.0, waiting_bytes=20_000, max_body_bytes=15_000
+        sqlite_url, commit_timeout_seconds=1.0, max_pending_bytes=20_000, max_body_bytes=15_000
     )
     large = {"text": "x" * 9_000}
 
     def post(number: int) -> httpx.Response:
         return service.post(f"evt_{number}", payload=large)
 
-    with held(service.direct), ThreadPoolExecutor(6) as senders:
+    with held(service.raw_db), ThreadPoolExecutor(6) as senders:
         answers = list(senders.map(post, range(6)))
     errors = sorted(answer.json()["error"] for answer in answers)
     assert errors.count("overloaded") == 4
@@ -94,7 +98,7 @@ def test_what_cannot_be_read_is_not_ready(
 ) -> None:
     monkeypatch.setattr(ingest, "READY_SECONDS", 0.3)
     service = serve(postgres_url, workers=0)
-    with held(service.direct, "sources"):
+    with held(service.raw_db, "sources"):
         response = service.http.get("/readyz")
         assert (response.status_code, response.json()["ready"]) == (503, False)
         assert service.http.get("/healthz").status_code == 200
@@ -104,7 +108,7 @@ def test_what_cannot_be_read_is_not_ready(
 def test_a_database_that_goes_away_and_comes_back_is_used_again(
     postgres_cluster: Cluster, postgres_url: str, serve: Serve
 ) -> None:
-    service = serve(postgres_url, answer_within_seconds=1.0, workers=0)
+    service = serve(postgres_url, commit_timeout_seconds=1.0, workers=0)
     assert service.post("evt_1").status_code == 202
     postgres_cluster.crash()
     assert_told_to_come_back(service.post("evt_2"), "unavailable", "slow")
@@ -124,7 +128,7 @@ def test_an_operator_does_not_wait_for_ever(
     service = serve(database_url)
     assert service.post("evt_1", "order.broken").status_code == 202
     job = service.settled_job("evt_1")["id"]
-    with held(service.direct, "jobs"):
+    with held(service.raw_db, "jobs"):
         started = time.monotonic()
         response = requeue(service, job)
         assert time.monotonic() - started < 3
@@ -134,6 +138,6 @@ def test_an_operator_does_not_wait_for_ever(
     assert len(service.items("audit")) == 1
 
 
-def requeue(service: Running, job: str) -> httpx.Response:
+def requeue(service: RunningInbox, job: str) -> httpx.Response:
     act = {"actor": "ann", "reason": "mended"}
     return service.http.post(f"/admin/jobs/{job}/requeue", json=act)

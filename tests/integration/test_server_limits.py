@@ -11,7 +11,7 @@ import pytest
 from onceward.http.server import protocol
 from tests.integration.running import (
     JSON,
-    Running,
+    RunningInbox,
     make_inbox,
     partner_webhook,
     request,
@@ -19,28 +19,28 @@ from tests.integration.running import (
 
 BODY_LIMIT = 10_000
 HEADER_LIMIT = 4_096
-PATIENCE_SECONDS = 0.5
+SLOW_WRITE_SECONDS = 0.5
 CHUNKED = {"transfer-encoding": "chunked"}
 
 
 @pytest.fixture(scope="module")
-def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     """A service with little room and little patience, but not with its ledger."""
     inbox = make_inbox(
         f"sqlite:///{tmp_path_factory.mktemp('strict') / 'onceward.db'}",
         max_body_bytes=BODY_LIMIT,
         max_header_bytes=HEADER_LIMIT,
         max_headers=20,
-        body_timeout_seconds=PATIENCE_SECONDS,
-        waiting_bytes=2 * BODY_LIMIT,
+        body_timeout_seconds=SLOW_WRITE_SECONDS,
+        max_pending_bytes=2 * BODY_LIMIT,
     )
-    running = Running(inbox, dev=True)
+    running = RunningInbox(inbox, dev=True)
     yield running
     running.close()
 
 
 @pytest.fixture
-def nothing_recorded(strict: Running) -> Iterator[Running]:
+def nothing_recorded(strict: RunningInbox) -> Iterator[RunningInbox]:
     """A service in which the test must leave no row."""
     before = strict.rows()
     yield strict
@@ -61,7 +61,7 @@ PATHS = ["/webhooks/partner", "/events/ingest", "/admin/jobs/1/requeue"]
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("length", [BODY_LIMIT + 1, 10**12, 10**40])
 def test_a_body_that_is_announced_too_large_is_refused_unread(
-    nothing_recorded: Running, path: str, length: int
+    nothing_recorded: RunningInbox, path: str, length: int
 ) -> None:
     with nothing_recorded.raw() as connection:
         connection.send(request(path, headers=headers_of(path, length)))
@@ -73,7 +73,7 @@ def test_a_body_that_is_announced_too_large_is_refused_unread(
 
 @pytest.mark.parametrize("path", PATHS)
 def test_chunks_without_end_are_refused_and_not_read_on(
-    nothing_recorded: Running, path: str
+    nothing_recorded: RunningInbox, path: str
 ) -> None:
     head = request(path, headers=headers_of(path, 0) | CHUNKED).replace(
         b"content-length: 0\r\n", b""
@@ -89,7 +89,7 @@ def test_chunks_without_end_are_refused_and_not_read_on(
         assert connection.send_until_closed(b"3e8\r\n" + b" " * 1000 + b"\r\n") < 50_000_000
 
 
-def test_chunks_that_come_in_one_piece_are_measured_too(nothing_recorded: Running) -> None:
+def test_chunks_that_come_in_one_piece_are_measured_too(nothing_recorded: RunningInbox) -> None:
     path, size = "/webhooks/partner", BODY_LIMIT + 1
     head = request(path, headers=headers_of(path, 0) | CHUNKED).replace(
         b"content-length: 0\r\n", b""
@@ -99,7 +99,7 @@ def test_chunks_that_come_in_one_piece_are_measured_too(nothing_recorded: Runnin
         assert connection.answer().status == 413
 
 
-def test_a_body_of_just_the_limit_is_taken(strict: Running) -> None:
+def test_a_body_of_just_the_limit_is_taken(strict: RunningInbox) -> None:
     body = b'{"type":"order.paid"}'.ljust(BODY_LIMIT)
     assert strict.signed(partner_webhook("limit", body)).status_code == 202
     assert strict.payload("limit")[0] == body
@@ -118,7 +118,7 @@ LARGE_HEADERS = {
 
 @pytest.mark.parametrize("path", [*PATHS, "/healthz", "/nowhere"])
 @pytest.mark.parametrize("lines", LARGE_HEADERS.values(), ids=LARGE_HEADERS)
-def test_large_headers_are_refused(nothing_recorded: Running, path: str, lines: bytes) -> None:
+def test_large_headers_are_refused(nothing_recorded: RunningInbox, path: str, lines: bytes) -> None:
     with nothing_recorded.raw() as connection:
         connection.send(request(path, headers=JSON, lines=lines))
         answer = connection.answer()
@@ -128,7 +128,7 @@ def test_large_headers_are_refused(nothing_recorded: Running, path: str, lines: 
         assert connection.is_closed()
 
 
-def test_a_long_address_is_refused(nothing_recorded: Running) -> None:
+def test_a_long_address_is_refused(nothing_recorded: RunningInbox) -> None:
     for path in ("/admin/events?event_id=", "/webhooks/"):
         with nothing_recorded.raw() as connection:
             method = "GET" if "admin" in path else "POST"
@@ -136,7 +136,7 @@ def test_a_long_address_is_refused(nothing_recorded: Running) -> None:
             assert connection.answer().status == 431
 
 
-def test_headers_without_end_are_cut_off(nothing_recorded: Running) -> None:
+def test_headers_without_end_are_cut_off(nothing_recorded: RunningInbox) -> None:
     with nothing_recorded.raw() as connection:
         connection.send(b"POST /events/ingest HTTP/1.1\r\nx-long: ")
         for _ in range(5):
@@ -145,7 +145,7 @@ def test_headers_without_end_are_cut_off(nothing_recorded: Running) -> None:
         assert connection.is_closed()
 
 
-def test_a_body_before_it_does_not_count_as_a_header_block(strict: Running) -> None:
+def test_a_body_before_it_does_not_count_as_a_header_block(strict: RunningInbox) -> None:
     sent = [partner_webhook(f"before-{n}", b"{}".ljust(HEADER_LIMIT + 1000)) for n in (1, 2)]
     whole = b"".join(request("/webhooks/partner", it.body, headers=it.headers) for it in sent)
     with strict.raw() as connection:
@@ -158,7 +158,7 @@ def test_a_body_before_it_does_not_count_as_a_header_block(strict: Running) -> N
 # Too slow.
 
 
-def test_a_slow_body_is_given_up_while_others_are_served(nothing_recorded: Running) -> None:
+def test_a_slow_body_is_given_up_while_others_are_served(nothing_recorded: RunningInbox) -> None:
     sent = partner_webhook("slow")
     with ExitStack() as stack:
         slow = [stack.enter_context(nothing_recorded.raw()) for _ in range(50)]
@@ -168,17 +168,17 @@ def test_a_slow_body_is_given_up_while_others_are_served(nothing_recorded: Runni
         started = time.monotonic()
         for _ in range(20):
             assert nothing_recorded.http.get("/healthz").status_code == 200
-        assert time.monotonic() - started < PATIENCE_SECONDS
+        assert time.monotonic() - started < SLOW_WRITE_SECONDS
         for connection in slow:
             answer = connection.answer()
             assert (answer.status, answer.headers["connection"]) == (408, "close")
             assert connection.is_closed()
-        assert PATIENCE_SECONDS / 2 < time.monotonic() - started < PATIENCE_SECONDS + 2
+        assert SLOW_WRITE_SECONDS / 2 < time.monotonic() - started < SLOW_WRITE_SECONDS + 2
 
 
 @pytest.mark.parametrize("before", [0, 1], ids=["first", "second"])
 def test_a_slow_header_block_is_given_up_however_often_a_byte_comes(
-    nothing_recorded: Running, before: int
+    nothing_recorded: RunningInbox, before: int
 ) -> None:
     with nothing_recorded.raw() as connection:
         for _ in range(before):
@@ -187,60 +187,60 @@ def test_a_slow_header_block_is_given_up_however_often_a_byte_comes(
         started = time.monotonic()
         for byte in b"POST /events":
             connection.send(bytes([byte]))
-            time.sleep(PATIENCE_SECONDS / 20)
+            time.sleep(SLOW_WRITE_SECONDS / 20)
         assert connection.answer().status == 408
         assert connection.is_closed()
-        assert PATIENCE_SECONDS * 0.9 < time.monotonic() - started < PATIENCE_SECONDS + 1
+        assert SLOW_WRITE_SECONDS * 0.9 < time.monotonic() - started < SLOW_WRITE_SECONDS + 1
 
 
-def test_a_connection_on_which_nothing_is_said_is_closed(strict: Running) -> None:
+def test_a_connection_on_which_nothing_is_said_is_closed(strict: RunningInbox) -> None:
     with strict.raw() as connection:
         assert connection.answer().status == 408
         assert connection.is_closed()
 
 
-def test_line_breaks_between_requests_do_not_hold_a_connection(strict: Running) -> None:
+def test_line_breaks_between_requests_do_not_hold_a_connection(strict: RunningInbox) -> None:
     with strict.raw() as connection:
         connection.send(request("/healthz", method="GET"))
         assert connection.answer().status == 200
         started = time.monotonic()
         connection.send_until_closed(b"\r\n", pause_seconds=0.05)
-        assert time.monotonic() - started < PATIENCE_SECONDS + 2
+        assert time.monotonic() - started < SLOW_WRITE_SECONDS + 2
 
 
-def test_a_body_that_goes_on_after_the_answer_is_cut_off(nothing_recorded: Running) -> None:
+def test_a_body_that_goes_on_after_the_answer_is_cut_off(nothing_recorded: RunningInbox) -> None:
     with nothing_recorded.raw() as connection:
         head = request("/nowhere", headers=CHUNKED).replace(b"content-length: 0\r\n", b"")
         connection.send(head + b"1\r\nx\r\n")
         assert connection.answer().status == 404
         started = time.monotonic()
         connection.send_until_closed(b"1\r\nx\r\n", pause_seconds=0.02)
-        assert time.monotonic() - started < PATIENCE_SECONDS + 2
+        assert time.monotonic() - started < SLOW_WRITE_SECONDS + 2
 
 
-def test_a_connection_that_behaves_is_kept(strict: Running) -> None:
+def test_a_connection_that_behaves_is_kept(strict: RunningInbox) -> None:
     with strict.raw() as connection:
         for number in range(4):
             sent = partner_webhook(f"kept-alive-{number}")
             connection.send(request("/webhooks/partner", sent.body, headers=sent.headers))
             assert connection.answer().status == 202
-            time.sleep(PATIENCE_SECONDS / 2)
-        time.sleep(PATIENCE_SECONDS)
+            time.sleep(SLOW_WRITE_SECONDS / 2)
+        time.sleep(SLOW_WRITE_SECONDS)
         connection.send(request("/healthz", method="GET"))
         assert connection.answer().status == 200
 
 
-def test_a_connection_is_kept_after_a_refusal(strict: Running) -> None:
+def test_a_connection_is_kept_after_a_refusal(strict: RunningInbox) -> None:
     with strict.raw() as connection:
         connection.send(request("/webhooks/partner", b"{}", headers=JSON))
         assert connection.answer().status == 401
-        time.sleep(PATIENCE_SECONDS * 1.5)
+        time.sleep(SLOW_WRITE_SECONDS * 1.5)
         connection.send(request("/healthz", method="GET"))
         assert connection.answer().status == 200
 
 
 def test_a_connection_that_is_idle_for_long_is_closed(
-    strict: Running, monkeypatch: pytest.MonkeyPatch
+    strict: RunningInbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(protocol, "KEEP_ALIVE_SECONDS", 0.4)
     with strict.raw() as connection:
@@ -258,7 +258,7 @@ def test_a_connection_that_is_idle_for_long_is_closed(
     ("version", "said"), [("1.1", "close"), ("1.0", "close"), ("1.0", "keep-alive")]
 )
 def test_the_last_request_of_a_connection_is_answered_and_the_connection_closed(
-    strict: Running, version: str, said: str
+    strict: RunningInbox, version: str, said: str
 ) -> None:
     sent = partner_webhook(f"last-{version}-{said}")
     headers = sent.headers | {"connection": said}
@@ -271,14 +271,14 @@ def test_the_last_request_of_a_connection_is_answered_and_the_connection_closed(
 
 
 @pytest.mark.parametrize("name", ["partn%65r", "partner#part", "partner?a=%41#part"])
-def test_an_address_may_be_written_in_other_ways(strict: Running, name: str) -> None:
+def test_an_address_may_be_written_in_other_ways(strict: RunningInbox, name: str) -> None:
     sent = partner_webhook(f"evt_{name}")
     with strict.raw() as raw:
         answer = raw.send(request(f"/webhooks/{name}", sent.body, headers=sent.headers)).answer()
     assert answer.status == 202
 
 
-def test_bodies_that_arrive_at_once_share_the_memory(nothing_recorded: Running) -> None:
+def test_bodies_that_arrive_at_once_share_the_memory(nothing_recorded: RunningInbox) -> None:
     sent = partner_webhook("memory", b" " * 9_000)
     whole = request("/webhooks/partner", sent.body, headers=sent.headers)
     with ExitStack() as stack:
@@ -321,14 +321,16 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("sent", BROKEN.values(), ids=BROKEN)
-def test_what_is_not_http_is_refused(nothing_recorded: Running, sent: bytes) -> None:
+def test_what_is_not_http_is_refused(nothing_recorded: RunningInbox, sent: bytes) -> None:
     with nothing_recorded.raw() as connection:
         assert connection.send(sent).answer().status == 400
         assert connection.is_closed()
     assert nothing_recorded.http.get("/healthz").status_code == 200
 
 
-def test_a_request_to_upgrade_is_never_taken_without_its_body(nothing_recorded: Running) -> None:
+def test_a_request_to_upgrade_is_never_taken_without_its_body(
+    nothing_recorded: RunningInbox,
+) -> None:
     offer = {"x-event-id": "upgrade", "connection": "Upgrade", "upgrade": "websocket"}
     head, name, rest = request("/webhooks/lab", b"{}", headers=offer).rpartition(b"\r\nupgrade")
     with nothing_recorded.raw() as connection:
@@ -340,7 +342,7 @@ def test_a_request_to_upgrade_is_never_taken_without_its_body(nothing_recorded: 
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_sender_that_leaves_in_the_middle_leaves_nothing(
-    nothing_recorded: Running, path: str, caplog: pytest.LogCaptureFixture
+    nothing_recorded: RunningInbox, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for leave in ("close", "reset"):
         with nothing_recorded.raw() as connection:
@@ -352,7 +354,7 @@ def test_a_sender_that_leaves_in_the_middle_leaves_nothing(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-def test_a_crowd_of_bad_senders_does_not_keep_a_good_one_out(strict: Running) -> None:
+def test_a_crowd_of_bad_senders_does_not_keep_a_good_one_out(strict: RunningInbox) -> None:
     with ExitStack() as stack:
         crowd = [stack.enter_context(strict.raw()) for _ in range(200)]
         for connection in crowd:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from support.database import Direct
+from support.database import RawDatabase
 from support.processes import APPS, Serve, Work, eventually
 
 MISCHIEF = APPS / "mischief.py"
@@ -14,8 +14,8 @@ PROBE = APPS / "probe.py"
 BLAMED = "The worker died while it ran this job alone"
 
 
-def notes(direct: Direct) -> Counter[str]:
-    return Counter(event for (event,) in direct.rows("SELECT event FROM notes"))
+def notes(raw_db: RawDatabase) -> Counter[str]:
+    return Counter(event for (event,) in raw_db.rows("SELECT event FROM notes"))
 
 
 def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None:
@@ -62,10 +62,10 @@ def test_a_worker_that_is_asked_to_stop_ends_what_runs_and_gives_back_the_rest(
                 service.wait_until_at_rest()
         jobs = service.items("jobs")
     assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3
-    direct = Direct(postgres_url)
-    assert notes(direct) == {"evt_0": 1, "evt_1": 1, "evt_2": 1}
-    assert direct.count("onceward.attempts") == 0
-    assert direct.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
+    raw_db = RawDatabase(postgres_url)
+    assert notes(raw_db) == {"evt_0": 1, "evt_1": 1, "evt_2": 1}
+    assert raw_db.count("onceward.attempts") == 0
+    assert raw_db.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
 
 
 def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None:
@@ -77,25 +77,25 @@ def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None
         eventually(touched.exists, "the first handler runs")
         service.terminate()
         assert service.wait() == 0
-    direct = Direct(sqlite_url)
-    assert notes(direct) == {"evt_0": 1}
+    raw_db = RawDatabase(sqlite_url)
+    assert notes(raw_db) == {"evt_0": 1}
     left = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
-    assert direct.rows(left) == [("done", 1, 0), ("queued", 0, 0)]
+    assert raw_db.rows(left) == [("done", 1, 0), ("queued", 0, 0)]
     with Serve(MISCHIEF, sqlite_url) as service:
         service.wait_until_at_rest()
-    assert notes(direct) == {"evt_0": 1, "evt_1": 1}
+    assert notes(raw_db) == {"evt_0": 1, "evt_1": 1}
 
 
 def test_a_request_that_waits_for_the_ledger_is_answered_before_the_service_ends(
     postgres_url: str,
 ) -> None:
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     with Serve(MISCHIEF, postgres_url) as service, ThreadPoolExecutor(1) as sender:
-        with direct.connection() as connection:
+        with raw_db.connection() as connection:
             connection.execute("LOCK TABLE onceward.events")
             waiting = sender.submit(service.post, "evt_0", "other", {})
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            eventually(lambda: direct.value(blocked) > 0, "the ledger is waited for")
+            eventually(lambda: raw_db.value(blocked) > 0, "the ledger is waited for")
             service.terminate()
             time.sleep(0.2)
         assert waiting.result().status_code == 202
@@ -113,11 +113,11 @@ def test_a_handler_that_outlasts_the_drain_is_broken_off_and_given_back(
         service.terminate()
         assert service.wait() == 0
         assert time.monotonic() - begun < 5
-    direct = Direct(database_url)
-    assert notes(direct) == {}
+    raw_db = RawDatabase(database_url)
+    assert notes(raw_db) == {}
     state = "SELECT status, attempts FROM onceward.jobs"
-    assert direct.rows(state) == [("queued", 0)]
-    assert direct.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
+    assert raw_db.rows(state) == [("queued", 0)]
+    assert raw_db.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
     (tmp_path / "started").unlink()
     with Serve(MISCHIEF, database_url, forked=True, poll_seconds=30):  # leases are for 60 s
         eventually((tmp_path / "started").exists, "it runs again at once", 2)
@@ -126,12 +126,12 @@ def test_a_handler_that_outlasts_the_drain_is_broken_off_and_given_back(
 def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_done(
     database_url: str,
 ) -> None:
-    direct = Direct(database_url)
+    raw_db = RawDatabase(database_url)
     with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
         for number in range(12):
             service.accept(f"evt_{number}", "deadly" if number == 6 else "plain", {})
     deaths = 0
-    while direct.value("SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"):
+    while raw_db.value("SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"):
         with Serve(MISCHIEF, database_url, forked=True, lease_seconds=0.4, poll_seconds=0.1) as (
             service
         ):
@@ -145,14 +145,14 @@ def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_
     assert (deadly["attempts"], deadly["last_error"]) == (2, BLAMED)
     assert deaths == 3  # once in company, which blames nobody, and twice alone
     assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
-    assert notes(direct) == dict.fromkeys(jobs, 1)
+    assert notes(raw_db) == dict.fromkeys(jobs, 1)
 
 
 def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
     postgres_url: str, tmp_path: Path
 ) -> None:
     fast: dict[str, Any] = {"lease_seconds": 0.8, "poll_seconds": 0.1}
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
         wait = {"seconds": 1.7, "touch": str(tmp_path / "started")}
         service.accept("evt_0", "blocking", wait)
@@ -175,4 +175,4 @@ def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
     assert (blocking["status"], blocking["failure_type"]) == ("failed", "exhausted")
     assert (blocking["attempts"], blocking["last_error"]) == (2, BLAMED)
     assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
-    assert notes(direct) == dict.fromkeys(jobs, 1)
+    assert notes(raw_db) == dict.fromkeys(jobs, 1)

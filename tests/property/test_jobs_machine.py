@@ -30,7 +30,7 @@ from onceward.model.jobs import (
     Route,
 )
 from onceward.work.effects import Effects
-from support.database import Direct
+from support.database import RawDatabase
 from tests.copies import Copies
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, claim, make_store, working
 
@@ -156,7 +156,7 @@ class JobsMachine(RuleBasedStateMachine):
         super().__init__()
         self.release = release
         self.runner = asyncio.Runner()
-        self.direct = Direct(url)
+        self.raw_db = RawDatabase(url)
         self.store = make_store(url, allow_weak_durability=True)
         self.model = Model()
         self.leased: list[tuple[str, int]] = []
@@ -173,7 +173,7 @@ class JobsMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         self.run(self.store.close())
         self.runner.close()
-        self.release(self.direct.url)
+        self.release(self.raw_db.url)
 
     # What comes in.
 
@@ -291,7 +291,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 999))
     def give_back(self, pick: int) -> None:
         token, job = self.picked(pick)
-        self.run(self.store.give_back(token, [job]))
+        self.run(self.store.release(token, [job]))
         if token in self.model.leases:
             self.model.leases[token].jobs.discard(job)
 
@@ -315,13 +315,13 @@ class JobsMachine(RuleBasedStateMachine):
 
     @rule()
     def expire(self) -> None:
-        self.direct.expire_leases()
+        self.raw_db.expire_leases()
         for lease in self.model.leases.values():
             lease.is_expired = True
 
     @rule()
     def wait(self) -> None:
-        self.direct.make_due()
+        self.raw_db.make_due()
         for job in self.model.jobs.values():
             job.is_due = True
 
@@ -377,8 +377,8 @@ class JobsMachine(RuleBasedStateMachine):
         }
         assert effects == self.model.effects
         failed = sum(job.failed_attempts for job in self.model.jobs.values())
-        assert self.direct.count("onceward.attempts") == failed
-        assert self.direct.count("onceward.audit") == self.model.requeues
+        assert self.raw_db.count("onceward.attempts") == failed
+        assert self.raw_db.count("onceward.audit") == self.model.requeues
 
 
 def check(

@@ -14,14 +14,16 @@ from starlette.applications import Starlette
 from starlette.routing import Route
 
 import onceward
+from onceward.errors import RequestRefused
 from onceward.http import receive_app as ingest
 from onceward.http.admin_app import ADMIN
+from onceward.http.errors import HttpError, status_of
 from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
 from onceward.operate.filters import LISTS
 from onceward.settings import Settings
 from support.postgres import Cluster
 from support.processes import eventually
-from tests.integration.running import Running, make_inbox, partner_webhook
+from tests.integration.running import RunningInbox, make_inbox, partner_webhook
 
 TOKEN: Final = "a-token-of-ann-0123456789"
 BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
@@ -74,26 +76,26 @@ PATIENT: Final = settings(
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Running]:
+) -> Iterator[RunningInbox]:
     """A service on each store that is open to this machine."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('open') / 'onceward.db'}"
     else:
         cluster: Cluster = request.getfixturevalue("postgres_cluster")
         url = cluster.create_database(request.getfixturevalue("postgres_template"))
-    running = Running(make_inbox(url), dev=True)
+    running = RunningInbox(make_inbox(url), dev=True)
     running.http.post("/events/ingest", json=BROKEN)
     yield running
     running.close()
 
 
 @pytest.fixture(scope="module", params=["sqlite"])  # schemathesis tells tests apart that have any
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     """A service as in production, with the token of one person."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
-        running = Running(make_inbox(f"sqlite:///{path}"), dev=False)
+        running = RunningInbox(make_inbox(f"sqlite:///{path}"), dev=False)
     running.http.post("/events/ingest", json=BROKEN, headers=BEARER)
     yield running
     running.close()
@@ -102,30 +104,32 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 # Whatever is sent: values that fit the schemas and values that do not, and other methods.
 
 
-def aim(case: Case, service: Running) -> None:
+def aim(case: Case, service: RunningInbox) -> None:
     """Where a job may have any number, take one that is there: else all that is said is 404."""
     if re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("job"))):
-        job = service.direct.value("SELECT min(id) FROM onceward.jobs")
+        job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")
         case.path_parameters["job"] = str(job)
 
 
 @open_api.parametrize()
 @PATIENT
-def test_every_answer_is_one_that_is_described(case: Case, service: Running) -> None:
+def test_every_answer_is_one_that_is_described(case: Case, service: RunningInbox) -> None:
     aim(case, service)
     case.call_and_validate(base_url=service.address)
 
 
 @closed_api.parametrize()
 @PATIENT
-def test_with_a_token_every_answer_is_one_that_is_described(case: Case, closed: Running) -> None:
+def test_with_a_token_every_answer_is_one_that_is_described(
+    case: Case, closed: RunningInbox
+) -> None:
     aim(case, closed)
     case.call_and_validate(base_url=closed.address, headers=BEARER)
 
 
 @closed_api.parametrize()
 @PATIENT
-def test_without_a_token_only_what_is_public_answers(case: Case, closed: Running) -> None:
+def test_without_a_token_only_what_is_public_answers(case: Case, closed: RunningInbox) -> None:
     aim(case, closed)
     response = case.call(base_url=closed.address)
     if case.operation.definition.raw["operationId"] in GUARDED:
@@ -145,13 +149,15 @@ def test_the_document_is_valid() -> None:
         schema.validate()
 
 
-def test_it_describes_the_service_that_serves_it(service: Running, closed: Running) -> None:
+def test_it_describes_the_service_that_serves_it(
+    service: RunningInbox, closed: RunningInbox
+) -> None:
     assert service.http.get(OPENAPI).json() == OPEN
     assert closed.http.get(OPENAPI, headers=BEARER).json() == CLOSED
     assert closed.http.get(OPENAPI).status_code == 401
 
 
-def test_it_has_the_routes_and_methods_that_the_service_has(service: Running) -> None:
+def test_it_has_the_routes_and_methods_that_the_service_has(service: RunningInbox) -> None:
     told = {
         path: {method.upper() for method in operations}
         for path, operations in OPEN["paths"].items()
@@ -159,7 +165,7 @@ def test_it_has_the_routes_and_methods_that_the_service_has(service: Running) ->
     assert told == {path: methods_at(service, path) for path in paths_of(service)}
 
 
-def paths_of(service: Running) -> set[str]:
+def paths_of(service: RunningInbox) -> set[str]:
     """Every path that the code names, of the admin side and of receiving."""
     admin = service.service.admin_app(prefix=ADMIN)
     assert isinstance(admin, Starlette)
@@ -172,7 +178,7 @@ def paths_of(service: Running) -> set[str]:
     } - {ingest.WEBHOOKS} | {f"{ingest.WEBHOOKS}{{source}}"}
 
 
-def methods_at(service: Running, path: str) -> set[str]:
+def methods_at(service: RunningInbox, path: str) -> set[str]:
     """What may be used there, as the service says to someone who uses another method."""
     response = service.http.request("TRACE", path.format(id="1", source="lab"))
     assert response.status_code == 405
@@ -208,14 +214,28 @@ def test_every_code_of_a_refusal_is_told() -> None:
 
 
 def codes_in_the_source() -> Iterator[str]:
-    """Each literal code in a call that makes a refusal."""
-    makers = {"RequestRefused", "refusal", "unavailable", "_refused", "_refuse"}
+    """Each code of a refusal: that of its class, or one written where it is raised."""
+    yield from (refused.code for refused in subclasses(RequestRefused) if "code" in vars(refused))
+    makers = {"HttpError", "_refused"} | {made.__name__ for made in subclasses(RequestRefused)}
     for path in Path(onceward.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in makers:
-                for argument in node.args:
+                for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
                     if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
                         yield from re.findall(r"^[a-z]+(?:_[a-z]+)*$", argument.value)
+
+
+def subclasses(error: type[RequestRefused]) -> Iterator[type[RequestRefused]]:
+    for sub in error.__subclasses__():
+        yield sub
+        yield from subclasses(sub)
+
+
+def test_every_refusal_has_a_status() -> None:
+    for refused in subclasses(RequestRefused):
+        if refused is not HttpError:
+            made = refused.__new__(refused)
+            assert 400 <= status_of(made) < 600, refused
 
 
 # What really happens.
@@ -231,7 +251,7 @@ def strict(part: Any) -> Any:
     return {name: strict(value) for name, value in part.items()} | closed
 
 
-def test_what_happens_is_told_in_the_members_that_are_described(service: Running) -> None:
+def test_what_happens_is_told_in_the_members_that_are_described(service: RunningInbox) -> None:
     api = schema_of(strict(OPEN))
 
     def check(path: str, response: httpx.Response, status: int) -> httpx.Response:

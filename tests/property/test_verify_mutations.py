@@ -19,7 +19,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward.errors import RequestRefused, SignatureRejected
-from onceward.model.events import Identity, text_fault
+from onceward.http.errors import status_of
+from onceward.model.events import Identity, invalid_text_reason
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request
@@ -54,7 +55,7 @@ def is_plain(scheme: object) -> bool:
 def with_text_keys(scheme: Signature) -> Signature:
     """The same, but for how the secret is written."""
     assert isinstance(scheme.algorithm, Hmac)
-    return replace(scheme, algorithm=replace(scheme.algorithm, written=as_text))
+    return replace(scheme, algorithm=replace(scheme.algorithm, secret_encoding=as_text))
 
 
 STRIPE_SCHEME: Final = PRESETS["stripe"].scheme()
@@ -229,7 +230,7 @@ def test_a_signature_header_that_comes_twice_is_refused_whatever_the_two_say(
     twice = data.draw(st.permutations([sent.headers[0], (sent.headers[0][0], other.value)]))
     with pytest.raises(RequestRefused) as refused:
         verify(scheme, replace(sent, headers=(*twice, *sent.headers[1:])))
-    assert (refused.value.status, refused.value.code) == (400, "repeated_header")
+    assert (status_of(refused.value), refused.value.code) == (400, "repeated_header")
 
 
 @each_scheme
@@ -351,10 +352,10 @@ def test_a_genuine_request_is_identified_or_refused_with_the_reason(
     try:
         admitted = STRIPE.admit(Request(Headers(sent.headers), sent.body), NOW)
     except RequestRefused as refused:
-        assert (refused.status, refused.code) == (422, "no_event_id")  # noqa: PT017
+        assert (status_of(refused), refused.code) == (422, "no_event_id")  # noqa: PT017
     else:
         assert isinstance(admitted, list)
-        assert [text_fault(identity.event_id) for identity, _ in admitted] == [None]
+        assert [invalid_text_reason(identity.event_id) for identity, _ in admitted] == [None]
 
 
 @FAST

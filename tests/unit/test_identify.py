@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, RequestRefused
+from onceward.http.errors import status_of
 from onceward.model.events import Identity
 from onceward.sources import identify as identification
 from onceward.sources.envelope import identify_envelope
@@ -33,7 +34,7 @@ def github(event: bytes = b"issues", **others: bytes) -> Headers:
 def refusal(body: bytes, locators: Any = IN_BODY, headers: Headers = NO_HEADERS) -> str:
     with pytest.raises(RequestRefused) as caught:
         identify(locators, headers, body)
-    assert (caught.value.status, caught.value.code) == (422, "no_event_id")
+    assert (status_of(caught.value), caught.value.code) == (422, "no_event_id")
     return caught.value.message
 
 
@@ -165,7 +166,7 @@ def test_a_header_asked_for_may_not_be_repeated() -> None:
     headers = Headers([(b"x-github-delivery", b"a"), (b"x-github-delivery", b"b")])
     with pytest.raises(RequestRefused) as caught:
         identify(IN_HEADER, headers, b"{}")
-    assert (caught.value.status, caught.value.code) == (400, "repeated_header")
+    assert (status_of(caught.value), caught.value.code) == (400, "repeated_header")
 
 
 @pytest.mark.parametrize("value", [0, -7, 42, 2**64, 10**254])
@@ -274,4 +275,8 @@ def test_an_envelopes_payload_may_be_any_json(payload: bytes) -> None:
 def test_each_fault_of_an_envelope_has_its_code(body: bytes, code: str, message: str) -> None:
     with pytest.raises(RequestRefused) as caught:
         identify_envelope(body)
-    assert (caught.value.status, caught.value.code, caught.value.message) == (422, code, message)
+    assert (status_of(caught.value), caught.value.code, caught.value.message) == (
+        422,
+        code,
+        message,
+    )

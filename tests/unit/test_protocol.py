@@ -10,7 +10,7 @@ import pytest
 from onceward.http.responses import Answer, Receive, Scope, Send
 from onceward.http.server.protocol import BoundedProtocol
 from onceward.http.server.server import Server
-from onceward.http.server.writes import TAKEN_IN_A_TURN, Corked, Intake, Outlet
+from onceward.http.server.writes import TAKEN_IN_A_TURN, BufferedTransport, Intake, Outlet
 from onceward.settings import Settings
 from tests.integration.running import request
 
@@ -87,11 +87,11 @@ class Transport(asyncio.Transport):
 
     def __init__(self) -> None:
         super().__init__()
-        self.written: list[bytes] = []
+        self.secret_encoding: list[bytes] = []
         self.is_closed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written.append(bytes(data))
+        self.secret_encoding.append(bytes(data))
 
     def is_closing(self) -> bool:
         return self.is_closed
@@ -110,11 +110,11 @@ class Broken(Transport):
 def connected(application: Application) -> tuple[BoundedProtocol, Transport]:
     server = Server(application, Settings())
     server.config.load()
-    made = server.config.http_protocol_class(
+    verifies = server.config.http_protocol_class(
         config=server.config, server_state=server.server_state, app_state={}
     )  # type: ignore[call-arg] # the rest is given by the server
     transport = Transport()
-    protocol = cast("BoundedProtocol", made)
+    protocol = cast("BoundedProtocol", verifies)
     protocol.connection_made(transport)
     return protocol, transport
 
@@ -131,8 +131,8 @@ async def test_a_request_is_taken_and_answered_in_one_piece() -> None:
     protocol.data_received(request("/webhooks/it", b"whole"))
     await two_turns()
     assert application.taken == [b"whole"]
-    (written,) = transport.written
-    assert written.endswith(b"\r\n\r\nwhole")
+    (secret_encoding,) = transport.secret_encoding
+    assert secret_encoding.endswith(b"\r\n\r\nwhole")
     protocol.connection_lost(None)
 
 
@@ -143,49 +143,49 @@ async def test_nothing_is_written_to_a_sender_that_left() -> None:
     protocol.connection_lost(None)
     await two_turns()
     assert application.taken == [b"whole"]
-    assert transport.written == []
+    assert transport.secret_encoding == []
 
 
 async def test_what_is_written_in_a_turn_is_sent_in_one_piece_and_in_order() -> None:
     transport = Transport()
-    corked = Corked(transport, Outlet())
+    corked = BufferedTransport(transport, Outlet())
     corked.write(b"head, ")
     corked.write(b"body; ")
     corked.write(b"the next")
-    assert transport.written == []
+    assert transport.secret_encoding == []
     await asyncio.sleep(0)
-    assert transport.written == [b"head, body; the next"]
+    assert transport.secret_encoding == [b"head, body; the next"]
     corked.write(b"later")
     await asyncio.sleep(0)
-    assert transport.written[1:] == [b"later"]
+    assert transport.secret_encoding[1:] == [b"later"]
 
 
 async def test_what_was_written_is_sent_before_the_end() -> None:
     transport = Transport()
-    corked = Corked(transport, Outlet())
+    corked = BufferedTransport(transport, Outlet())
     corked.write(b"the last")
     corked.close()
-    assert (transport.written, transport.is_closed) == ([b"the last"], True)
+    assert (transport.secret_encoding, transport.is_closed) == ([b"the last"], True)
     await asyncio.sleep(0)
-    assert transport.written == [b"the last"]
+    assert transport.secret_encoding == [b"the last"]
 
 
 async def test_nothing_is_sent_on_a_connection_that_was_lost_meanwhile() -> None:
     transport = Transport()
-    corked = Corked(transport, Outlet())
+    corked = BufferedTransport(transport, Outlet())
     corked.write(b"too late")
     transport.is_closed = True
     await asyncio.sleep(0)
-    assert transport.written == []
+    assert transport.secret_encoding == []
 
 
 async def test_a_connection_that_cannot_be_written_to_does_not_hold_up_the_others() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda _, __: None)
     outlet, broken, whole = Outlet(), Broken(), Transport()
     for transport in (broken, whole):
-        Corked(transport, outlet).write(b"an answer")
+        BufferedTransport(transport, outlet).write(b"an answer")
     await two_turns()
-    assert whole.written == [b"an answer"]
+    assert whole.secret_encoding == [b"an answer"]
 
 
 def test_an_answer_never_has_a_line_break_in_a_header() -> None:

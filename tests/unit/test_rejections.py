@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from onceward.errors import SignatureRejected, Step, StoreUnavailable
+from onceward.errors import RejectionCause, SignatureRejected, StoreUnavailable
 from onceward.model.admin import Rejection
 from onceward.receive.rejections import BODY_BYTES_MOST, Rejections
 from onceward.sources.configure import make_source
@@ -44,7 +44,7 @@ def request(body: bytes = b"{}") -> Request:
 
 
 def why(check: str = "no signature matched") -> SignatureRejected:
-    return SignatureRejected(check, Step.MADE)
+    return SignatureRejected(check, RejectionCause.MISMATCH)
 
 
 async def test_a_kept_request_comes_back_as_it_was_but_for_credentials() -> None:

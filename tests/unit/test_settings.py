@@ -90,7 +90,7 @@ def test_all_faults_are_told_at_once() -> None:
         ("migrate_at_start", 1),
         ("database_url", None),
         ("allowed_hosts", "a.example"),
-        ("batch_events", 0),
+        ("max_batch_events", 0),
     ],
 )
 def test_a_value_that_is_none_is_refused_by_the_settings_name(name: str, value: object) -> None:
@@ -120,5 +120,5 @@ def test_every_setting_says_what_it_is_for_and_its_default_is_allowed(entry: obj
 
 
 def test_a_body_that_could_never_wait_is_a_contradiction() -> None:
-    with pytest.raises(ConfigurationError, match="waiting_bytes is below max_body_bytes"):
-        resolve(code={"waiting_bytes": 2048, "max_body_bytes": 4096})
+    with pytest.raises(ConfigurationError, match="max_pending_bytes is below max_body_bytes"):
+        resolve(code={"max_pending_bytes": 2048, "max_body_bytes": 4096})

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
-from onceward.model.events import Identity, Twins
+from onceward.model.events import DuplicateBody, Identity
 from onceward.sources.challenge import Reply
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, find_preset
@@ -114,7 +114,8 @@ def test_a_tolerance_can_be_set() -> None:
 def test_secrets_may_be_bytes_and_are_never_shown() -> None:
     source = shop(secrets=["the first secret", b"the second secret"])
     assert source.secrets == (b"the first secret", b"the second secret")
-    assert "secret" not in repr(source)
+    assert "the first" not in repr(source)
+    assert "the second" not in repr(source)
 
 
 @pytest.mark.parametrize("name", ["", "Shop", "shop/eu", "-shop", "shöp", "a" * 65, "a\n", "a b"])
@@ -231,28 +232,33 @@ def test_a_lone_kept_header_must_still_be_in_a_list() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preset", "twins"),
+    ("preset", "duplicate_body"),
     [
-        ("github", Twins.FLAGGED),  # the id is in a header that nobody signs
-        ("shopify", Twins.FLAGGED),
-        ("stripe", Twins.ALLOWED),  # in the body
-        ("standard-webhooks", Twins.ALLOWED),  # in a header that is signed
-        ("twitch", Twins.ALLOWED),
-        ("telegram", Twins.ALLOWED),  # nothing is signed
+        ("github", DuplicateBody.FLAGGED),  # the id is in a header that nobody signs
+        ("shopify", DuplicateBody.FLAGGED),
+        ("stripe", DuplicateBody.ALLOWED),  # in the body
+        ("standard-webhooks", DuplicateBody.ALLOWED),  # in a header that is signed
+        ("twitch", DuplicateBody.ALLOWED),
+        ("telegram", DuplicateBody.ALLOWED),  # nothing is signed
     ],
 )
-def test_the_same_body_is_looked_for_where_nobody_signs_the_id(preset: str, twins: Twins) -> None:
+def test_the_same_body_is_looked_for_where_nobody_signs_the_id(
+    preset: str, duplicate_body: DuplicateBody
+) -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert make_source("it", preset=preset, secrets=[secret]).twins is twins
-    assert make_source("it", preset=preset, secrets=[secret], same_body="hold").twins is Twins.HELD
+    assert make_source("it", preset=preset, secrets=[secret]).duplicate_body is duplicate_body
+    assert (
+        make_source("it", preset=preset, secrets=[secret], duplicate_body="hold").duplicate_body
+        is DuplicateBody.HELD
+    )
 
 
 def test_an_id_from_the_body_needs_no_look_at_others() -> None:
     source = make_source("it", preset="github", secrets=["a-secret-of-ours"], id="json:id")
-    assert source.twins is Twins.ALLOWED
+    assert source.duplicate_body is DuplicateBody.ALLOWED
     wrong: Any = "stop"
-    with pytest.raises(ConfigurationError, match="same_body must be one of allow, flag, hold"):
-        make_source("it", preset="github", secrets=["a-secret-of-ours"], same_body=wrong)
+    with pytest.raises(ConfigurationError, match="duplicate_body must be one of allow, flag, hold"):
+        make_source("it", preset="github", secrets=["a-secret-of-ours"], duplicate_body=wrong)
 
 
 @pytest.mark.parametrize(
@@ -268,7 +274,7 @@ def test_an_id_from_the_body_needs_no_look_at_others() -> None:
     ],
 )
 def test_what_varies_tells_no_body_from_another(one: bytes, other: bytes, is_same: bool) -> None:  # noqa: FBT001
-    source = make_source("it", secrets=["a-secret-of-ours"], varies=["try"])
+    source = make_source("it", secrets=["a-secret-of-ours"], volatile_fields=["try"])
     assert (source.digest(one) == source.digest(other)) is is_same
     plain = make_source("it", secrets=["a-secret-of-ours"])
     assert plain.digest(one) == hashlib.sha256(one).digest()

@@ -13,11 +13,12 @@ import stripe
 
 import onceward
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
+from onceward.http.errors import status_of
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request, header_key
 from onceward.sources.schemes import Hmac, Scheme, Signature
 from onceward.sources.schemes.algorithms import as_base64
-from onceward.sources.selectors import HeaderPlace, parse_places
+from onceward.sources.selectors import HeaderSelector, parse_selectors
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
@@ -41,8 +42,8 @@ HEADERS_OF = {
     preset.name: [
         place
         for scheme in preset.named_schemes.values()
-        for place in parse_places(scheme.at)
-        if isinstance(place, HeaderPlace)
+        for place in parse_selectors(scheme.at)
+        if isinstance(place, HeaderSelector)
     ]
     for preset in PRESETS.values()
 }
@@ -115,7 +116,10 @@ def test_a_request_without_the_signature_header_is_refused() -> None:
 def test_the_sender_learns_nothing_but_401() -> None:
     with pytest.raises(SignatureRejected) as caught:
         verify(STRIPE, [SECRET], Headers([]), BODY, NOW)
-    assert (caught.value.status, caught.value.message) == (401, "The signature was not accepted.")
+    assert (status_of(caught.value), caught.value.message) == (
+        401,
+        "The signature was not accepted.",
+    )
 
 
 @pytest.mark.parametrize("off", [0, 1, 299.9, 300, -300])
@@ -202,7 +206,7 @@ def test_an_empty_secret_is_refused_by_every_scheme(preset: onceward.Preset) -> 
 
 def test_a_secret_that_decodes_to_nothing_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="is empty"):
-        Hmac(written=as_base64).keys("whsec_")
+        Hmac(secret_encoding=as_base64).keys("whsec_")
 
 
 def test_several_signatures_may_be_sent_while_a_secret_is_replaced() -> None:
@@ -300,8 +304,8 @@ def test_a_scheme_may_use_another_digest(digest: Any) -> None:
 def test_a_begun_digest_is_that_of_the_standard_library(digest: Any, length: int) -> None:
     secret = b"s" * length
     (key,) = Hmac(digest).keys(secret)
-    assert key.made(BODY, [hmac.digest(secret, BODY, digest)])
-    assert not key.made(BODY, [hmac.digest(secret + b"s", BODY, digest)])
+    assert key.verifies(BODY, [hmac.digest(secret, BODY, digest)])
+    assert not key.verifies(BODY, [hmac.digest(secret + b"s", BODY, digest)])
 
 
 @pytest.mark.parametrize(
@@ -355,7 +359,7 @@ def test_a_repeated_signature_header_is_a_bad_request() -> None:
     headers = Headers([(b"stripe-signature", b"t=1"), (b"stripe-signature", b"t=2")])
     with pytest.raises(RequestRefused) as caught:
         verify(STRIPE, [SECRET], headers, BODY, NOW)
-    assert (caught.value.status, caught.value.code, caught.value.message) == (
+    assert (status_of(caught.value), caught.value.code, caught.value.message) == (
         400,
         "repeated_header",
         "The header stripe-signature occurs more than once.",

@@ -8,7 +8,7 @@ from importlib.resources import files
 import msgspec
 
 from onceward.sources.examples import Example, make_example
-from onceward.sources.outgoing import Draft
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets import Preset
 
 
@@ -26,7 +26,7 @@ def example_of(
     id: str | None = None,
     type: str | None = None,
     body: bytes | None = None,
-) -> Draft:
+) -> OutgoingRequest:
     """Make a preset's example request, to be signed. Raises ConfigurationError."""
     example = load_examples().get(preset.name)
     return make_example(preset, example, url=url, id=id, type=type, body=body)

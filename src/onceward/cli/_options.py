@@ -52,7 +52,7 @@ def given(**options: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def told() -> Iterator[None]:
+def report_errors() -> Iterator[None]:
     """Turn our own errors into a message and exit code 2, without a traceback."""
     try:
         yield

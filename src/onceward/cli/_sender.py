@@ -38,7 +38,7 @@ def trying(command: F) -> F:
 
 
 @dataclass(frozen=True, slots=True)
-class Tried:
+class Sender:
     """A sender, and what is known of it."""
 
     preset: Preset
@@ -66,7 +66,7 @@ class Tried:
         return isinstance(algorithm, Asymmetric) or isinstance(self.scheme, Sns | PayPal)
 
 
-def tried(
+def resolve_sender(
     source: str,
     *,
     app: str | None,
@@ -75,19 +75,19 @@ def tried(
     secret: str | None,
     secret_file: str | None,
     url: str | None,
-) -> Tried:
+) -> Sender:
     """The sender that the options mean. Raises ConfigurationError."""
     given = _given_secrets(secret, secret_file)
     if app is None:
         preset = find_preset(preset_name or source)
-        return Tried(preset, preset.scheme(scheme_name), given, url)
+        return Sender(preset, preset.scheme(scheme_name), given, url)
     sources = load_inbox(app).sources
     if source not in sources:
         known = ", ".join(sorted(sources)) or "none"
         raise ConfigurationError(f"{app} has no source {source!r}; there are: {known}")
     found = sources[source]
     scheme = found.scheme if scheme_name is None else found.base.scheme(scheme_name)
-    return Tried(
+    return Sender(
         found.base,
         scheme,
         given or found.secrets,

@@ -6,7 +6,14 @@ import click
 import uvloop
 
 from onceward.cli._banner import shown_url
-from onceward.cli._options import common, given, load_inbox, print_json, start_logging, told
+from onceward.cli._options import (
+    common,
+    given,
+    load_inbox,
+    print_json,
+    report_errors,
+    start_logging,
+)
 from onceward.inbox import Inbox
 from onceward.ports import Store
 
@@ -17,7 +24,7 @@ from onceward.ports import Store
 def migrate(app: str | None, database: str | None, as_json: bool) -> None:
     """Bring the database up to date: of APP, or the one named by --database."""
     start_logging(as_json=as_json)
-    with told():
+    with report_errors():
         inbox = load_inbox(app) if app else Inbox()
         service = inbox.service(given(database_url=database))
         applied = uvloop.run(_migrate(service.store))

@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.text import Text
 
 from onceward.cli._examples import example_of
-from onceward.cli._options import json_flag, print_json, told
-from onceward.cli._sender import Tried, tried, trying
+from onceward.cli._options import json_flag, print_json, report_errors
+from onceward.cli._sender import Sender, resolve_sender, trying
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS
 from onceward.runtime.clock import SystemClock
-from onceward.sources.outgoing import Draft
+from onceward.sources.outgoing import OutgoingRequest
 
 ANSWER_SECONDS = 30.0
 OK = range(200, 300)
@@ -49,8 +49,8 @@ def send(
     SOURCE is the name of a preset, or with --app of a source of yours. The secret comes from the
     app, else from --secret; for senders with a key pair it is the private key.
     """
-    with told():
-        found = tried(source, **given)
+    with report_errors():
+        found = resolve_sender(source, **given)
         address = to or f"http://127.0.0.1:3000{WEBHOOKS}{source}"
         body = data.read() if data else None
         draft = example_of(
@@ -65,7 +65,7 @@ def send(
     sys.exit(0 if all(status in OK for status in statuses) else 1)
 
 
-def _sign(found: Tried, draft: Draft) -> None:
+def _sign(found: Sender, draft: OutgoingRequest) -> None:
     """Sign as the sender would. Raises ConfigurationError that says what to do."""
     if found.needs_private_key and not found.is_given:
         message = "the app has only the public key: give --secret-file with the private one"
@@ -73,11 +73,13 @@ def _sign(found: Tried, draft: Draft) -> None:
     try:
         found.scheme.sign(found.secret, draft, SystemClock().now())
     except ConfigurationError as error:
-        told = [f"the secret {it}" if it.startswith(("is ", "has ")) else it for it in error.faults]
-        raise ConfigurationError(told) from None
+        report_errors = [
+            f"the secret {it}" if it.startswith(("is ", "has ")) else it for it in error.faults
+        ]
+        raise ConfigurationError(report_errors) from None
 
 
-def raw_request(draft: Draft) -> bytes:
+def raw_request(draft: OutgoingRequest) -> bytes:
     """The request as it goes over the wire."""
     parts = urlsplit(draft.url)
     target = parts._replace(scheme="", netloc="").geturl() or "/"
@@ -86,11 +88,16 @@ def raw_request(draft: Draft) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + draft.body
 
 
-def _print_request(draft: Draft, *, as_json: bool) -> None:
+def _print_request(draft: OutgoingRequest, *, as_json: bool) -> None:
     if as_json:
         body = draft.body.decode(errors="backslashreplace")
-        told = {"method": draft.method, "url": draft.url, "headers": draft.headers, "body": body}
-        print_json(told)
+        report_errors = {
+            "method": draft.method,
+            "url": draft.url,
+            "headers": draft.headers,
+            "body": body,
+        }
+        print_json(report_errors)
     else:
         sys.stdout.buffer.write(raw_request(draft))
         sys.stdout.flush()
@@ -105,7 +112,7 @@ def _split(url: str) -> SplitResult:
     return parts
 
 
-def _post(address: str, draft: Draft, *, as_json: bool) -> int:
+def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
     """Send it, and show the answer."""
     place, signed = _split(address), _split(draft.url)
     if place.scheme not in ("http", "https") or not place.hostname:

@@ -6,7 +6,14 @@ import click
 import uvloop
 
 from onceward.cli import _banner as banner
-from onceward.cli._options import given, load_inbox, print_json, serving, start_logging, told
+from onceward.cli._options import (
+    given,
+    load_inbox,
+    print_json,
+    report_errors,
+    serving,
+    start_logging,
+)
 from onceward.cli._running import run
 from onceward.errors import ConfigurationError
 from onceward.http.auth import is_loopback
@@ -34,7 +41,7 @@ def serve(
     With --workers 0 it only receives.
     """
     start_logging(as_json=as_json)
-    with told():
+    with report_errors():
         if dev and not is_loopback(host):
             msg = f"--dev opens everything, so it listens on loopback only, and {host} is not."
             raise ConfigurationError(msg)

@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from onceward.cli._options import json_flag, print_json, told
+from onceward.cli._options import json_flag, print_json, report_errors
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.schemes import Token
@@ -20,7 +20,7 @@ from onceward.sources.schemes import Token
 @json_flag
 def sources(name: str | None, as_json: bool) -> None:
     """List the senders that are known by name, or tell all that is known of one."""
-    with told():
+    with report_errors():
         chosen = list(PRESETS.values()) if name is None else [find_preset(name)]
         if as_json:
             for preset in chosen:
@@ -49,9 +49,9 @@ def described(preset: Preset) -> dict[str, Any]:
         "type": list(preset.types),
         "reference": preset.reference,
         "events": preset.events,
-        "within": preset.within,
-        "asks_first": preset.handshake is not None,
-        "varies": list(preset.varies),
+        "form_field": preset.form_field,
+        "asks_first": preset.challenge is not None,
+        "volatile_fields": list(preset.volatile_fields),
         "resends_for_hours": preset.resends_for_hours,
         "resends_by_hand_for_days": preset.resends_by_hand_for_days,
         "note": preset.note,
@@ -88,10 +88,12 @@ def _show(preset: Preset) -> None:
     facts.add_row("reference", preset.reference or "none")
     if preset.events:
         facts.add_row("several events", f"in {preset.events}, each recorded as one of its own")
-    if preset.handshake:
+    if preset.challenge:
         facts.add_row("asks first", "and is answered")
-    if preset.varies:
-        facts.add_row("varies", f"{', '.join(preset.varies)}: these make no conflict")
+    if preset.volatile_fields:
+        facts.add_row(
+            "volatile_fields", f"{', '.join(preset.volatile_fields)}: these make no conflict"
+        )
     hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
     facts.add_row("resends for", "it does not say" if hours is None else f"{hours:g} h, by itself")
     facts.add_row("", "it does not say, by hand" if days is None else f"{days:g} days, by hand")
@@ -103,10 +105,10 @@ def _show(preset: Preset) -> None:
 
 def _arguments(preset: Preset) -> Iterator[str]:
     """What a source of this preset is given."""
-    learns = preset.handshake is not None and preset.handshake.learns
-    if not learns:
+    provisions_secret = preset.challenge is not None and preset.challenge.provisions_secret
+    if not provisions_secret:
         yield 'secrets=["…"]'
-    if learns or preset.handshake is META:
+    if provisions_secret or preset.challenge is META:
         yield 'verify_token="…"'
     if preset.scheme().needs_url and not isinstance(preset.scheme(), Token):
         yield 'url="https://…"'

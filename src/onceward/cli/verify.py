@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_flag, load_inbox, print_json, told
-from onceward.cli._sender import tried, trying
+from onceward.cli._options import json_flag, load_inbox, print_json, report_errors
+from onceward.cli._sender import resolve_sender, trying
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
@@ -49,7 +49,7 @@ def verify(
     REQUEST is a file with the request as it went over the wire: a first line, headers, an empty
     line, the body. With --header it is the body alone. Without it, standard input is read.
     """
-    with told():
+    with report_errors():
         checked = _source(source, **given)
         content = _read(request_file)
         request, note = (
@@ -79,7 +79,7 @@ def _source(name: str, **given: Any) -> Source:
         configured = load_inbox(given["app"]).sources
         if name in configured and given["scheme_name"] is None:
             return configured[name]
-    found = tried(name, **given)
+    found = resolve_sender(name, **given)
     _ = found.secret  # there must be one
     return make_source("source", preset=found.preset, scheme=found.scheme, secrets=found.secrets)
 

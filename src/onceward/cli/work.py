@@ -6,7 +6,14 @@ import click
 import uvloop
 
 from onceward.cli import _banner as banner
-from onceward.cli._options import given, load_inbox, print_json, serving, start_logging, told
+from onceward.cli._options import (
+    given,
+    load_inbox,
+    print_json,
+    report_errors,
+    serving,
+    start_logging,
+)
 from onceward.cli._running import run
 from onceward.errors import ConfigurationError
 
@@ -26,7 +33,7 @@ def work(
     As many of these as you like may work on one PostgreSQL database.
     """
     start_logging(as_json=as_json)
-    with told():
+    with report_errors():
         settings = given(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability
         )

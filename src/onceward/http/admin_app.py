@@ -13,17 +13,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onceward.errors import NotFound, NotInState, RequestRefused, StoreError
+from onceward.errors import LedgerUnavailable, NotFound, NotInState, RequestRefused, StoreError
 from onceward.http.auth import Access
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.errors import HttpError
 from onceward.http.openapi.document import OPENAPI
-from onceward.http.request_log import INTERNAL, Complaints
-from onceward.http.responses import Answer, answer, refusal
-from onceward.model.admin import Act, Taken
-from onceward.model.events import text_fault
+from onceward.http.request_log import INTERNAL, RequestLog
+from onceward.http.responses import Answer, answer, error_response
+from onceward.model.admin import ManualRecording, OperatorAction
+from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
 from onceward.operate.operator import Operator
-from onceward.receive.pending import refusal as unavailable
 from onceward.runtime.clock import Clock
 from onceward.settings import Settings
 
@@ -39,7 +39,7 @@ class _Reason(msgspec.Struct):
 class _Contained(Starlette):
     """An application that lets no error out: it was answered, and its text is not for the log."""
 
-    def __init__(self, complaints: Complaints, **given: Any) -> None:
+    def __init__(self, complaints: RequestLog, **given: Any) -> None:
         super().__init__(**given)
         self._complaints = complaints
 
@@ -66,7 +66,7 @@ class AdminApi:
         self._access = access
         self._settings = settings
         self._bodies = BodyReader(settings)
-        self._complaints = Complaints(clock)
+        self._complaints = RequestLog(clock)
         self._document = answer(200, document)
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
@@ -104,10 +104,10 @@ class AdminApi:
         kind = request.path_params["kind"]
         if kind not in LISTS:
             message = f"There is no such list; there are {', '.join(LISTS)}."
-            raise RequestRefused(404, "not_found", message)
+            raise HttpError(404, "not_found", message)
         given = request.query_params
         if len(given.multi_items()) != len(given):
-            raise RequestRefused(422, "bad_filter", "A filter is given more than once.")
+            raise HttpError(422, "bad_filter", "A filter is given more than once.")
         async with asyncio.timeout(ANSWER_SECONDS):
             return _response(answer(200, await self._operator.page(kind, given)))
 
@@ -138,7 +138,7 @@ class AdminApi:
         async with asyncio.timeout(ANSWER_SECONDS):
             return _taken(await self._operator.accept_conflict(request.path_params["id"], act))
 
-    async def _act(self, request: Request) -> Act:
+    async def _act(self, request: Request) -> OperatorAction:
         """Who acts, and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
         name = self._access.authenticate(headers)
@@ -146,24 +146,24 @@ class AdminApi:
         return _act(await self._bodies.read(headers, request.receive), name)
 
 
-def _taken(taken: Taken) -> Response:
+def _taken(taken: ManualRecording) -> Response:
     events = [{"id": str(it.event), "outcome": it.outcome} for it in taken.events]
     return _response(answer(200, {"ok": True, "events": events, "audit": taken.audit}))
 
 
-def _act(body: bytes, authenticated_as: str) -> Act:
+def _act(body: bytes, authenticated_as: str) -> OperatorAction:
     """Read who acts and why. Raises RequestRefused (422)."""
     try:
         given = msgspec.json.decode(body, type=_Reason)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = "Send a JSON object with actor and reason, both texts."
-        raise RequestRefused(422, "bad_act", message) from error
+        raise HttpError(422, "bad_act", message) from error
     for field in ("actor", "reason"):
         text = getattr(given, field).strip()
-        fault = "is missing" if not text else text_fault(text)
+        fault = "is missing" if not text else invalid_text_reason(text)
         if fault:
-            raise RequestRefused(422, "bad_act", f"{field} {fault}")
-    return Act(given.actor.strip(), authenticated_as, given.reason.strip())
+            raise HttpError(422, "bad_act", f"{field} {fault}")
+    return OperatorAction(given.actor.strip(), authenticated_as, given.reason.strip())
 
 
 async def _internal(_: Request, __: Exception) -> Response:
@@ -177,28 +177,28 @@ def _response(found: Answer) -> Response:
 
 
 async def _not_found(_: Request, __: Exception) -> Response:
-    return _response(refusal(RequestRefused(404, "not_found", "There is nothing here.")))
+    return _response(error_response(HttpError(404, "not_found", "There is nothing here.")))
 
 
 async def _wrong_method(_: Request, error: Exception) -> Response:
     allow = getattr(error, "headers", None) or {}
-    refused = RequestRefused(
+    refused = HttpError(
         405, "wrong_method", "This method cannot be used here.", headers=tuple(allow.items())
     )
-    return _response(refusal(refused))
+    return _response(error_response(refused))
 
 
 async def _refused(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestRefused)  # noqa: S101 - what it is registered for
-    return _response(refusal(error))
+    return _response(error_response(error))
 
 
 async def _gone(_: Request, error: Exception) -> Response:
-    return _response(refusal(RequestRefused(404, "not_found", str(error))))
+    return _response(error_response(HttpError(404, "not_found", str(error))))
 
 
 async def _conflict(_: Request, error: Exception) -> Response:
-    return _response(refusal(RequestRefused(409, "not_in_state", str(error))))
+    return _response(error_response(HttpError(409, "not_in_state", str(error))))
 
 
 async def _disconnected(_: Request, __: Exception) -> Response:
@@ -206,4 +206,4 @@ async def _disconnected(_: Request, __: Exception) -> Response:
 
 
 async def _store_trouble(_: Request, __: Exception) -> Response:
-    return _response(refusal(unavailable("unavailable", "The ledger cannot be used now.")))
+    return _response(error_response(LedgerUnavailable("The ledger cannot be used now.")))

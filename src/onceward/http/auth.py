@@ -9,7 +9,8 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Final
 
-from onceward.errors import ConfigurationError, RequestRefused
+from onceward.errors import ConfigurationError
+from onceward.http.errors import HttpError
 from onceward.sources.request import Headers
 
 SHORTEST_TOKEN: Final = 16
@@ -71,7 +72,7 @@ class Access:
         if self._dev:
             if any(headers.joined(name) is not None for name in _FORWARDED):
                 message = "This came through a proxy; --dev is for this machine only."
-                raise RequestRefused(403, "forwarded", message)
+                raise HttpError(403, "forwarded", message)
             _check_own(headers, hosts=())
             return DEV_NAME
         kind, _, token = (headers.get(b"authorization") or b"").partition(b" ")
@@ -81,7 +82,7 @@ class Access:
             if hmac.compare_digest(expected, given):
                 found = name
         if found is None or kind.lower() != b"bearer":
-            raise RequestRefused(
+            raise HttpError(
                 401,
                 "unauthorized",
                 "Send an admin token: Authorization: Bearer <token>.",
@@ -107,12 +108,12 @@ def _check_own(headers: Headers, hosts: Collection[str]) -> None:
     name = _host_name(host)
     if name not in hosts and not is_loopback(name):
         message = "This host name is not allowed here; see the setting allowed_hosts."
-        raise RequestRefused(403, "foreign_host", message)
+        raise HttpError(403, "foreign_host", message)
     origin = headers.get(b"origin")
     is_foreign = origin is not None and not _is_same(origin, host)
     if is_foreign or headers.get(b"sec-fetch-site") not in _OWN_SITES:
         message = "Requests from other sites' pages are not accepted."
-        raise RequestRefused(403, "foreign_origin", message)
+        raise HttpError(403, "foreign_origin", message)
 
 
 def _host_name(host: str) -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, cast
 
-from onceward.errors import OncewardError, RequestRefused
+from onceward.errors import OncewardError, Overloaded, RequestRefused
+from onceward.http.errors import CLOSE, HttpError
 from onceward.http.responses import Message, Receive, Scope
-from onceward.receive.pending import refusal
 from onceward.runtime.deadlines import Deadlines
 from onceward.settings import Settings
 from onceward.sources.request import Headers
 
 _LENGTH_DIGITS: Final = 18
-_CLOSE: Final = (("connection", "close"),)
 
 
 class Disconnected(OncewardError):
@@ -25,7 +24,7 @@ def require_json(headers: Headers) -> None:
     kind = (headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
         message = "Send JSON, with the header Content-Type: application/json."
-        raise RequestRefused(415, "not_json", message)
+        raise HttpError(415, "not_json", message)
 
 
 def bounded_headers(scope: Scope, settings: Settings) -> Headers:
@@ -35,7 +34,7 @@ def bounded_headers(scope: Scope, settings: Settings) -> Headers:
     size = target + sum([len(name) + len(value) for name, value in raw])  # quicker as a list
     if len(raw) > settings.max_headers or size > settings.max_header_bytes:
         message = "The headers are too many or too large."
-        raise RequestRefused(431, "large_headers", message, headers=_CLOSE)
+        raise HttpError(431, "large_headers", message, headers=CLOSE)
     return Headers(raw)
 
 
@@ -73,7 +72,7 @@ class BodyReader:
         encoding = headers.get(b"content-encoding")
         if encoding and encoding.strip().lower() != b"identity":
             message = "Send the body as it was signed, without a Content-Encoding."
-            raise RequestRefused(415, "encoded_body", message, headers=_CLOSE)
+            raise HttpError(415, "encoded_body", message, headers=CLOSE)
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
@@ -89,7 +88,7 @@ class BodyReader:
             if not reading.is_late or reading.task.uncancel() > 0:  # somebody else broke it off
                 raise
             message = f"The body did not arrive in {self._settings.body_timeout_seconds:g} s."
-            raise RequestRefused(408, "slow_body", message, headers=_CLOSE) from None
+            raise HttpError(408, "slow_body", message, headers=CLOSE) from None
         finally:
             reading.is_whole = True
         return body
@@ -114,8 +113,8 @@ class BodyReader:
                 self._held_bytes += len(chunk)
                 if length > self._limit:
                     raise self._too_large()
-                if self._held_bytes > self._settings.waiting_bytes:
-                    raise refusal("overloaded", "Too many bodies arrive at once. Try again later.")
+                if self._held_bytes > self._settings.max_pending_bytes:
+                    raise Overloaded("Too many bodies arrive at once. Try again later.")
                 if not more:
                     return b"".join(chunks)
                 message = await receive()
@@ -134,7 +133,7 @@ class BodyReader:
 
     def _too_large(self) -> RequestRefused:
         message = f"The body is larger than {self._limit} bytes; see the setting max_body_bytes."
-        return RequestRefused(413, "too_large", message, headers=_CLOSE)
+        return HttpError(413, "too_large", message, headers=CLOSE)
 
     @staticmethod
     def _chunk(message: Message) -> bytes:

@@ -11,9 +11,10 @@ import msgspec
 from onceward.errors import RequestRefused, StoreError
 from onceward.http.auth import Access
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.errors import HttpError
 from onceward.http.proxies import Proxies
-from onceward.http.request_log import Complaints
-from onceward.http.responses import Answer, Receive, Scope, Send, answer, refusal
+from onceward.http.request_log import RequestLog
+from onceward.http.responses import Answer, Receive, Scope, Send, answer, error_response
 from onceward.model.events import INGEST_SOURCE, Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.receiver import Receiver
@@ -35,7 +36,7 @@ REFUSED: Final = 400
 Give = Callable[[Answer], None]
 
 
-class _Door(msgspec.Struct, frozen=True, gc=False):
+class _Endpoint(msgspec.Struct, frozen=True, gc=False):
     """Where a request is received: by a source, or by `POST /events/ingest` where there is none."""
 
     source: Source | None
@@ -89,9 +90,9 @@ class IngestApp:
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
-        self._complaints = Complaints(clock)
+        self._complaints = RequestLog(clock)
         self._proxies = Proxies(settings.trusted_proxies)
-        self._slow = frozenset(WEBHOOKS + name for name in receiver.learning)
+        self._slow = frozenset(WEBHOOKS + name for name in receiver.provisioned_sources)
         """Where a secret may be handed over, which takes a transaction of its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -116,7 +117,7 @@ class IngestApp:
         """
         try:
             headers = bounded_headers(scope, self._settings)
-            door = self._door(scope, headers)
+            door = self._endpoint(scope, headers)
             self._bodies.check(headers, body)
             found = self._received(door, headers, body)
         except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
@@ -134,7 +135,7 @@ class IngestApp:
             give(made)
             self._note_answer()
 
-        found.then(answered)
+        found.add_done_callback(answered)
 
     def _note_answer(self) -> None:
         """Say that it is answered once it is: what is given in one turn is sent in the next."""
@@ -142,7 +143,7 @@ class IngestApp:
             loop = asyncio.get_running_loop()
             loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
 
-    def _received(self, door: _Door, headers: Headers, body: bytes) -> Pending | Reply:
+    def _received(self, door: _Endpoint, headers: Headers, body: bytes) -> Pending | Reply:
         self._failpoints.reach("receive.read")
         request = Request(headers, body, url=door.url)
         if door.source is None:
@@ -157,7 +158,7 @@ class IngestApp:
     def _complaint(self, scope: Scope, error: Exception) -> Answer:
         if isinstance(error, RequestRefused):
             self._complaints.refused(scope, error)
-            return refusal(error)
+            return error_response(error)
         return self._complaints.failed(scope, error)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Answer:
@@ -174,15 +175,15 @@ class IngestApp:
         if path == READYZ:
             _allow(scope, "GET", "HEAD")
             return await self._readiness()
-        raise RequestRefused(404, "not_found", "There is nothing here.")
+        raise HttpError(404, "not_found", "There is nothing here.")
 
     async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
-        door = self._door(scope, headers)
+        door = self._endpoint(scope, headers)
         body = await self._bodies.read(headers, receive)
         found = self._received(door, headers, body)
         if isinstance(found, Reply):
-            if found.learned is not None:
-                await self._receiver.learn(door.name, found.learned)
+            if found.provisioned_secret is not None:
+                await self._receiver.store_secret(door.name, found.provisioned_secret)
             return self._replied(scope, found)
         await found
         return _accepted(door, found)
@@ -190,26 +191,26 @@ class IngestApp:
     def _greet(self, scope: Scope, headers: Headers) -> Answer:
         """What a sender asks before it sends: whether there is somebody here."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
-        asked = ("POST", *(source.base.handshake.methods if source.base.handshake else ()))
+        asked = ("POST", *(source.base.challenge.methods if source.base.challenge else ()))
         _allow(scope, *dict.fromkeys(asked))
         url = self._public_url(source, scope, headers)
         found = source.greet(Request(headers, b"", method=scope["method"], url=url))
         if found is None:
-            raise RequestRefused(400, "no_question", "The sender's question was not understood.")
+            raise HttpError(400, "no_question", "The sender's question was not understood.")
         return self._replied(scope, found)
 
-    def _door(self, scope: Scope, headers: Headers) -> _Door:
+    def _endpoint(self, scope: Scope, headers: Headers) -> _Endpoint:
         """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
         path = route_path(scope)
         if path == INGEST:
             self._access.authenticate(headers)
             require_json(headers)
-            return _Door(None)
+            return _Endpoint(None)
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._access.check_open(headers)
         url = self._public_url(source, scope, headers) if source.needs_url else ""
-        return _Door(source, url)
+        return _Endpoint(source, url)
 
     def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
         """The URL as the sender has it: the one that is configured, else as the request came."""
@@ -246,7 +247,7 @@ def _allow(scope: Scope, *methods: str) -> None:
     if scope["method"] not in methods:
         message = f"Only {' and '.join(methods)} can be used here."
         allow = (("allow", ", ".join(methods)),)
-        raise RequestRefused(405, "wrong_method", message, headers=allow)
+        raise HttpError(405, "wrong_method", message, headers=allow)
 
 
 def _reply(reply: Reply) -> Answer:
@@ -254,7 +255,7 @@ def _reply(reply: Reply) -> Answer:
     return Answer(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(door: _Door, pending: Pending) -> Answer:
+def _accepted(door: _Endpoint, pending: Pending) -> Answer:
     """The answer to what is durable now: a receipt, unless the sender insists on another."""
     accepted, receipts = door.accepted, pending.result()
     if isinstance(accepted, Reply):

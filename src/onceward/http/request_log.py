@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import RequestRefused, SignatureRejected
+from onceward.http.errors import status_of
 from onceward.http.responses import Answer, Scope, answer
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
@@ -28,7 +29,7 @@ class _Told:
     unsaid: int = 0
 
 
-class Complaints:
+class RequestLog:
     """Tells of the first on each path, and of the others how many there were."""
 
     def __init__(self, clock: Clock) -> None:
@@ -38,7 +39,7 @@ class Complaints:
     def refused(self, scope: Scope, refused: RequestRefused) -> None:
         """A request was refused."""
         why = refused.check if isinstance(refused, SignatureRejected) else refused.message
-        self._say(logging.WARNING, scope, f"{refused.status}: {printable(why)}")
+        self._say(logging.WARNING, scope, f"{status_of(refused)}: {printable(why)}")
 
     def unanswered(self, scope: Scope, status: int) -> None:
         """What a sender asked before it sends was answered with no."""

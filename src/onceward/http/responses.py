@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from onceward.errors import RequestRefused
+from onceward.http.errors import headers_of, status_of
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -94,9 +95,8 @@ def answer(status: int, content: object) -> Answer:
     return Answer(status, _encode(content))
 
 
-def refusal(refused: RequestRefused) -> Answer:
-    """The answer to a request that is refused: a code for programs, a message for people."""
-    headers = [(name.encode(), value.encode()) for name, value in refused.headers]
-    return Answer(
-        refused.status, _encode({"error": refused.code, "message": refused.message}), headers
-    )
+def error_response(error: RequestRefused) -> Answer:
+    """Make the response to a refused request: a code for programs, a message for people."""
+    headers = [(name.encode(), value.encode()) for name, value in headers_of(error)]
+    body = _encode({"error": error.code, "message": error.message})
+    return Answer(status_of(error), body, headers)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.errors import RequestRefused
 from onceward.http.admin_app import ADMIN
+from onceward.http.errors import HttpError
 from onceward.http.openapi.document import FRONT_DOOR, OPENAPI
 from onceward.http.receive_app import INGEST, IngestApp
-from onceward.http.responses import Answer, ASGIApp, Receive, Scope, Send, answer, refusal
+from onceward.http.responses import Answer, ASGIApp, Receive, Scope, Send, answer, error_response
 from onceward.operate.filters import LISTS
 
 WELCOME: Final = {
@@ -44,4 +44,4 @@ def _welcome(method: str) -> Answer:
         return answer(200, WELCOME)
     message = "Only GET and HEAD can be used here."
     allow = (("allow", "GET, HEAD"),)
-    return refusal(RequestRefused(405, "wrong_method", message, headers=allow))
+    return error_response(HttpError(405, "wrong_method", message, headers=allow))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from onceward.errors import Step
+from onceward.errors import RejectionCause
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Outcome, ProcessingState, Receipt
 from onceward.model.jobs import FailureType, JobStatus
@@ -25,7 +25,7 @@ class EventItem:
     processing_state: ProcessingState
     deliveries: int
     conflicts: int
-    same_body_as: str | None
+    duplicate_body_of: str | None
     """The event that came before with the same body, where its source looks for such."""
 
 
@@ -83,7 +83,7 @@ class RejectionItem:
 
     id: str
     source: str
-    step: Step
+    cause: RejectionCause
     check: str
     count: int
     received_at: datetime
@@ -99,7 +99,7 @@ class RejectionCount:
     """How many requests of a source failed a check, since the ledger was made."""
 
     source: str
-    step: Step
+    cause: RejectionCause
     count: int
 
 
@@ -126,11 +126,11 @@ class PageQuery:
     status: str | None = None
     event_id: str | None = None
     reference: str | None = None
-    same_body: bool = False
+    duplicate_body: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class OperatorAction:
     """An operator's act: who says so, who was authenticated, and why."""
 
     actor: str
@@ -155,7 +155,7 @@ class Rejection:
     """
 
     source: str
-    step: Step
+    cause: RejectionCause
     check: str
     received_at: float
     last_at: float
@@ -191,7 +191,7 @@ class Conflict:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class ManualRecording:
     """What a person had recorded, and the audit entry of it."""
 
     events: tuple[Receipt, ...]
@@ -199,9 +199,9 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class LearnedSecret:
+class ProvisionedSecret:
     """A secret that a sender handed over."""
 
     source: str
     secret: bytes = field(repr=False)
-    learned_at: datetime
+    provisioned_at: datetime

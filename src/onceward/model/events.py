@@ -35,7 +35,7 @@ class ProcessingState(StrEnum):
     IGNORED = "ignored"
 
 
-def text_fault(text: str) -> str | None:
+def invalid_text_reason(text: str) -> str | None:
     """Say why a text cannot be an id, a type, a reference or a key; None when it can."""
     if not text:
         return "is empty"
@@ -58,7 +58,7 @@ class Identity(NamedTuple):
     reference: str | None = None
 
 
-class Twins(IntEnum):
+class DuplicateBody(IntEnum):
     """What is done with an event that has the body of another, under an id of its own."""
 
     ALLOWED = 0
@@ -79,7 +79,7 @@ class Arrival(NamedTuple):
     body_sha256: bytes
     headers: bytes
     body: bytes
-    twins: Twins = Twins.ALLOWED
+    duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
 
 
 class Receipt(NamedTuple):

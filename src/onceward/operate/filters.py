@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NoReturn
 
-from onceward.errors import RequestRefused, Step
+from onceward.errors import InvalidFilter, RejectionCause
 from onceward.model.admin import PageQuery
 from onceward.model.effects import EffectStatus
-from onceward.model.events import Outcome, ProcessingState, text_fault
+from onceward.model.events import Outcome, ProcessingState, invalid_text_reason
 from onceward.model.jobs import JobStatus
 
 DEFAULT_LIMIT: Final = 50
@@ -27,12 +27,12 @@ STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
     "jobs": JobStatus,
     "effects": EffectStatus,
     "deliveries": Outcome,
-    "rejections": Step,
+    "rejections": RejectionCause,
     "audit": None,
 }
 
 
-_STATUS_FILTERS: Final = {"rejections": "step"}
+_STATUS_FILTERS: Final = {"rejections": "cause"}
 """What the status is called, where it has another name."""
 
 
@@ -52,7 +52,7 @@ def filters_of(kind: str) -> list[str]:
     known += [] if kind in _WITHOUT_EVENT else ["event_id"]
     known += [status_filter(kind)] if STATUSES[kind] else []
     known += ["reference"] if kind in _WITH_REFERENCE else []
-    known += ["same_body"] if kind == "events" else []
+    known += ["duplicate_body"] if kind == "events" else []
     return known
 
 
@@ -62,7 +62,7 @@ def status_filter(kind: str) -> str:
 
 
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
-    """Read the filters of a list. Raises RequestRefused (422), naming what can be asked for."""
+    """Read the filters of a list. Raises InvalidFilter, which names the filters there are."""
     known = filters_of(kind)
     for name in parameters:
         if name not in known:
@@ -73,7 +73,7 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
         status=_status(kind, parameters.get(status_filter(kind))),
         event_id=_storable("event_id", parameters.get("event_id")),
         reference=_storable("reference", parameters.get("reference")),
-        same_body=_flag("same_body", parameters.get("same_body")),
+        duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
 
 
@@ -107,7 +107,7 @@ def _flag(name: str, text: str | None) -> bool:
 
 
 def _storable(name: str, text: str | None) -> str | None:
-    fault = text_fault(text) if text is not None else None
+    fault = invalid_text_reason(text) if text is not None else None
     if fault:
         _refuse(f"{name} {fault}")
     return text
@@ -120,4 +120,4 @@ def parse_id(text: str) -> int | None:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise RequestRefused(422, "bad_filter", message)
+    raise InvalidFilter(message)

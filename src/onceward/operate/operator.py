@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
-from onceward.model.admin import Act, Conflict, RejectionCount, Requeued, Taken
+from onceward.model.admin import Conflict, ManualRecording, OperatorAction, RejectionCount, Requeued
 from onceward.model.events import (
     ID_LIMIT_BYTES,
     INGEST_SOURCE,
@@ -18,7 +18,7 @@ from onceward.model.events import (
 )
 from onceward.model.jobs import REQUEUEABLE
 from onceward.operate.filters import page_query, parse_id
-from onceward.ports import Desk
+from onceward.ports import AdminStore
 from onceward.sources.challenge import Reply
 from onceward.sources.envelope import identify_envelope
 from onceward.sources.kept_request import unpack
@@ -48,12 +48,12 @@ class RejectionsPage(Page):
 class Operator:
     """Looks and acts for a person."""
 
-    def __init__(self, desk: Desk, sources: Mapping[str, Source]) -> None:
+    def __init__(self, desk: AdminStore, sources: Mapping[str, Source]) -> None:
         self._desk = desk
         self._sources = sources
 
     async def page(self, kind: str, parameters: Mapping[str, str]) -> Page:
-        """A part of a list. Raises RequestRefused (422) for a filter that is none."""
+        """A part of a list. Raises InvalidFilter."""
         query = page_query(kind, parameters)
         items: list[Any] = await getattr(self._desk, kind)(query)
         more = len(items) == query.limit
@@ -63,7 +63,7 @@ class Operator:
             return RejectionsPage(items, query.limit, following, counts)
         return Page(items, query.limit, following)
 
-    async def verify_again(self, rejection: str, act: Act) -> Taken:
+    async def verify_again(self, rejection: str, act: OperatorAction) -> ManualRecording:
         """Verify a kept request with the secrets of now, and record it as it came then.
 
         Raises NotFound, and NotInState where it is not kept, was received, or does not verify.
@@ -84,7 +84,7 @@ class Operator:
         arrivals = _admitted(source, request, found.received_at.timestamp())
         return await self._desk.receive_rejection(number, arrivals, act)
 
-    async def accept_conflict(self, delivery: str, act: Act) -> Taken:
+    async def accept_conflict(self, delivery: str, act: OperatorAction) -> ManualRecording:
         """Record a conflict as an event of its own. Raises NotFound or NotInState."""
         number = parse_id(delivery)
         found = await self._desk.conflict(number) if number is not None else None
@@ -109,7 +109,7 @@ class Operator:
             raise NotInState(f"There is no source {conflict.source} any more.")
         return self._sources[conflict.source].reidentify(body, known)
 
-    async def requeue(self, job: str, act: Act) -> Requeued:
+    async def requeue(self, job: str, act: OperatorAction) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
         number = parse_id(job)
         requeued = await self._desk.requeue(number, act) if number is not None else None

@@ -15,15 +15,15 @@ DAY_SECONDS: Final = 86_400.0
 PART_EVENTS: Final = 1_000
 
 
-async def forget_old(store: Store, dedupe_days: int) -> None:
+async def purge(store: Store, dedupe_window_days: int) -> None:
     """Forget events that nobody can send again, a part of the ledger at a time."""
     after: int | None = 0
     forgotten = 0
-    while dedupe_days and after is not None:
-        part = await store.forget_events(
-            after, limit=PART_EVENTS, horizon_seconds=dedupe_days * DAY_SECONDS
+    while dedupe_window_days and after is not None:
+        part = await store.purge_events(
+            after, limit=PART_EVENTS, horizon_seconds=dedupe_window_days * DAY_SECONDS
         )
         forgotten += part.events
         after = part.next
     if forgotten:
-        _log.info("%d events older than %d days are forgotten", forgotten, dedupe_days)
+        _log.info("%d events older than %d days are forgotten", forgotten, dedupe_window_days)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, Final
+from typing import Any
 
-from onceward.errors import RequestRefused
+from onceward.errors import LedgerUnavailable, RequestRefused
 from onceward.model.events import Arrival, Receipt
 
 _log = logging.getLogger("onceward.receive")
-
-RETRY_AFTER: Final = (("retry-after", "2"),)
 
 
 class Pending:
@@ -37,11 +35,16 @@ class Pending:
     def result(self) -> Sequence[Receipt]:
         """The receipts. Raises RequestRefused (503)."""
         if self._receipts is None:
-            raise self._error or refusal("slow", "There is no answer yet.")
+            raise self._error or LedgerUnavailable("There is no answer yet.", code="slow")
         return self._receipts
 
-    def then(self, call: Callable[[Pending], None]) -> None:
-        """Call this one when it is there, at once: in the turn of the loop in which it comes."""
+    def add_done_callback(self, call: Callable[[Pending], None]) -> None:
+        """Call `call` as soon as it is done, in the same iteration of the loop.
+
+        Only one callback can be added.
+        """
+        if self._then is not None:
+            raise RuntimeError("a Pending takes only one callback")
         self._then = call
         if self.done():
             self._tell()
@@ -49,24 +52,24 @@ class Pending:
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
         if not self.done():
             waiter = asyncio.get_running_loop().create_future()
-            self.then(lambda _: None if waiter.done() else waiter.set_result(None))
+            self.add_done_callback(lambda _: None if waiter.done() else waiter.set_result(None))
             try:
                 yield from waiter
             except asyncio.CancelledError:
-                self.refuse("gone", "Nobody waits for it any more.")
+                self.set_error(LedgerUnavailable("The sender is gone."))
                 raise
         return self.result()
 
-    def give(self, receipts: Sequence[Receipt]) -> None:
-        """Answer with receipts, unless there was an answer before."""
+    def set_result(self, receipts: Sequence[Receipt]) -> None:
+        """Give the receipts, unless the request was answered before."""
         if not self.done():
             self._receipts = receipts
             self._tell()
 
-    def refuse(self, code: str, message: str) -> None:
-        """Answer that nothing is known to be recorded, unless there was an answer before."""
+    def set_error(self, error: RequestRefused) -> None:
+        """Refuse the request, unless it was answered before."""
         if not self.done():
-            self._error = refusal(code, message)
+            self._error = error
             self._tell()
 
     def _tell(self) -> None:
@@ -75,8 +78,3 @@ class Pending:
                 self._then(self)
             except Exception:  # noqa: BLE001 - whoever comes after it must be told too
                 _log.exception("an answer could not be given")
-
-
-def refusal(code: str, message: str) -> RequestRefused:
-    """The answer 503: nothing is known to be recorded, so the sender should try again."""
-    return RequestRefused(503, code, message, headers=RETRY_AFTER)

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from onceward.errors import RequestRefused, SignatureRejected
+from onceward.errors import SignatureRejected, UnknownSource
 from onceward.model.events import INGEST_SOURCE, Arrival
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
@@ -20,7 +20,7 @@ from onceward.sources.envelope import identify_envelope
 from onceward.sources.request import Request
 from onceward.sources.source import Source
 
-Learn = Callable[[str, bytes], Awaitable[None]]
+StoreSecret = Callable[[str, bytes], Awaitable[None]]
 """Keeps a secret that the sender of a source handed over, durably."""
 
 _INGEST_HEADERS: Final = (b"content-type", b"user-agent")
@@ -37,27 +37,27 @@ class Receiver:
         clock: Clock,
         failpoints: Failpoints,
         rejections: Rejections,
-        learn: Learn,
+        store_secret: StoreSecret,
     ) -> None:
         self._sources = sources
         self._recorder = recorder
         self._rejections = rejections
-        self.learn = learn
+        self.store_secret = store_secret
         self._clock = clock
         self._failpoints = failpoints
 
     @property
-    def learning(self) -> list[str]:
+    def provisioned_sources(self) -> list[str]:
         """The sources whose senders may hand over a secret."""
-        return [name for name, source in self._sources.items() if source.learns]
+        return [name for name, source in self._sources.items() if source.provisions_secret]
 
     def source(self, name: str) -> Source:
-        """The source of a name. Raises RequestRefused (404)."""
+        """The source of a name. Raises UnknownSource."""
         try:
             return self._sources[name]
         except KeyError:
             message = "No source has this name."
-            raise RequestRefused(404, "unknown_source", message) from None
+            raise UnknownSource(message) from None
 
     def receive(self, source: Source, request: Request) -> Pending | Reply:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""

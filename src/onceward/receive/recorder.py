@@ -14,10 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Final, cast
 
-from onceward.errors import StoreError, Unwritable
+from onceward.errors import LedgerUnavailable, Overloaded, StoreError, Unwritable
 from onceward.model.events import Arrival, Receipt
 from onceward.ports import Ledger
-from onceward.receive.pending import Pending, refusal
+from onceward.receive.pending import Pending
 from onceward.runtime.clock import Clock
 from onceward.runtime.deadlines import Deadlines
 from onceward.runtime.error_text import locate
@@ -25,7 +25,7 @@ from onceward.runtime.redact import redact
 from onceward.settings import Settings
 
 _log = logging.getLogger("onceward.record")
-PATIENCE_SECONDS: Final = 0.05
+SLOW_WRITE_SECONDS: Final = 0.05
 
 
 class Recorder:
@@ -38,7 +38,7 @@ class Recorder:
         self._new: deque[Pending] = deque()
         self._known: deque[Pending] = deque()
         self._turns = deque((self._new, self._known))
-        self._deadlines = Deadlines(settings.answer_within_seconds, _expire)
+        self._deadlines = Deadlines(settings.commit_timeout_seconds, _expire)
         self._held_events = 0
         self._held_bytes = 0
         self._lanes: set[asyncio.Task[None]] = set()
@@ -49,27 +49,27 @@ class Recorder:
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
         """Queue what came in one request. What comes back has the receipts once all are durable.
 
-        Raises RequestRefused (503) when too much waits already, and so does what comes back when
-        the ledger does not answer in time or cannot be used.
+        Raises Overloaded when too much waits already. The result raises LedgerUnavailable when
+        the ledger does not commit in time or cannot be used.
         """
         pending = Pending(arrivals)
         if (
-            self._held_events >= self._settings.waiting_events
-            or self._held_bytes + pending.size > self._settings.waiting_bytes
+            self._held_events >= self._settings.max_pending_events
+            or self._held_bytes + pending.size > self._settings.max_pending_bytes
         ):
-            raise refusal("overloaded", "Too many deliveries wait for the ledger. Try again later.")
+            raise Overloaded("Too many deliveries wait for the ledger. Try again later.")
         if not arrivals:  # a request that held no events
-            pending.give(())
+            pending.set_result(())
             return pending
         self._deadlines.add(pending)
         self._held_events += len(arrivals)
         self._held_bytes += pending.size
-        is_known = all(map(self._ledger.seems_known, arrivals))
+        is_known = all(map(self._ledger.batch_group, arrivals))
         (self._known if is_known else self._new).append(pending)
-        if not self._lanes or self._waiting >= self._settings.batch_events:
+        if not self._lanes or self._waiting >= self._settings.max_batch_events:
             self._open_lane()
         elif self._patience is None:
-            self._be_patient()
+            self._arm_slow_timer()
         return pending
 
     @property
@@ -82,25 +82,25 @@ class Recorder:
         One lane makes larger batches, and these cost less; another one helps when a whole batch
         waits, or when the ledger takes long.
         """
-        if len(self._lanes) < self._ledger.lanes:
+        if len(self._lanes) < self._ledger.max_writers:
             self._lanes.add(asyncio.create_task(self._drain()))
 
-    def _be_patient(self) -> None:
+    def _arm_slow_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(PATIENCE_SECONDS, self._look_after_lanes)
+        self._patience = loop.call_later(SLOW_WRITE_SECONDS, self._add_writer_if_slow)
 
-    def _look_after_lanes(self) -> None:
+    def _add_writer_if_slow(self) -> None:
         """Open another lane when something waits, and no batch was begun for a while."""
         self._patience = None
         if self._waiting:
-            if self._clock.monotonic() - self._last_began > PATIENCE_SECONDS:
+            if self._clock.monotonic() - self._last_began > SLOW_WRITE_SECONDS:
                 self._open_lane()
-            self._be_patient()
+            self._arm_slow_timer()
 
     async def close(self) -> None:
         """Write what waits. Whoever still does after the time for an answer has had one."""
         if self._lanes:
-            await asyncio.wait(set(self._lanes), timeout=self._settings.answer_within_seconds)
+            await asyncio.wait(set(self._lanes), timeout=self._settings.commit_timeout_seconds)
         self._deadlines.close()
         if self._patience is not None:
             self._patience.cancel()
@@ -124,7 +124,7 @@ class Recorder:
         self._turns.rotate()
         queue = self._turns[0] or self._turns[1]
         batch: list[Pending] = []
-        room = self._settings.batch_events
+        room = self._settings.max_batch_events
         while queue and (not batch or room >= len(queue[0].arrivals)):
             waiting = queue.popleft()
             if waiting.done():  # it was told to come back later
@@ -161,7 +161,9 @@ class Recorder:
             _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
         self._refused += len(batch)
         for pending in batch:
-            pending.refuse("unavailable", "The ledger cannot be written now. Try again later.")
+            pending.set_error(
+                LedgerUnavailable("The ledger cannot be written now. Try again later.")
+            )
 
     def _note_success(self) -> None:
         if self._refused:
@@ -172,7 +174,8 @@ class Recorder:
         """One delivery that the database refuses must not take the others down with it."""
         if len(batch) == 1:
             _log.error("a delivery could not be recorded: %s", redact(str(error)))
-            batch[0].refuse("not_recorded", "The ledger refused this delivery.")
+            message = "The ledger refused this delivery."
+            batch[0].set_error(LedgerUnavailable(message, code="not_recorded"))
             return
         middle = len(batch) // 2
         await self._write(batch[:middle])
@@ -184,10 +187,11 @@ def _give(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
     first = 0
     for pending in batch:
         last = first + len(pending.arrivals)
-        pending.give(receipts[first:last])
+        pending.set_result(receipts[first:last])
         first = last
 
 
 def _expire(pending: Pending) -> None:
     """Answer what has waited too long; it may still be written."""
-    pending.refuse("slow", "The ledger is slow. Try again later.")
+    message = "The ledger is slow. Try again later."
+    pending.set_error(LedgerUnavailable(message, code="slow"))

@@ -10,9 +10,9 @@ import logging
 from collections import Counter
 from typing import Final
 
-from onceward.errors import SignatureRejected, Step, StoreError
+from onceward.errors import RejectionCause, SignatureRejected, StoreError
 from onceward.model.admin import Rejection
-from onceward.ports import Refusals
+from onceward.ports import RejectionStore
 from onceward.runtime.redact import printable, redact
 from onceward.sources.kept_request import pack
 from onceward.sources.request import Request
@@ -32,13 +32,13 @@ BODY_BYTES_MOST: Final = 256 * 1024
 HEADER_BYTES_MOST: Final = 16 * 1024
 OTHERS: Final = "for various reasons"
 
-_Key = tuple[str, Step, str]
+_Key = tuple[str, RejectionCause, str]
 
 
 class Rejections:
     """Takes them as they come, and writes them from time to time."""
 
-    def __init__(self, refusals: Refusals, *, keep: int) -> None:
+    def __init__(self, refusals: RejectionStore, *, keep: int) -> None:
         self._refusals = refusals
         self._keep = keep
         self._alike: dict[_Key, Rejection] = {}
@@ -52,7 +52,7 @@ class Rejections:
         if source.keeps_rejected and self._has_room(source.name, request):
             self._keep_one(source, request, why, now)
         else:
-            self._count((source.name, why.step, printable(why.check)), now)
+            self._count((source.name, why.cause, printable(why.check)), now)
 
     def _has_room(self, source: str, request: Request) -> bool:
         is_left = self._kept_bytes + len(request.body) <= KEPT_BYTES_MOST
@@ -63,14 +63,14 @@ class Rejections:
     ) -> None:
         kept = pack(request, is_secret_kept=source.proof_is_authorization)
         check = printable(why.check)
-        self._kept.append(Rejection(source.name, why.step, check, now, now, 1, kept, request.body))
+        self._kept.append(Rejection(source.name, why.cause, check, now, now, 1, kept, request.body))
         self._kept_of[source.name] += 1
         self._kept_bytes += len(request.body)
 
     def _count(self, key: _Key, now: float) -> None:
-        source, step, _ = key
+        source, cause, _ = key
         if key not in self._alike and self._reasons[source] >= REASONS_MOST:
-            key = source, step, OTHERS
+            key = source, cause, OTHERS
         elif key not in self._alike:
             self._reasons[source] += 1
         known = self._alike.get(key)

@@ -12,7 +12,9 @@ GRACE_SECONDS: Final = 5.0
 """How long a run may take to end when it is broken off."""
 
 
-async def watch(name: str, run: Coroutine[Any, Any, None], remaining: Callable[[], float]) -> bool:
+async def run_with_deadline(
+    name: str, run: Coroutine[Any, Any, None], remaining: Callable[[], float]
+) -> bool:
     """Let something run for as long as seconds remain to it. False when it was broken off."""
     task = asyncio.create_task(run)
     task.add_done_callback(_look_at)

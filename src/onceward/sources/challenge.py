@@ -19,39 +19,39 @@ class Reply:
     body: bytes = b""
     content_type: str = TEXT
     headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-    learned: bytes | None = field(default=None, repr=False)
+    provisioned_secret: bytes | None = field(default=None, repr=False)
     """A secret that the sender handed over: it must be kept before this is sent."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class ChallengeCredentials:
     """What a source has to answer with."""
 
     secrets: Sequence[bytes] = field(repr=False)
     verify_token: bytes | None = field(default=None, repr=False)
 
 
-Greet = Callable[[Request, Known], Reply | None]
+ChallengeHandler = Callable[[Request, ChallengeCredentials], Reply | None]
 """The answer to a request that asks for one; None for all others."""
 
 
 @dataclass(frozen=True, slots=True)
-class Handshake:
+class Challenge:
     """What is answered: before a request is verified, and when it was."""
 
-    unsigned: Greet | None = None
+    unsigned: ChallengeHandler | None = None
     methods: tuple[str, ...] = ()
     """On which methods the unsigned ones come."""
-    signed: Greet | None = None
-    learns: bool = False
+    signed: ChallengeHandler | None = None
+    provisions_secret: bool = False
     """Whether the sender hands over the secret."""
 
-    def before(self, request: Request, known: Known) -> Reply | None:
+    def before(self, request: Request, known: ChallengeCredentials) -> Reply | None:
         """The answer to a request that nobody has verified yet, if it asks for one."""
         if self.unsigned is None or request.method not in self.methods:
             return None
         return self.unsigned(request, known)
 
-    def after(self, request: Request, known: Known) -> Reply | None:
+    def after(self, request: Request, known: ChallengeCredentials) -> Reply | None:
         """The answer to a genuine request, if it asks for one."""
         return None if self.signed is None else self.signed(request, known)

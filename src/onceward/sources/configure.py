@@ -10,12 +10,12 @@ from functools import partial
 from typing import Any, Final, Literal, TypeVar
 
 from onceward.errors import ConfigurationError
-from onceward.model.events import INGEST_SOURCE, Twins
+from onceward.model.events import INGEST_SOURCE, DuplicateBody
 from onceward.sources.identify import Locators, make_locators
-from onceward.sources.presets import BY_HAND, PRESETS, Preset, find_preset
+from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
 from onceward.sources.schemes import Jwt, Key, Scheme, Signature
-from onceward.sources.selectors import HeaderPlace
+from onceward.sources.selectors import HeaderSelector
 from onceward.sources.source import Source
 
 SHORTEST_SECRET_BYTES: Final = 8
@@ -49,8 +49,8 @@ def make_source(
     reference: str | None = None,
     tolerance_seconds: int | None = None,
     keep_headers: Iterable[str] = (),
-    same_body: SameBody | None = None,
-    varies: Iterable[str] | None = None,
+    duplicate_body: DuplicateBodyOption | None = None,
+    volatile_fields: Iterable[str] | None = None,
     keep_rejected: bool = False,
 ) -> Source:
     """Make a source. What is not given comes from the preset: the one named, else its namesake.
@@ -59,7 +59,7 @@ def make_source(
     """
     checks = _Checks(name)
     checks.attempt(_check_name, name)
-    base = checks.attempt(preset_of, name, preset) or PRESETS[BY_HAND]
+    base = checks.attempt(preset_of, name, preset) or PRESETS[CUSTOM_HMAC]
     chosen = checks.attempt(scheme_of, base, scheme)
     final = None
     if chosen is not None:
@@ -75,10 +75,12 @@ def make_source(
         reference or base.reference,
     )
     kept = checks.attempt(_kept, base, keep_headers)
-    hands_over = verify_token is not None and base.handshake is not None and base.handshake.learns
+    hands_over = (
+        verify_token is not None and base.challenge is not None and base.challenge.provisions_secret
+    )
     keys = checks.attempt(_keys, chosen, secrets, unsigned or (hands_over and not secrets))
-    twins = checks.attempt(_twins, locators, chosen, same_body)
-    differing = checks.attempt(_varying, base, varies)
+    checked_duplicate_body = checks.attempt(_duplicate_body, locators, chosen, duplicate_body)
+    differing = checks.attempt(_volatile_patterns, base, volatile_fields)
     checks.attempt(_check_url, base, chosen, url)
     checks.attempt(_check_verify_token, base, verify_token)
     if final is None or locators is None or kept is None or keys is None or checks.faults:
@@ -93,10 +95,10 @@ def make_source(
         keys=keys,
         secrets=tuple(_bytes(secret) for secret in secrets),
         url=url,
-        needs_url=final.needs_url or base.handshake is not None,
+        needs_url=final.needs_url or base.challenge is not None,
         verify_token=None if verify_token is None else verify_token.encode(),
-        twins=twins or Twins.ALLOWED,
-        varies=differing or (),
+        duplicate_body=checked_duplicate_body or DuplicateBody.ALLOWED,
+        volatile_fields=differing or (),
         keeps_rejected=keep_rejected,
     )
 
@@ -134,7 +136,7 @@ def preset_of(name: str, preset: str | Preset | None) -> Preset:
     if isinstance(preset, Preset):
         return preset
     if preset is None:
-        return PRESETS.get(name, PRESETS[BY_HAND])
+        return PRESETS.get(name, PRESETS[CUSTOM_HMAC])
     return find_preset(preset)
 
 
@@ -143,37 +145,43 @@ def scheme_of(base: Preset, scheme: str | Scheme | None) -> Scheme:
     return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
 
 
-SameBody = Literal["allow", "flag", "hold"]
+DuplicateBodyOption = Literal["allow", "flag", "hold"]
 
 
-_TWINS: Final[Mapping[SameBody, Twins]] = {
-    "allow": Twins.ALLOWED,
-    "flag": Twins.FLAGGED,
-    "hold": Twins.HELD,
+_DUPLICATE_BODY_OPTIONS: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
+    "allow": DuplicateBody.ALLOWED,
+    "flag": DuplicateBody.FLAGGED,
+    "hold": DuplicateBody.HELD,
 }
 
 
-def _twins(locators: Locators | None, scheme: Scheme | None, same_body: SameBody | None) -> Twins:
+def _duplicate_body(
+    locators: Locators | None, scheme: Scheme | None, duplicate_body: DuplicateBodyOption | None
+) -> DuplicateBody:
     """What is asked for; else the same body under another id is flagged where ids are unsigned."""
-    if same_body is not None:
-        if same_body not in _TWINS:
-            raise ConfigurationError(f"same_body must be one of {', '.join(_TWINS)}")
-        return _TWINS[same_body]
+    if duplicate_body is not None:
+        if duplicate_body not in _DUPLICATE_BODY_OPTIONS:
+            raise ConfigurationError(
+                f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY_OPTIONS)}"
+            )
+        return _DUPLICATE_BODY_OPTIONS[duplicate_body]
     if locators is None or scheme is None or not scheme.covers_body:
-        return Twins.ALLOWED
-    headers = [it for choice in locators.id for it in choice if isinstance(it, HeaderPlace)]
+        return DuplicateBody.ALLOWED
+    headers = [it for choice in locators.id for it in choice if isinstance(it, HeaderSelector)]
     is_signed = all(scheme.signs_header(header.name) for header in headers)
-    return Twins.ALLOWED if is_signed else Twins.FLAGGED
+    return DuplicateBody.ALLOWED if is_signed else DuplicateBody.FLAGGED
 
 
 _VALUE: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|false|null)'
 
 
-def _varying(base: Preset, varies: Iterable[str] | None) -> tuple[re.Pattern[bytes], ...]:
+def _volatile_patterns(
+    base: Preset, volatile_fields: Iterable[str] | None
+) -> tuple[re.Pattern[bytes], ...]:
     """Find the members of these names, wherever in a body, as far as they are plain values."""
-    if isinstance(varies, str):
+    if isinstance(volatile_fields, str):
         raise ConfigurationError("varies must be a list, also where there is only one")
-    names = base.varies if varies is None else tuple(varies)
+    names = base.volatile_fields if volatile_fields is None else tuple(volatile_fields)
     # A pattern that begins with plain letters is looked for fast; one for all names would not.
     return tuple(re.compile(re.escape(json.dumps(name).encode()) + _VALUE) for name in names)
 
@@ -181,7 +189,7 @@ def _varying(base: Preset, varies: Iterable[str] | None) -> tuple[re.Pattern[byt
 def _check_verify_token(base: Preset, verify_token: str | None) -> None:
     if verify_token is None:
         return
-    if base.handshake is None:
+    if base.challenge is None:
         raise ConfigurationError(f"verify_token has no use: {base.name!r} does not ask for one")
     if len(verify_token) < SHORTEST_SECRET_BYTES:
         raise ConfigurationError(f"verify_token is shorter than {SHORTEST_SECRET_BYTES}")
@@ -192,7 +200,7 @@ def _check_url(base: Preset, scheme: Scheme | None, url: str | None) -> None:
         raise ConfigurationError(f"url {url!r} must begin with https:// (or http://)")
     if url is None and isinstance(scheme, Jwt) and scheme.audience_is_url:
         raise ConfigurationError("url is needed: a token is for it, and the Host header anyone's")
-    is_needed = base.handshake is not None or (scheme is not None and scheme.needs_url)
+    is_needed = base.challenge is not None or (scheme is not None and scheme.needs_url)
     if url is not None and not is_needed:
         raise ConfigurationError("url has no use: this scheme does not sign it")
 
@@ -224,11 +232,11 @@ def _scheme_faults(
     prefix: str | None,
     tolerance_seconds: int | None,
 ) -> Iterator[str]:
-    by_hand = base.name == BY_HAND and isinstance(scheme, Signature)
+    by_hand = base.name == CUSTOM_HMAC and isinstance(scheme, Signature)
     if (header is not None or prefix is not None) and not by_hand:
         yield (
             f"the preset {base.name!r} fixes the signature's header and prefix; "
-            f"to set them, use preset={BY_HAND!r}"
+            f"to set them, use preset={CUSTOM_HMAC!r}"
         )
     if header is not None and not is_header_name(header):
         yield f"signature_header {header!r} is not the name of a header"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
 
-from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected, Step
+from onceward.errors import ConfigurationError, RejectionCause, RequestRefused, SignatureRejected
 from onceward.sources.challenge import Reply
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Request, header_key
@@ -23,11 +23,11 @@ NOTHING_FITS: Final = (
 State = Literal["passed", "failed", "not reached"]
 
 _WHAT: Final = {
-    Step.FOUND: "there is a proof",
-    Step.READ: "it is written as it should be",
-    Step.TIME: "its time is near enough",
-    Step.MADE: "it was made with one of the secrets",
-    Step.MEANT: "it is for this request",
+    RejectionCause.MISSING: "there is a proof",
+    RejectionCause.MALFORMED: "it is written as it should be",
+    RejectionCause.TIMESTAMP: "its time is near enough",
+    RejectionCause.MISMATCH: "it was made with one of the secrets",
+    RejectionCause.WRONG_TARGET: "it is for this request",
 }
 _WRITTEN: Final[dict[str, Decode]] = {
     "taken as plain text": as_text,
@@ -61,47 +61,52 @@ def explain(source: Source, request: Request, now: float) -> Explanation:
         if reply is None and not source.unsigned:
             source.scheme.verify(source.keys, request, now)
     except SignatureRejected as rejected:
-        checks = (*_steps(source, request, rejected), Check("it tells of an event", "not reached"))
+        checks = (
+            *_proof_checks(source, request, rejected),
+            Check("it tells of an event", "not reached"),
+        )
         return Explanation(
-            verified=False, checks=checks, hints=tuple(_hints(source, request, now, rejected.step))
+            verified=False, checks=checks, hints=tuple(_hints(source, request, now, rejected.cause))
         )
     except RequestRefused as refused:
-        checks = (Check(_WHAT[Step.FOUND], "failed", refused.message),)
+        checks = (Check(_WHAT[RejectionCause.MISSING], "failed", refused.message),)
         return Explanation(verified=False, checks=checks, hints=())
     if reply is not None:
         checks = (Check("it asks for an answer", "passed", _told(reply)),)
         return Explanation(verified=True, checks=checks, hints=())
-    checks = (*_steps(source, request, None), *_contents(source, request, now))
+    checks = (*_proof_checks(source, request, None), *_contents(source, request, now))
     verified = all(check.state == "passed" for check in checks)
     return Explanation(verified=verified, checks=checks, hints=())
 
 
-def _steps(source: Source, request: Request, rejected: SignatureRejected | None) -> Iterator[Check]:
+def _proof_checks(
+    source: Source, request: Request, rejected: SignatureRejected | None
+) -> Iterator[Check]:
     """The checks of the proof: those before the one that failed passed."""
     if source.unsigned:
         yield Check("nothing has to be proved", "passed", "the source is unsigned")
         return
     failed = False
-    for step in source.scheme.steps:
-        if rejected is not None and step is rejected.step:
+    for cause in source.scheme.causes:
+        if rejected is not None and cause is rejected.cause:
             failed = True
-            yield Check(_WHAT[step], "failed", rejected.check)
+            yield Check(_WHAT[cause], "failed", rejected.check)
         elif failed:
-            yield Check(_WHAT[step], "not reached")
+            yield Check(_WHAT[cause], "not reached")
         else:
-            yield Check(_WHAT[step], "passed", _passed(source, step, request))
+            yield Check(_WHAT[cause], "passed", _passed(source, cause, request))
 
 
-def _passed(source: Source, step: Step, request: Request) -> str:
+def _passed(source: Source, cause: RejectionCause, request: Request) -> str:
     scheme = source.scheme
-    match step:
-        case Step.FOUND:
+    match cause:
+        case RejectionCause.MISSING:
             return scheme.at
-        case Step.TIME if scheme.tolerance_seconds is None:
+        case RejectionCause.TIMESTAMP if scheme.tolerance_seconds is None:
             return "no tolerance is set"
-        case Step.TIME:
+        case RejectionCause.TIMESTAMP:
             return f"it may be {scheme.tolerance_seconds} s off"
-        case Step.MADE:
+        case RejectionCause.MISMATCH:
             covered = f"{len(request.body)} bytes of body" if scheme.covers_body else "not the body"
             return f"{scheme.summary.replace('`', '')}; {covered}"
         case _:
@@ -133,23 +138,25 @@ def _contents(source: Source, request: Request, now: float) -> Iterator[Check]:
 # What would have to be different.
 
 
-def _hints(source: Source, request: Request, now: float, step: Step) -> list[str]:
-    found = list(_guesses(source, request, now, step))
-    if not found and step is Step.MADE:
+def _hints(source: Source, request: Request, now: float, cause: RejectionCause) -> list[str]:
+    found = list(_guesses(source, request, now, cause))
+    if not found and cause is RejectionCause.MISMATCH:
         return [NOTHING_FITS + (f" The URL was {request.url}." if source.scheme.needs_url else "")]
     return list(dict.fromkeys(found))
 
 
-def _guesses(source: Source, request: Request, now: float, step: Step) -> Iterator[str]:
-    match step:
-        case Step.FOUND:
+def _guesses(source: Source, request: Request, now: float, cause: RejectionCause) -> Iterator[str]:
+    match cause:
+        case RejectionCause.MISSING:
             yield from _other_senders(source, request)
-        case Step.TIME if _verifies(source, _without_time(source.scheme), request, now):
+        case RejectionCause.TIMESTAMP if _verifies(
+            source, _without_time(source.scheme), request, now
+        ):
             yield (
                 "Apart from its time it verifies: say when it came with --at, or look at the "
                 "clocks, or at who held it back."
             )
-        case Step.MADE | Step.MEANT | Step.READ:
+        case RejectionCause.MISMATCH | RejectionCause.WRONG_TARGET | RejectionCause.MALFORMED:
             yield from _other_bodies(source, request, now)
             yield from _other_urls(source, request, now)
             yield from _other_secrets(source, request, now)
@@ -239,9 +246,11 @@ def _other_secrets(source: Source, request: Request, now: float) -> Iterator[str
             yield "It verifies without the white space around the secret."
     scheme = source.scheme
     if isinstance(scheme, Signature) and isinstance(scheme.algorithm, Hmac):
-        for what, written in _WRITTEN.items():
-            other = replace(scheme, algorithm=replace(scheme.algorithm, written=written))
-            is_other = written is not scheme.algorithm.written
+        for what, secret_encoding in _WRITTEN.items():
+            other = replace(
+                scheme, algorithm=replace(scheme.algorithm, secret_encoding=secret_encoding)
+            )
+            is_other = secret_encoding is not scheme.algorithm.secret_encoding
             if is_other and _verifies(source, other, request, now):
                 yield f"It verifies with the secret {what}."
 

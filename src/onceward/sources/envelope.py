@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import RequestRefused
+from onceward.errors import InvalidEnvelope
 from onceward.model.events import Identity
 from onceward.sources.identify import Fault, read_tolerantly, usable_text
 
@@ -27,7 +27,7 @@ _MEMBERS: Final = _Envelope.__struct_fields__
 def identify_envelope(body: bytes) -> Identity:
     """Say what a body for ``POST /events/ingest`` is about; its payload is not decoded.
 
-    Raises RequestRefused (422) with a code and a message for the first fault found.
+    Raises InvalidEnvelope for the first fault found.
     """
     envelope = _envelope(body)
     event_id = _required("event_id", envelope.event_id)
@@ -63,5 +63,5 @@ def _required(name: str, value: object) -> str:
     return text
 
 
-def _refused(code: str, message: str) -> RequestRefused:
-    return RequestRefused(422, code, message)
+def _refused(code: str, message: str) -> InvalidEnvelope:
+    return InvalidEnvelope(message, code=code)

@@ -14,16 +14,16 @@ from uuid import uuid4
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.sources.outgoing import Draft, put_member, with_parameters
+from onceward.sources.outgoing import OutgoingRequest, put_member, with_parameters
 from onceward.sources.presets import Preset
 from onceward.sources.selectors import (
-    BodyPlace,
-    FieldPlace,
-    HashPlace,
-    HeaderPlace,
-    JsonPlace,
-    Place,
-    parse_places,
+    BodyHashSelector,
+    FieldSelector,
+    HeaderHashSelector,
+    HeaderSelector,
+    JsonSelector,
+    Selector,
+    parse_selectors,
 )
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -54,7 +54,7 @@ def make_example(
     id: str | None = None,
     type: str | None = None,
     body: bytes | None = None,
-) -> Draft:
+) -> OutgoingRequest:
     """Make a request to be signed: the `example`, or `body`, under a new id.
 
     With `id` it is that one, and with `type` of that type. Raises ConfigurationError where the
@@ -62,7 +62,7 @@ def make_example(
     """
     entry = example or Example(json={})
     headers = {"content-type": FORM if entry.form else JSON, **entry.headers}
-    draft = Draft(headers, _body(entry) if body is None else body, url=url)
+    draft = OutgoingRequest(headers, _body(entry) if body is None else body, url=url)
     if entry.query:
         draft.url = with_parameters(url, entry.query)
     if type is not None:
@@ -72,7 +72,7 @@ def make_example(
     place = _id_place(draft, preset)
     if id is not None:
         _put_id(draft, preset, place, id)
-    elif body is None or isinstance(place, HeaderPlace):
+    elif body is None or isinstance(place, HeaderSelector):
         _put_new_id(draft, preset, place)
     return draft
 
@@ -86,27 +86,29 @@ def _body(entry: Example) -> bytes:
 _Edit = Callable[[dict[str, Any], int], None]
 
 
-def _edit_events(draft: Draft, preset: Preset, edit: _Edit) -> None:
+def _edit_events(draft: OutgoingRequest, preset: Preset, edit: _Edit) -> None:
     """Have each event edited: the body, or the parts of it. Raises ConfigurationError."""
-    within, split = preset.packing.within, preset.packing.split
-    inner = Draft({}, within.bytes_of(draft.request()) or b"") if within else draft
+    form_field, split = preset.layout.form_field, preset.layout.split
+    inner = (
+        OutgoingRequest({}, form_field.bytes_of(draft.request()) or b"") if form_field else draft
+    )
     document = inner.document()
     for number, event in enumerate([document] if split is None else split.values(document)):
         if not isinstance(event, dict):
             raise ConfigurationError("an event of the body is not an object")
         edit(event, number)
     inner.body = msgspec.json.encode(document)
-    if within:
-        draft.put(within, inner.body.decode())
+    if form_field:
+        draft.put(form_field, inner.body.decode())
 
 
-def _value(draft: Draft, preset: Preset, place: Place) -> Any:
+def _value(draft: OutgoingRequest, preset: Preset, place: Selector) -> Any:
     """What stands in a place of the first event; None where nothing does."""
     request = draft.request()
-    if not isinstance(place, JsonPlace):
+    if not isinstance(place, JsonSelector):
         found = place.bytes_of(request)
         return None if found is None else found.decode("latin-1")
-    (first, *_) = preset.packing.parts(request) or [request]
+    (first, *_) = preset.layout.parts(request) or [request]
     value = place.of(first.document)
     return None if value is msgspec.UNSET else value
 
@@ -114,21 +116,21 @@ def _value(draft: Draft, preset: Preset, place: Place) -> Any:
 # The type.
 
 
-def _has_type(draft: Draft, preset: Preset) -> bool:
-    places = parse_places(preset.types[0])
+def _has_type(draft: OutgoingRequest, preset: Preset) -> bool:
+    places = parse_selectors(preset.types[0])
     return _value(draft, preset, _present(draft, preset, places)) is not None
 
 
-def _put_type(draft: Draft, preset: Preset, type: str) -> None:
+def _put_type(draft: OutgoingRequest, preset: Preset, type: str) -> None:
     """Write a type, which is of several parts where the sender's is."""
     if not preset.types:
         raise ConfigurationError(f"the preset {preset.name!r} has no place for a type")
     parts = type.split(".", len(preset.types) - 1)
     for text, part in zip_longest(preset.types, parts):
-        place = _present(draft, preset, parse_places(text))
+        place = _present(draft, preset, parse_selectors(text))
         if part is not None:
             _put(draft, preset, place, _always(part))
-        elif isinstance(place, JsonPlace):
+        elif isinstance(place, JsonSelector):
             _edit_events(draft, preset, _dropping(place.path))
 
 
@@ -149,24 +151,26 @@ def _dropping(path: tuple[str, ...]) -> _Edit:
 # The id.
 
 
-def _id_place(draft: Draft, preset: Preset) -> Place:
+def _id_place(draft: OutgoingRequest, preset: Preset) -> Selector:
     """Where the part of the id is that makes it unlike others: not the type, and best an id."""
     parts = [text for text in preset.ids if text not in preset.types]
     named = [text for text in parts if "id" in text.lower()]
-    return _present(draft, preset, parse_places((named or parts or preset.ids)[0]))
+    return _present(draft, preset, parse_selectors((named or parts or preset.ids)[0]))
 
 
-def _present(draft: Draft, preset: Preset, places: tuple[Place, ...]) -> Place:
+def _present(draft: OutgoingRequest, preset: Preset, places: tuple[Selector, ...]) -> Selector:
     """The first of the places that the example has; else the first."""
     for place in places:
-        if not isinstance(place, BodyPlace) and _value(draft, preset, place) is not None:
+        if not isinstance(place, BodyHashSelector) and _value(draft, preset, place) is not None:
             return place
     return places[0]
 
 
-def _put(draft: Draft, preset: Preset, place: Place, value: Callable[[int], str]) -> None:
+def _put(
+    draft: OutgoingRequest, preset: Preset, place: Selector, value: Callable[[int], str]
+) -> None:
     """Write a value to a place: to that of each event, where it is in the events."""
-    if isinstance(place, JsonPlace):
+    if isinstance(place, JsonSelector):
         _edit_events(
             draft, preset, lambda event, number: put_member(event, place.path, value(number))
         )
@@ -174,21 +178,21 @@ def _put(draft: Draft, preset: Preset, place: Place, value: Callable[[int], str]
         draft.put(place, value(0))
 
 
-def _put_id(draft: Draft, preset: Preset, place: Place, id: str) -> None:
-    if isinstance(place, BodyPlace | HashPlace):
+def _put_id(draft: OutgoingRequest, preset: Preset, place: Selector, id: str) -> None:
+    if isinstance(place, BodyHashSelector | HeaderHashSelector):
         message = f"the events of {preset.name!r} have no id: they are known by their bytes"
         raise ConfigurationError(message)
     _put(draft, preset, place, lambda number: f"{id}-{number + 1}" if number else id)
 
 
-def _put_new_id(draft: Draft, preset: Preset, place: Place) -> None:
-    if isinstance(place, HashPlace):
+def _put_new_id(draft: OutgoingRequest, preset: Preset, place: Selector) -> None:
+    if isinstance(place, HeaderHashSelector):
         return  # it is another one each time
-    if not isinstance(place, BodyPlace):
+    if not isinstance(place, BodyHashSelector):
         old = _value(draft, preset, place)
         _put(draft, preset, place, lambda _: _new_like(old))
-    elif draft.headers.get("content-type") == FORM and preset.packing.within is None:
-        draft.put(FieldPlace("form", NONCE), secrets.token_hex(8))
+    elif draft.headers.get("content-type") == FORM and preset.layout.form_field is None:
+        draft.put(FieldSelector("form", NONCE), secrets.token_hex(8))
     else:
         with suppress(ConfigurationError):  # it is not JSON, and stays what it is
             _edit_events(draft, preset, _marked)

@@ -12,19 +12,19 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import ConfigurationError, RequestRefused
-from onceward.model.events import Identity, text_fault
+from onceward.errors import ConfigurationError, NoEventId
+from onceward.model.events import Identity, invalid_text_reason
 from onceward.sources.request import Request
 from onceward.sources.selectors import (
     BODY_HASH,
-    HeaderPlace,
-    JsonPlace,
-    Place,
-    parse_places,
+    HeaderSelector,
+    JsonSelector,
+    Selector,
+    parse_selectors,
     struct_field,
 )
 
-Choice = tuple[Place, ...]
+Choice = tuple[Selector, ...]
 """Places of which the first that is there counts."""
 
 
@@ -62,11 +62,11 @@ def make_locators(
     faults: list[str] = [] if id else ["it has no place for the id"]
     for text in texts:
         try:
-            choices[text] = parse_places(text)
+            choices[text] = parse_selectors(text)
         except ConfigurationError as error:
             faults.extend(error.faults)
     places = [place for choice in choices.values() for place in choice]
-    paths = list(dict.fromkeys(place.path for place in places if isinstance(place, JsonPlace)))
+    paths = list(dict.fromkeys(place.path for place in places if isinstance(place, JsonSelector)))
     faults.extend(_overlaps(paths))
     if faults:
         raise ConfigurationError(faults)
@@ -82,14 +82,14 @@ def make_locators(
 def identify(locators: Locators, request: Request) -> Identity:
     """Say what a request is about.
 
-    Raises RequestRefused (422) where there is no usable id. A type that is not usable becomes "",
+    Raises NoEventId where there is no usable id. A type that is not usable becomes "",
     a reference None: what was signed is not refused for those.
     """
     document = _document(locators, request)
     event_id = _event_id(locators.id, request, document)
     if isinstance(event_id, Fault):
         if not locators.or_hash:
-            raise RequestRefused(422, "no_event_id", event_id.text)
+            raise NoEventId(event_id.text)
         event_id = BODY_HASH.bytes_of(request).decode()
     return _described(event_id, locators, request, document)
 
@@ -101,7 +101,7 @@ def describe(locators: Locators, request: Request) -> Identity:
 
 def in_headers(choices: Sequence[Choice]) -> bool:
     """Whether one of the places is in a header."""
-    return any(isinstance(place, HeaderPlace) for choice in choices for place in choice)
+    return any(isinstance(place, HeaderSelector) for choice in choices for place in choice)
 
 
 def _document(locators: Locators, request: Request) -> Any:
@@ -127,7 +127,7 @@ def _event_id(choices: Sequence[Choice], request: Request, document: Any) -> str
             return part
         parts.append(_plain(part))
     joined = "|".join(parts)
-    fault = text_fault(joined)
+    fault = invalid_text_reason(joined)
     return joined if fault is None else Fault(f"the id {fault}")
 
 
@@ -209,14 +209,14 @@ def _text_at(choice: Choice, request: Request, document: Any) -> str | Fault:
     return first or Fault("there is no place to look", is_absent=True)
 
 
-def _explained(fault: Fault, place: Place, document: Any) -> Fault:
-    if isinstance(place, JsonPlace) and isinstance(document, Fault):
+def _explained(fault: Fault, place: Selector, document: Any) -> Fault:
+    if isinstance(place, JsonSelector) and isinstance(document, Fault):
         return Fault(f"{place} is missing: {document.text}", is_absent=True)
     return fault
 
 
-def _value_at(place: Place, request: Request, document: Any) -> object:
-    if isinstance(place, JsonPlace):
+def _value_at(place: Selector, request: Request, document: Any) -> object:
+    if isinstance(place, JsonSelector):
         try:
             return place.of_struct(document)
         except AttributeError:  # the way there is null, or the document is not a struct
@@ -235,7 +235,7 @@ def usable_text(place: object, value: object) -> str | Fault:
         return Fault(f"{place} is missing", is_absent=True)
     else:
         return Fault(f"{place} is {_kind(value)}; it must be a string", is_absent=value is None)
-    fault = text_fault(text)
+    fault = invalid_text_reason(text)
     return text if fault is None else Fault(f"{place} {fault}")
 
 
@@ -265,4 +265,4 @@ def _type(choices: Sequence[Choice], request: Request, document: Any) -> str:
         elif not parts or not part.is_absent:
             return ""
     joined = ".".join(parts)
-    return joined if len(parts) == 1 or text_fault(joined) is None else ""
+    return joined if len(parts) == 1 or invalid_text_reason(joined) is None else ""

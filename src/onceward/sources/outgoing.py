@@ -11,16 +11,16 @@ import msgspec
 from onceward.errors import ConfigurationError
 from onceward.sources.request import Headers, Request
 from onceward.sources.selectors import (
-    BodyPlace,
-    FieldPlace,
-    HashPlace,
-    HeaderPlace,
-    JsonPlace,
-    Place,
+    BodyHashSelector,
+    FieldSelector,
+    HeaderHashSelector,
+    HeaderSelector,
+    JsonSelector,
+    Selector,
 )
 
 
-class Draft:
+class OutgoingRequest:
     """What is to be sent. Signing puts into it what proves it."""
 
     def __init__(
@@ -41,21 +41,21 @@ class Draft:
         pairs = [(name.lower().encode(), sent(value)) for name, value in self.headers.items()]
         return Request(Headers(pairs), self.body, method=self.method, url=self.url)
 
-    def put(self, place: Place, value: str) -> None:
+    def put(self, place: Selector, value: str) -> None:
         """Write a value to a place. Raises ConfigurationError where the body has no such place."""
         match place:
-            case HeaderPlace():
+            case HeaderSelector():
                 self.put_header(place.name, value)
-            case JsonPlace():
+            case JsonSelector():
                 with_value = self.document()
                 put_member(with_value, place.path, value)
                 self.body = msgspec.json.encode(with_value)
-            case FieldPlace(kind="form"):
+            case FieldSelector(kind="form"):
                 fields = dict(self._form()) | {place.name: value}
                 self.body = urlencode(fields).encode()
-            case FieldPlace():
+            case FieldSelector():
                 self.url = with_parameters(self.url, {place.name: value})
-            case BodyPlace() | HashPlace():
+            case BodyHashSelector() | HeaderHashSelector():
                 raise ConfigurationError(f"{place} follows from what is sent")
 
     def put_header(self, name: str, value: str) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 import msgspec
 
-from onceward.errors import ConfigurationError, RequestRefused
+from onceward.errors import ConfigurationError, RepeatedHeader
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 _BOUNDARY: Final = re.compile(
@@ -39,10 +39,10 @@ class Headers:
         self._has_repeats = len(self._values) != len(self.pairs)
 
     def get(self, name: bytes) -> bytes | None:
-        """The header's value. Raises RequestRefused where it occurs more than once."""
+        """The header's value. Raises RepeatedHeader where it occurs more than once."""
         if self._has_repeats and len(self._all(name)) > 1:
             message = f"The header {name.decode('latin-1')} occurs more than once."
-            raise RequestRefused(400, "repeated_header", message)
+            raise RepeatedHeader(message)
         return self._values.get(name)
 
     def joined(self, name: bytes) -> bytes | None:

@@ -19,7 +19,7 @@ from onceward.sources.request import Request, header_key
 
 
 @dataclass(frozen=True, slots=True)
-class HeaderPlace:
+class HeaderSelector:
     """A value in a header."""
 
     name: str
@@ -29,12 +29,12 @@ class HeaderPlace:
         return f"header {self.name}"
 
     def bytes_of(self, request: Request) -> bytes | None:
-        """The value as it would be signed; None where there is none. Raises RequestRefused."""
+        """The value as it would be signed; None where there is none. Raises RepeatedHeader."""
         return request.headers.get(self.key)
 
 
 @dataclass(frozen=True, slots=True)
-class JsonPlace:
+class JsonSelector:
     """A value in a JSON body, by the names that lead to it."""
 
     path: tuple[str, ...]
@@ -58,7 +58,7 @@ class JsonPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class FieldPlace:
+class FieldSelector:
     """A value in the URL's query, or in a body that is a form."""
 
     kind: str
@@ -74,7 +74,7 @@ class FieldPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class BodyPlace:
+class BodyHashSelector:
     """The hash of the body: what has nothing better is known by its bytes."""
 
     def __str__(self) -> str:
@@ -86,7 +86,7 @@ class BodyPlace:
 
 
 @dataclass(frozen=True, slots=True)
-class HashPlace:
+class HeaderHashSelector:
     """The hash of a token in a header, without its signature, which can be written in many ways."""
 
     name: str
@@ -104,21 +104,21 @@ class HashPlace:
         return hashlib.sha256(signed).hexdigest().encode()
 
 
-Place = HeaderPlace | JsonPlace | FieldPlace | BodyPlace | HashPlace
+Selector = HeaderSelector | JsonSelector | FieldSelector | BodyHashSelector | HeaderHashSelector
 
 
-BODY_HASH: Final = BodyPlace()
+BODY_HASH: Final = BodyHashSelector()
 
 
-def parse_place(text: str) -> Place:
+def parse_selector(text: str) -> Selector:
     """Read a place from its text. Raises ConfigurationError."""
     kind, _, rest = text.partition(":")
     if kind == "header":
-        return HeaderPlace(rest, header_key(rest))
+        return HeaderSelector(rest, header_key(rest))
     if kind == "hash":
-        return HashPlace(rest, header_key(rest))
+        return HeaderHashSelector(rest, header_key(rest))
     if kind in ("query", "form") and rest:
-        return FieldPlace(kind, rest)
+        return FieldSelector(kind, rest)
     if text == str(BODY_HASH):
         return BODY_HASH
     if kind != "json":
@@ -128,12 +128,12 @@ def parse_place(text: str) -> Place:
         raise ConfigurationError(f"{text!r} points into a list; a request holds one event")
     if "" in path:
         raise ConfigurationError(f"{text!r} has an empty name in its path")
-    return JsonPlace(path, attrgetter(".".join(struct_field(name) for name in path)))
+    return JsonSelector(path, attrgetter(".".join(struct_field(name) for name in path)))
 
 
-def parse_places(text: str) -> tuple[Place, ...]:
+def parse_selectors(text: str) -> tuple[Selector, ...]:
     """Read the places of a text with ``|`` between. Raises ConfigurationError."""
-    return tuple(parse_place(part) for part in text.split("|"))
+    return tuple(parse_selector(part) for part in text.split("|"))
 
 
 def struct_field(name: str) -> str:
@@ -141,10 +141,10 @@ def struct_field(name: str) -> str:
     return f"k{name.encode(errors='surrogatepass').hex()}"
 
 
-def bytes_at(places: Sequence[Place], request: Request) -> bytes | None:
+def bytes_at(places: Sequence[Selector], request: Request) -> bytes | None:
     """The value of the first place that is there, as it would be signed; None where none is.
 
-    Raises RequestRefused where a header that decides occurs twice.
+    Raises RepeatedHeader where a header that decides occurs twice.
     """
     for place in places:
         if (found := place.bytes_of(request)) is not None:

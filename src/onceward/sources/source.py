@@ -10,13 +10,13 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.model.events import Arrival, Identity, Twins
-from onceward.sources.challenge import Known, Reply
+from onceward.model.events import Arrival, DuplicateBody, Identity
+from onceward.sources.challenge import ChallengeCredentials, Reply
 from onceward.sources.identify import Locators, describe, identify, in_headers
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Key, Scheme
-from onceward.sources.unpacking import Packing
+from onceward.sources.unpacking import EventLayout
 
 _encode = msgspec.json.Encoder().encode
 
@@ -42,9 +42,9 @@ class Source:
     """The public URL that the sender signs, where it is known."""
     needs_url: bool = False
     verify_token: bytes | None = field(default=None, repr=False)
-    twins: Twins = Twins.ALLOWED
+    duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
     """What is done with the body of another event, under another id."""
-    varies: tuple[re.Pattern[bytes], ...] = ()
+    volatile_fields: tuple[re.Pattern[bytes], ...] = ()
     """Each finds a member that differs between deliveries of one event."""
     keeps_rejected: bool = False
 
@@ -54,9 +54,9 @@ class Source:
         return self.base.name
 
     @property
-    def learns(self) -> bool:
+    def provisions_secret(self) -> bool:
         """Whether the sender may hand over its secret."""
-        can = self.base.handshake is not None and self.base.handshake.learns
+        can = self.base.challenge is not None and self.base.challenge.provisions_secret
         return can and self.verify_token is not None
 
     @property
@@ -71,20 +71,20 @@ class Source:
 
     def digest(self, body: bytes) -> bytes:
         """What tells a body from another one: its hash, without what may differ."""
-        for member in self.varies:
+        for member in self.volatile_fields:
             body = member.sub(b"", body)
         return hashlib.sha256(body).digest()
 
-    def knowing(self, secrets: Iterable[bytes]) -> Source:
+    def with_secrets(self, secrets: Iterable[bytes]) -> Source:
         """The same source with secrets that its sender handed over; unusable ones are left out."""
         keys, known = list(self.keys), list(self.secrets)
         for secret in secrets:
             try:
-                made = () if secret in known else self.scheme.keys(secret)
+                verifies = () if secret in known else self.scheme.keys(secret)
             except ConfigurationError:
                 continue
-            if made:
-                keys += made
+            if verifies:
+                keys += verifies
                 known.append(secret)
         return replace(self, keys=tuple(keys), secrets=tuple(known))
 
@@ -92,8 +92,8 @@ class Source:
         """The answer to what the sender asks before it signs anything; None where it does not."""
         return (
             None
-            if self.base.handshake is None
-            else self.base.handshake.before(request, self._known)
+            if self.base.challenge is None
+            else self.base.challenge.before(request, self._known)
         )
 
     def admit(self, request: Request, now: float) -> list[Admitted] | Reply:
@@ -101,27 +101,27 @@ class Source:
 
         A request that asks for an answer, and tells of nothing, has that answer.
 
-        Raises SignatureRejected (401) when it is not genuine, RequestRefused (422) when it has no
-        usable id and (400) when a header that decides occurs twice.
+        Raises SignatureRejected when it is not genuine, NoEventId when it has no usable id, and
+        RepeatedHeader when a header that decides occurs twice.
         """
-        handshake = self.base.handshake
-        if handshake is not None and (reply := handshake.before(request, self._known)):
+        challenge = self.base.challenge
+        if challenge is not None and (reply := challenge.before(request, self._known)):
             return reply
         if not self.unsigned:
             self.scheme.verify(self.keys, request, now)
-        if handshake is not None and (reply := handshake.after(request, self._known)):
+        if challenge is not None and (reply := challenge.after(request, self._known)):
             return reply
-        return events_of(self.locators, self.base.packing, request)
+        return events_of(self.locators, self.base.layout, request)
 
     @property
-    def _known(self) -> Known:
-        return Known(self.secrets, self.verify_token)
+    def _known(self) -> ChallengeCredentials:
+        return ChallengeCredentials(self.secrets, self.verify_token)
 
     def arrivals(self, admitted: Sequence[Admitted], headers: Headers) -> list[Arrival]:
         """What a genuine request brings, on its way to the ledger."""
         kept = self.kept_headers(headers)
         return [
-            Arrival(self.name, *identity, self.digest(body), kept, body, self.twins)
+            Arrival(self.name, *identity, self.digest(body), kept, body, self.duplicate_body)
             for identity, body in admitted
         ]
 
@@ -144,6 +144,6 @@ class Source:
         return _encode(found)
 
 
-def events_of(locators: Locators, packing: Packing, request: Request) -> list[Admitted]:
-    """The events of a genuine request. Raises RequestRefused (422) where one has no usable id."""
-    return [(identify(locators, part), part.body) for part in packing.parts(request)]
+def events_of(locators: Locators, layout: EventLayout, request: Request) -> list[Admitted]:
+    """The events of a genuine request. Raises NoEventId where one has no usable id."""
+    return [(identify(locators, part), part.body) for part in layout.parts(request)]

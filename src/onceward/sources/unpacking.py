@@ -15,7 +15,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError
 from onceward.sources.request import Request
-from onceward.sources.selectors import Place
+from onceward.sources.selectors import Selector
 
 EVENTS_MOST: Final = 5_000
 _STEP: Final = re.compile(r"([^.\[\]]+)|(\[\])")
@@ -25,11 +25,11 @@ _TEXT: Final = re.compile(rf"json:(?:{_NAMES})?\[\](?:\.{_NAMES}\[\])*")
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
-Way = tuple[str | None, ...]
+JsonPath = tuple[str | None, ...]
 """Names that lead on, and None for a list."""
 
 
-def _way(text: str) -> Way:
+def _json_path(text: str) -> JsonPath:
     if not _TEXT.fullmatch(text):
         message = f"{text!r} is no place of events: write json:[] or json:some.path[]"
         raise ConfigurationError(message)
@@ -41,14 +41,14 @@ class Split:
     """Where the events of a request are. Raises ConfigurationError for a text that is no such."""
 
     text: str
-    _ways: tuple[Way, ...] = field(init=False, repr=False, compare=False)
+    _paths: tuple[JsonPath, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_ways", tuple(_way(text) for text in self.text.split("|")))
+        object.__setattr__(self, "_paths", tuple(_json_path(text) for text in self.text.split("|")))
 
     def bodies(self, body: bytes) -> list[bytes]:
         """The bytes of each event; the whole body where it is not as expected, or too much."""
-        for way in self._ways:
+        for way in self._paths:
             values: list[msgspec.Raw] = [msgspec.Raw(body)]
             try:
                 for step in way:
@@ -60,7 +60,7 @@ class Split:
 
     def values(self, document: Any) -> list[Any]:
         """The events of a decoded body. Raises ConfigurationError where it is not as expected."""
-        for way in self._ways:
+        for way in self._paths:
             values = [document]
             try:
                 for step in way:
@@ -72,20 +72,20 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
+class EventLayout:
     """How events are packed into a request: in a field of a form, several together, or neither."""
 
-    within: Place | None = None
+    form_field: Selector | None = None
     split: Split | None = None
 
     def parts(self, request: Request) -> list[Request]:
         """A request for each event, with the same headers and its own bytes."""
-        if self.within is None and self.split is None:
+        if self.form_field is None and self.split is None:
             return [request]
-        body = request.body if self.within is None else self.within.bytes_of(request)
+        body = request.body if self.form_field is None else self.form_field.bytes_of(request)
         if body is None:  # not as expected: it stays whole
             return [request]
-        if self.within is not None:
+        if self.form_field is not None:
             body = body.rstrip(b"\r\n")  # which some ways lose
         bodies = [body] if self.split is None else self.split.bodies(body)
         return [Request(request.headers, part, url=request.url) for part in bodies]

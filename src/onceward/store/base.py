@@ -9,9 +9,8 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import Any, Final, Protocol
 
-from onceward.errors import ConfigurationError, NotInState, PermanentError, Step
+from onceward.errors import ConfigurationError, NotInState, PermanentError, RejectionCause
 from onceward.model.admin import (
-    Act,
     AuditItem,
     Conflict,
     DeliveryItem,
@@ -19,18 +18,19 @@ from onceward.model.admin import (
     EventItem,
     JobItem,
     KeptRejection,
-    LearnedSecret,
+    ManualRecording,
+    OperatorAction,
     PageQuery,
+    ProvisionedSecret,
     Rejection,
     RejectionCount,
     RejectionItem,
     Requeued,
-    Taken,
 )
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Arrival, Outcome, ProcessingState, Receipt
 from onceward.model.jobs import Fail, FailureType, HandlerEntry, Job, JobStatus, Postpone, Retry
-from onceward.ports import Forgotten, Row
+from onceward.ports import PurgeProgress, Row
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a batch of them fits in memory."""
@@ -42,7 +42,9 @@ STALE_ROUTE_SECONDS: Final = 600.0
 """How long a route is kept that no process has any more. They renew theirs every minute."""
 
 ENDED_BY_HANDLER: Final = "the handler ended its transaction by itself; only its return may do that"
-HELD_AS_TWIN: Final = "Another event came before with the same body; requeue it to have it handled"
+HELD_AS_DUPLICATE_BODY: Final = (
+    "Another event came before with the same body; requeue it to have it handled"
+)
 WORKER_DIED: Final = "The worker died while it ran this job alone"
 
 
@@ -53,7 +55,7 @@ class Run(Protocol):
         """Run the statement called `name`, with its lines for what is `given`."""
 
 
-class SharedStore(ABC):
+class BaseStore(ABC):
     """The desk and the registrar of a store."""
 
     def __init__(self) -> None:
@@ -147,14 +149,16 @@ class SharedStore(ABC):
         """Requests that did not verify, the newest first."""
         rows = await self._read("rejections_page", _given(query), _parameters(query))
         return [
-            RejectionItem(**{**row, "step": Step(row["step"]), "kept": bool(row["kept"])})
+            RejectionItem(
+                **{**row, "cause": RejectionCause(row["cause"]), "kept": bool(row["kept"])}
+            )
             for row in rows
         ]
 
     async def rejection_counts(self) -> list[RejectionCount]:
         """How many requests did not verify, by source and check."""
         rows = await self._read("rejection_counts", (), {})
-        return [RejectionCount(**{**row, "step": Step(row["step"])}) for row in rows]
+        return [RejectionCount(**{**row, "cause": RejectionCause(row["cause"])}) for row in rows]
 
     async def rejection(self, id: int) -> KeptRejection | None:
         """One request that did not verify. None when there is no such."""
@@ -169,7 +173,7 @@ class SharedStore(ABC):
                 await run(
                     "add_rejection",
                     source=source,
-                    step=rejection.step,
+                    cause=rejection.cause,
                     reason=rejection.check,
                     received_at=rejection.received_at,
                     last_at=rejection.last_at,
@@ -177,13 +181,15 @@ class SharedStore(ABC):
                     request=rejection.request,
                     body=rejection.body,
                 )
-            for (name, step), count in _tally(rejections).items():
+            for (name, cause), count in _tally(rejections).items():
                 source = self._source_ids[name]
-                await run("count_rejections", source=source, step=step, count=count)
+                await run("count_rejections", source=source, cause=cause, count=count)
             for name in {rejection.source for rejection in rejections}:
                 await run("trim_rejections", source=self._source_ids[name], keep=keep)
 
-    async def receive_rejection(self, id: int, arrivals: Sequence[Arrival], act: Act) -> Taken:
+    async def receive_rejection(
+        self, id: int, arrivals: Sequence[Arrival], act: OperatorAction
+    ) -> ManualRecording:
         """Record what a rejected request turned out to be about, with its audit entry."""
         subject = f"rejection:{id}"
         async with self._transaction() as run:
@@ -191,45 +197,49 @@ class SharedStore(ABC):
             first = receipts[0].event if receipts else NO_EVENT
             if not await run("receive_rejection", id=id, event=first):
                 raise NotInState(f"Somebody else received rejection {id}.")
-            return Taken(tuple(receipts), await _note(run, act, "verify_again", subject))
+            return ManualRecording(tuple(receipts), await _note(run, act, "verify_again", subject))
 
     async def conflict(self, delivery: int) -> Conflict | None:
         """A redelivery, with what an event of its own needs. None when there is no such."""
         rows = await self._read("conflict", (), {"id": delivery})
         return Conflict(**{**rows[0], "outcome": Outcome(rows[0]["outcome"])}) if rows else None
 
-    async def accept_conflict(self, delivery: int, arrival: Arrival, act: Act) -> Taken:
+    async def accept_conflict(
+        self, delivery: int, arrival: Arrival, act: OperatorAction
+    ) -> ManualRecording:
         """Record a conflict as an event of its own, with its audit entry."""
         subject = f"delivery:{delivery}"
         async with self._transaction() as run:
             (receipt,) = await self._record_in(run, [arrival])
             if not await run("accept_conflict", id=delivery, event=receipt.event):
                 raise NotInState(f"Somebody else accepted delivery {delivery}.")
-            return Taken((receipt,), await _note(run, act, "accept_conflict", subject))
+            return ManualRecording((receipt,), await _note(run, act, "accept_conflict", subject))
 
-    async def learn_secret(self, source: str, secret: bytes) -> None:
+    async def store_secret(self, source: str, secret: bytes) -> None:
         """Keep a secret, durably."""
         async with self._transaction() as run:
-            await run("learn_secret", source=self._source_ids[source], secret=secret)
+            await run("store_secret", source=self._source_ids[source], secret=secret)
 
-    async def learned_secrets(self) -> list[LearnedSecret]:
+    async def provisioned_secrets(self) -> list[ProvisionedSecret]:
         """All of them, by source, the newest first."""
-        return [LearnedSecret(**row) for row in await self._read("learned_secrets", (), {})]
+        return [ProvisionedSecret(**row) for row in await self._read("provisioned_secrets", (), {})]
 
-    async def forget_secrets(self, source: str) -> int:
+    async def delete_secrets(self, source: str) -> int:
         """Forget those of one source; answers with how many there were."""
         async with self._transaction() as run:
-            return len(await run("forget_secrets", name=source))
+            return len(await run("delete_secrets", name=source))
 
-    async def forget_events(self, after: int, *, limit: int, horizon_seconds: float) -> Forgotten:
+    async def purge_events(
+        self, after: int, *, limit: int, horizon_seconds: float
+    ) -> PurgeProgress:
         """Forget events beyond the horizon, of the `limit` that follow `after`."""
         async with self._transaction() as run:
             (row,) = await run(
-                "forget_events", after=after, limit=limit, horizon_seconds=horizon_seconds
+                "purge_events", after=after, limit=limit, horizon_seconds=horizon_seconds
             )
-        return Forgotten(row["forgotten"], row["last"] if row["goes_on"] else None)
+        return PurgeProgress(row["purged"], row["last"] if row["has_more"] else None)
 
-    async def requeue(self, job: int, act: Act) -> Requeued | None:
+    async def requeue(self, job: int, act: OperatorAction) -> Requeued | None:
         """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
         async with self._transaction() as run:
             rows = await run(
@@ -257,7 +267,7 @@ class SharedStore(ABC):
         await self._read("ping", (), {})
 
 
-async def _note(run: Run, act: Act, action: str, subject: str) -> AuditItem:
+async def _note(run: Run, act: OperatorAction, action: str, subject: str) -> AuditItem:
     """Write an audit entry."""
     (row,) = await run(
         "note_act",
@@ -270,7 +280,9 @@ async def _note(run: Run, act: Act, action: str, subject: str) -> AuditItem:
     return _entry(act, action, subject, **row)
 
 
-def _entry(act: Act, action: str, subject: str, *, id: str, created_at: datetime) -> AuditItem:
+def _entry(
+    act: OperatorAction, action: str, subject: str, *, id: str, created_at: datetime
+) -> AuditItem:
     return AuditItem(
         id=id,
         job_id=subject.removeprefix("job:") if subject.startswith("job:") else None,
@@ -344,17 +356,17 @@ def _job_item(row: Row) -> JobItem:
     return JobItem(**{**row, **typed})
 
 
-def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, Step]]:
-    tally: Counter[tuple[str, Step]] = Counter()
+def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, RejectionCause]]:
+    tally: Counter[tuple[str, RejectionCause]] = Counter()
     for rejection in rejections:
-        tally[rejection.source, rejection.step] += rejection.count
+        tally[rejection.source, rejection.cause] += rejection.count
     return tally
 
 
 def _given(query: PageQuery) -> list[str]:
     names = ("after", "status", "event_id", "reference")
     given = [name for name in names if getattr(query, name) is not None]
-    return [*given, "same_body"] if query.same_body else given
+    return [*given, "duplicate_body"] if query.duplicate_body else given
 
 
 def _parameters(query: PageQuery) -> dict[str, Any]:

@@ -11,7 +11,7 @@ MOST: Final = 5_000
 """How many are known at least, and half of how many are at most."""
 
 
-class Recent:
+class RecentEvents:
     """Events by their keys, with the ledger's ids and the hash of their bodies.
 
     A hint: the ledger has the last word.

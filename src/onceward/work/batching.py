@@ -15,7 +15,7 @@ from typing import Final, Self
 
 from onceward.errors import LeaseLost
 from onceward.model.jobs import Job, Lease
-from onceward.ports import Queue, Session
+from onceward.ports import Queue, StoreTransaction
 from onceward.runtime.clock import Clock
 from onceward.work.transaction import UnitOfWork
 
@@ -35,7 +35,7 @@ _MEAN_WEIGHT: Final = 0.1
 _MOST_NOTED_SECONDS: Final = 4 * QUICK_SECONDS  # one hiccup of the machine says little
 
 
-class Pace:
+class HandlerLatency:
     """How long a handler takes, as far as was seen."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Pace:
         self._mean_seconds += weight * (seconds - self._mean_seconds)
 
 
-class Share:
+class AdaptiveBatchSize:
     """How many jobs to run in one transaction: more while it goes well, fewer when it does not.
 
     Twice as many until it breaks for the first time, and then one more each time: on rows that
@@ -139,8 +139,8 @@ class SharedTransaction:
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._context: AbstractAsyncContextManager[Session] | None = None
-        self._session: Session | None = None
+        self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
+        self._session: StoreTransaction | None = None
         self._whereabouts: Callable[[], str] = str
 
     async def __aenter__(self) -> Self:
@@ -153,12 +153,12 @@ class SharedTransaction:
         if context is not None:
             await context.__aexit__(None, None, None)
 
-    def join(self, whereabouts: Callable[[], str]) -> AbstractAsyncContextManager[Session]:
+    def join(self, location: Callable[[], str]) -> AbstractAsyncContextManager[StoreTransaction]:
         """The session, for one more handler."""
-        self._whereabouts = whereabouts
+        self._whereabouts = location
         return _Joined(self.open)
 
-    async def open(self) -> Session:
+    async def open(self) -> StoreTransaction:
         """The session, begun if it is not."""
         if self._session is None:
             self._context = self._queue.begin(self._place, shared=True)
@@ -184,13 +184,13 @@ class SharedTransaction:
         await self._session.commit()
 
 
-class _Joined(AbstractAsyncContextManager[Session]):
+class _Joined(AbstractAsyncContextManager[StoreTransaction]):
     """One handler's part of a shared transaction: it ends without ending the transaction."""
 
-    def __init__(self, open_: Callable[[], Awaitable[Session]]) -> None:
+    def __init__(self, open_: Callable[[], Awaitable[StoreTransaction]]) -> None:
         self._open = open_
 
-    async def __aenter__(self) -> Session:
+    async def __aenter__(self) -> StoreTransaction:
         return await self._open()
 
     async def __aexit__(self, *_: object) -> None:

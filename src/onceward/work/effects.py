@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onceward.errors import PermanentError
-from onceward.model.events import text_fault
+from onceward.model.events import invalid_text_reason
 from onceward.work.transaction import UnitOfWork
 
 
@@ -31,4 +31,4 @@ class Effects:
 
 
 def _fault(text: object) -> str | None:
-    return text_fault(text) if isinstance(text, str) else "is not a text"
+    return invalid_text_reason(text) if isinstance(text, str) else "is not a text"

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args, get_origin, get_type_hints
 from onceward.errors import (
     ConfigurationError,
 )
-from onceward.model.events import Event, text_fault
+from onceward.model.events import Event, invalid_text_reason
 from onceward.model.jobs import Route
 from onceward.settings import Settings
 from onceward.work.batching import HANDLER_SECONDS
@@ -68,7 +68,7 @@ def make_handler(
     """Check a handler when it is defined. Raises ConfigurationError with every fault."""
     name = name or function.__name__
     faults = [*_signature_faults(function), *_pattern_faults(patterns := tuple(patterns))]
-    if fault := text_fault(name):
+    if fault := invalid_text_reason(name):
         faults.append(f"its name {fault}")
     if timeout_seconds is not None and not timeout_seconds > 0:
         faults.append(f"timeout_seconds is {timeout_seconds}; it must be more than 0")
@@ -105,7 +105,7 @@ def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:
     for pattern in patterns:
         if not _PATTERN.fullmatch(str(pattern)):
             yield f"{pattern!r} is not a pattern; write invoice.paid, invoice.* or *"
-        elif fault := text_fault(pattern):
+        elif fault := invalid_text_reason(pattern):
             yield f"the pattern {pattern[:40]!r} {fault}"
 
 

@@ -85,9 +85,9 @@ class Leases:
             del self._unsettled[token]
         return lost
 
-    async def give_back(self, lease: Lease, jobs: Sequence[int]) -> None:
+    async def release(self, lease: Lease, jobs: Sequence[int]) -> None:
         """Let go of jobs that were not started, or whose run was broken off."""
-        await self._queue.give_back(lease.token, jobs)
+        await self._queue.release(lease.token, jobs)
         for job in jobs:
             self.settled(lease, job)
 

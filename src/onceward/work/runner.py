@@ -19,12 +19,19 @@ from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
-from onceward.runtime.timeouts import watch
-from onceward.work.batching import HANDLER_SECONDS, Held, Pace, Progress, SharedTransaction, Turn
+from onceward.runtime.timeouts import run_with_deadline
+from onceward.work.batching import (
+    HANDLER_SECONDS,
+    HandlerLatency,
+    Held,
+    Progress,
+    SharedTransaction,
+    Turn,
+)
 from onceward.work.effects import Effects
 from onceward.work.handlers import Handler
 from onceward.work.payload import decode
-from onceward.work.sync import Running, SyncEffects, SyncTransaction
+from onceward.work.sync import HandlerCall, SyncEffects, SyncTransaction
 from onceward.work.transaction import Transaction, UnitOfWork
 
 _log = logging.getLogger("onceward.work")
@@ -42,7 +49,7 @@ _TOO_LONG: Final = f"a handler took longer than {HANDLER_SECONDS} s in a shared 
 _SETTLE_TRIES: Final = 5
 
 
-Finish = Callable[["Handler", Running], Awaitable[None]]
+Finish = Callable[["Handler", HandlerCall], Awaitable[None]]
 """Brings the run of a handler to its end."""
 
 
@@ -53,7 +60,7 @@ class Decide(Protocol):
         """The settlement of the attempt after the first `attempts`."""
 
 
-class Handling:
+class JobRunner:
     """Runs jobs, one call each: under a lease and a timeout, to their settlement."""
 
     def __init__(
@@ -70,7 +77,7 @@ class Handling:
         self._decide = decide
         self._clock = clock
         self._failpoints = failpoints
-        self._paces = {name: Pace() for name in handlers}
+        self._paces = {name: HandlerLatency() for name in handlers}
 
     def may_share(self, job: Job) -> bool:
         """Whether a job may run in one transaction with others."""
@@ -87,7 +94,7 @@ class Handling:
             async with SharedTransaction(self._queue) as shared:
                 try:
                     run = self._take_turn(held, shared, progress)
-                    if not await watch("a turn", run, progress.remaining):
+                    if not await run_with_deadline("a turn", run, progress.remaining):
                         raise HandlerTimeout(_TOO_LONG)
                 finally:
                     await progress.leave()
@@ -137,7 +144,7 @@ class Handling:
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
         running = _prepare(handler, _event(job, body, handler), unit, job.id)
-        unit.whereabouts = running.whereabouts
+        unit.location = running.location
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
         try:
@@ -146,12 +153,14 @@ class Handling:
             self._paces[job.handler].note(self._clock.monotonic() - started, unit.seconds)
         self._failpoints.reach("handle.returned")
 
-    async def _run_within_timeout(self, handler: Handler, running: Running) -> None:
+    async def _run_within_timeout(self, handler: Handler, running: HandlerCall) -> None:
         """Run a handler, and cancel it when its timeout passes."""
         seconds = handler.timeout_seconds or math.inf
         deadline = self._clock.monotonic() + seconds
         run = _inline(handler, running)
-        if not await watch(handler.name, run, lambda: deadline - self._clock.monotonic()):
+        if not await run_with_deadline(
+            handler.name, run, lambda: deadline - self._clock.monotonic()
+        ):
             message = f"{handler.name} took longer than {seconds:g} s"
             raise HandlerTimeout(message)
 
@@ -197,7 +206,7 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     return event
 
 
-def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) -> Running:
+def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) -> HandlerCall:
     given: dict[str, Any] = {}
     if "event" in handler.wants:
         given["event"] = event
@@ -208,10 +217,10 @@ def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) ->
     if not handler.is_async:
         loop = asyncio.get_running_loop()
         given |= {name: wrap(given[name], loop) for name, wrap in _SYNC.items() if name in given}
-    return Running(functools.partial(handler.function, **given), is_async=handler.is_async)
+    return HandlerCall(functools.partial(handler.function, **given), is_async=handler.is_async)
 
 
-async def _inline(handler: Handler, running: Running) -> None:
+async def _inline(handler: Handler, running: HandlerCall) -> None:
     """Run a handler in the task that is there: somebody else watches the time."""
     try:
         await running.finish()

@@ -59,7 +59,7 @@ def _wait(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
     return asyncio.run_coroutine_threadsafe(call, loop).result()
 
 
-class Running:
+class HandlerCall:
     """A handler on its way: await it, or ask where it is."""
 
     def __init__(self, call: Callable[[], object], *, is_async: bool) -> None:
@@ -83,7 +83,7 @@ class Running:
         self._thread.start()
         await ended
 
-    def whereabouts(self) -> str:
+    def location(self) -> str:
         """The line of the handler that is waiting now."""
         frame: FrameType | None = None
         if self._coroutine is not None:

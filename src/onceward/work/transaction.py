@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import OncewardError, TransactionMisuse
-from onceward.ports import Row, Rows, Session
+from onceward.ports import Row, Rows, StoreTransaction
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql, parse
@@ -16,7 +16,7 @@ from onceward.runtime.sql_text import Sql, parse
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Parameters = Mapping[str, Any]
-Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[Session]]
+Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[StoreTransaction]]
 """Begins a transaction, for a handler that says where it is."""
 
 _EDGES: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"})
@@ -38,13 +38,13 @@ class UnitOfWork:
         self._begin = begin
         self._failpoints = failpoints
         self._clock = clock
-        self.whereabouts: Callable[[], str] = lambda: "an unknown place"
+        self.location: Callable[[], str] = lambda: "an unknown place"
         """Where its handler is now."""
         self.seconds = 0.0
         """How long its statements took, all in all."""
         self._lock = asyncio.Lock()
-        self._context: AbstractAsyncContextManager[Session] | None = None
-        self._session: Session | None = None
+        self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
+        self._session: StoreTransaction | None = None
         self._failure: Exception | None = None
         self._is_over = False
         self._writer: asyncio.Task[Any] | None = None
@@ -122,13 +122,13 @@ class UnitOfWork:
                 self._writer = None
                 self.seconds += self._clock.monotonic() - began
 
-    def _end(self) -> Session | None:
+    def _end(self) -> StoreTransaction | None:
         if self._failure is not None:  # the handler swallowed it
             raise self._failure
         self._is_over = True
         return self._session
 
-    async def _open(self) -> Session:
+    async def _open(self) -> StoreTransaction:
         if self._is_over:
             message = "the transaction is over; what comes after it cannot be part of it"
             raise TransactionMisuse(message)
@@ -136,7 +136,7 @@ class UnitOfWork:
             message = f"a statement failed before ({self._failure}); the transaction cannot go on"
             raise TransactionMisuse(message)
         if self._session is None:
-            self._context = self._begin(self.whereabouts)
+            self._context = self._begin(self.location)
             self._session = await self._context.__aenter__()
         return self._session
 

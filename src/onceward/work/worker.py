@@ -17,9 +17,9 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
-from onceward.work.batching import Held, Share
+from onceward.work.batching import AdaptiveBatchSize, Held
 from onceward.work.leases import Leases, batch_size
-from onceward.work.runner import Handling
+from onceward.work.runner import JobRunner
 
 _log = logging.getLogger("onceward.worker")
 
@@ -37,7 +37,7 @@ class Worker:
         *,
         name: str,
         queue: Queue,
-        handling: Handling,
+        handling: JobRunner,
         handlers: Sequence[str],
         settings: Settings,
         clock: Clock,
@@ -52,7 +52,7 @@ class Worker:
         self._ready: deque[Held] = deque()
         self._shareable: deque[Held] = deque()
         self._running: dict[asyncio.Task[None], list[Held]] = {}
-        self._share = Share(settings.shared_jobs)
+        self._share = AdaptiveBatchSize(settings.max_jobs_per_transaction)
         self._turns: set[asyncio.Task[None]] = set()
         self._shared_last = False
         self._caught_up = False
@@ -137,7 +137,7 @@ class Worker:
         self._solo_turn = claim.solo_waiting and not solo
         self._alone = claim.lease is not None and solo
         if claim.lease is not None:
-            can_share = not solo and self._settings.shared_jobs > 1
+            can_share = not solo and self._settings.max_jobs_per_transaction > 1
             for job in claim.lease.jobs:
                 may_share = can_share and self._handling.may_share(job)
                 (self._shareable if may_share else self._ready).append((claim.lease, job))
@@ -152,7 +152,7 @@ class Worker:
     def _start(self) -> None:
         """Fill the places that are free: some with jobs that share, others with one job each."""
         while len(self._running) < self._settings.workers:
-            may_share = self._shareable and len(self._turns) < self._queue.turns
+            may_share = self._shareable and len(self._turns) < self._queue.max_shared_transactions
             if may_share and not (self._ready and self._shared_last):  # in a single place, in turns
                 count = min(self._share.size, len(self._shareable))
                 pairs = [self._shareable.popleft() for _ in range(count)]
@@ -198,7 +198,7 @@ class Worker:
 
     async def _abandon(self, lease: Lease) -> None:
         """Let a lease expire of which a job could not be settled, and give back its other jobs."""
-        await self._give_back(self._take_back(lambda held: held is lease))
+        await self._release(self._take_back(lambda held: held is lease))
         self._leases.abandon(lease)
 
     def _finished(self, task: asyncio.Task[None]) -> None:
@@ -254,21 +254,21 @@ class Worker:
         return taken
 
     async def _drain(self) -> None:
-        await self._give_back(self._take_back(lambda _: True))
+        await self._release(self._take_back(lambda _: True))
         if self._running:
             await asyncio.wait(self._running, timeout=self._settings.drain_seconds)
-        await self._give_back(self._take_back(lambda _: True))  # what a broken turn left
+        await self._release(self._take_back(lambda _: True))  # what a broken turn left
         broken_off = dict(self._running)
         for task in broken_off:
             task.cancel()
         if broken_off:
             await asyncio.wait(broken_off, timeout=2 * GRACE_SECONDS)
-        await self._give_back(pair for pairs in broken_off.values() for pair in pairs)
+        await self._release(pair for pairs in broken_off.values() for pair in pairs)
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._leases.end()
 
-    async def _give_back(self, pairs: Iterable[Held]) -> None:
+    async def _release(self, pairs: Iterable[Held]) -> None:
         jobs: dict[str, list[int]] = defaultdict(list)
         leases: dict[str, Lease] = {}
         for lease, job in pairs:
@@ -277,6 +277,6 @@ class Worker:
         for token, lease in leases.items():
             try:
                 async with asyncio.timeout(GRACE_SECONDS):
-                    await self._leases.give_back(lease, jobs[token])
+                    await self._leases.release(lease, jobs[token])
             except (StoreError, TimeoutError) as error:
                 _log.warning("jobs could not be given back: %s", redact(str(error)))

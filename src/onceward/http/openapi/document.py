@@ -135,8 +135,8 @@ def _filter(kind: str, name: str) -> Json:
         "after": ("The `next` of the part before.", ID),
         "event_id": ("The sender's id of the event.", text("An event's id.")),
         "status": ("Only those that stand so.", of_type(statuses) if statuses else {}),
-        "step": ("Only those that failed this check.", of_type(statuses) if statuses else {}),
-        "same_body": (
+        "cause": ("Only those that failed this check.", of_type(statuses) if statuses else {}),
+        "duplicate_body": (
             "Only those whose body came before under another id.",
             {"type": "string", "enum": ["true"]},
         ),

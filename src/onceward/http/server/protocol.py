@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from onceward.http.responses import Answer, Scope
-from onceward.http.server.writes import Corked, Intake, Outlet
+from onceward.http.server.writes import BufferedTransport, Intake, Outlet
 from onceward.settings import Settings
 
 KEEP_ALIVE_SECONDS: Final = 75
@@ -78,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Begin to wait for the first request."""
-        corked = Corked(transport, self._outlet)
+        corked = BufferedTransport(transport, self._outlet)
         super().connection_made(cast("asyncio.Transport", corked))
         self._watch()
 

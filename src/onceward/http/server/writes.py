@@ -46,9 +46,9 @@ class Outlet:
     """
 
     def __init__(self) -> None:
-        self._waiting: deque[Corked] = deque()
+        self._waiting: deque[BufferedTransport] = deque()
 
-    def add(self, connection: Corked) -> None:
+    def add(self, connection: BufferedTransport) -> None:
         """Have what is written to a connection sent in the next turn."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self._send)
@@ -63,7 +63,7 @@ class Outlet:
                 asyncio.get_running_loop().call_soon(self._send)
 
 
-class Corked:
+class BufferedTransport:
     """A transport that sends what is written in one turn of the loop at once, in the next.
 
     uvicorn writes the head of an answer and its body apart: two calls of the system for each.

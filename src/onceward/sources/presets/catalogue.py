@@ -10,12 +10,12 @@ from onceward.sources.presets import commerce, development, messaging, payments,
 from onceward.sources.presets.preset import Preset
 from onceward.sources.schemes import Signature
 
-BY_HAND: Final = "hmac"
+CUSTOM_HMAC: Final = "hmac"
 """The preset whose signature header and prefix are the user's to set."""
 
 _ENTRIES: Final = (
     Preset(
-        name=BY_HAND,
+        name=CUSTOM_HMAC,
         title="Any sender that signs its body by HMAC-SHA256",
         schemes=Signature(at="header:X-Signature"),
         id="header:X-Event-Id",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.sources.challenge import Handshake, Known, Reply
+from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.request import Request
 
 ECHO_MOST: Final = 4_096
@@ -41,20 +41,20 @@ def _json(value: object) -> Reply:
     return Reply(body=msgspec.json.encode(value), content_type=JSON)
 
 
-def _hmac(known: Known, text: str) -> bytes | None:
+def _hmac(known: ChallengeCredentials, text: str) -> bytes | None:
     """The digest of a text; None where there is no secret to make it with."""
     if not known.secrets:
         return None
     return hmac.digest(known.secrets[0], text.encode(errors="replace"), "sha256")
 
 
-def _slack(request: Request, _: Known) -> Reply | None:
+def _slack(request: Request, _: ChallengeCredentials) -> Reply | None:
     if _member(request, "type") != "url_verification":
         return None
     return _echo(_member(request, "challenge"))
 
 
-def _zoom(request: Request, known: Known) -> Reply | None:
+def _zoom(request: Request, known: ChallengeCredentials) -> Reply | None:
     token = _member(request, "payload", "plainToken")
     if _member(request, "event") != "endpoint.url_validation" or token is None:
         return None
@@ -62,14 +62,14 @@ def _zoom(request: Request, known: Known) -> Reply | None:
     return None if digest is None else _json({"plainToken": token, "encryptedToken": digest.hex()})
 
 
-def _twitch(request: Request, _: Known) -> Reply | None:
+def _twitch(request: Request, _: ChallengeCredentials) -> Reply | None:
     kind = request.headers.get(b"twitch-eventsub-message-type")
     if kind != b"webhook_callback_verification":
         return None
     return _echo(_member(request, "challenge"))
 
 
-def _meta(request: Request, known: Known) -> Reply | None:
+def _meta(request: Request, known: ChallengeCredentials) -> Reply | None:
     """The token is the operator's own, and not the one that signs."""
     asked = dict(request.query)
     sent = asked.get("hub.verify_token", "").encode(errors="replace")
@@ -79,11 +79,11 @@ def _meta(request: Request, known: Known) -> Reply | None:
     return _echo(asked.get("hub.challenge")) or Reply(403)
 
 
-def _graph(request: Request, _: Known) -> Reply | None:
+def _graph(request: Request, _: ChallengeCredentials) -> Reply | None:
     return _echo(dict(request.query).get("validationToken"))
 
 
-def _event_grid(request: Request, _: Known) -> Reply | None:
+def _event_grid(request: Request, _: ChallengeCredentials) -> Reply | None:
     if request.headers.get(b"aeg-event-type") != b"SubscriptionValidation":
         return None
     events = request.document
@@ -96,7 +96,7 @@ def _is_object(items: Sequence[object]) -> bool:
     return len(items) == 1 and isinstance(items[0], dict)
 
 
-def _cloudevents(request: Request, _: Known) -> Reply | None:
+def _cloudevents(request: Request, _: ChallengeCredentials) -> Reply | None:
     """Whoever asks may send: it is the token that decides."""
     origin = request.headers.get(b"webhook-request-origin")
     headers = [("Allow", "POST, OPTIONS")]
@@ -107,7 +107,7 @@ def _cloudevents(request: Request, _: Known) -> Reply | None:
     return Reply(headers=tuple(headers))
 
 
-def _discord(request: Request, _: Known) -> Reply | None:
+def _discord(request: Request, _: ChallengeCredentials) -> Reply | None:
     document = request.document if isinstance(request.document, dict) else {}
     match document.get("type"):
         case 0:
@@ -118,22 +118,22 @@ def _discord(request: Request, _: Known) -> Reply | None:
             return None
 
 
-def _may_hand_over(request: Request, known: Known) -> bool:
+def _may_hand_over(request: Request, known: ChallengeCredentials) -> bool:
     """Whether the URL has the operator's own token: else anyone could hand over a secret."""
     sent = dict(request.query).get("verify_token", "").encode(errors="replace")
     return known.verify_token is not None and hmac.compare_digest(sent, known.verify_token)
 
 
-def _asana(request: Request, known: Known) -> Reply | None:
+def _asana(request: Request, known: ChallengeCredentials) -> Reply | None:
     secret = request.headers.get(b"x-hook-secret")
     if secret is None or request.headers.get(b"x-hook-signature") is not None:
         return None
     if not _may_hand_over(request, known) or not SECRET_LEAST <= len(secret) <= SECRET_MOST:
         return Reply(403)
-    return Reply(headers=(("X-Hook-Secret", secret.decode("latin-1")),), learned=secret)
+    return Reply(headers=(("X-Hook-Secret", secret.decode("latin-1")),), provisioned_secret=secret)
 
 
-def _notion(request: Request, known: Known) -> Reply | None:
+def _notion(request: Request, known: ChallengeCredentials) -> Reply | None:
     if request.headers.get(b"x-notion-signature") is not None or not _may_hand_over(request, known):
         return None
     token = _member(request, "verification_token")
@@ -141,41 +141,41 @@ def _notion(request: Request, known: Known) -> Reply | None:
         return None
     secret = token.encode(errors="replace")
     is_one = SECRET_LEAST <= len(secret) <= SECRET_MOST
-    return Reply(learned=secret) if is_one else Reply(403)
+    return Reply(provisioned_secret=secret) if is_one else Reply(403)
 
 
-def _present(_: Request, __: Known) -> Reply:
+def _present(_: Request, __: ChallengeCredentials) -> Reply:
     return Reply()
 
 
-SLACK: Final = Handshake(signed=_slack)
+SLACK: Final = Challenge(signed=_slack)
 
 
-ZOOM: Final = Handshake(signed=_zoom)
+ZOOM: Final = Challenge(signed=_zoom)
 
 
-TWITCH: Final = Handshake(signed=_twitch)
+TWITCH: Final = Challenge(signed=_twitch)
 
 
-DISCORD: Final = Handshake(signed=_discord)
+DISCORD: Final = Challenge(signed=_discord)
 
 
-META: Final = Handshake(unsigned=_meta, methods=("GET",))
+META: Final = Challenge(unsigned=_meta, methods=("GET",))
 
 
-GRAPH: Final = Handshake(unsigned=_graph, methods=("POST",))
+GRAPH: Final = Challenge(unsigned=_graph, methods=("POST",))
 
 
-EVENT_GRID: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",), signed=_event_grid)
+EVENT_GRID: Final = Challenge(unsigned=_cloudevents, methods=("OPTIONS",), signed=_event_grid)
 
 
-CLOUDEVENTS: Final = Handshake(unsigned=_cloudevents, methods=("OPTIONS",))
+CLOUDEVENTS: Final = Challenge(unsigned=_cloudevents, methods=("OPTIONS",))
 
 
-ASANA: Final = Handshake(unsigned=_asana, methods=("POST",), learns=True)
+ASANA: Final = Challenge(unsigned=_asana, methods=("POST",), provisions_secret=True)
 
 
-NOTION: Final = Handshake(unsigned=_notion, methods=("POST",), learns=True)
+NOTION: Final = Challenge(unsigned=_notion, methods=("POST",), provisions_secret=True)
 
 
-HEAD: Final = Handshake(unsigned=_present, methods=("HEAD",))
+HEAD: Final = Challenge(unsigned=_present, methods=("HEAD",))

@@ -55,7 +55,7 @@ PRESETS: Final = (
         schemes=Signature(
             at="header:X-Hmac-Signature",
             prefix="hmac-sha256-hex=",
-            algorithm=Hmac(written=as_decomposed_text),
+            algorithm=Hmac(secret_encoding=as_decomposed_text),
         ),
         id="json:id",
         type="json:description",
@@ -82,7 +82,7 @@ PRESETS: Final = (
         ),
         type="json:subscriptionType",
         reference="json:objectId|json:fromObjectId",
-        varies=("attemptNumber",),
+        volatile_fields=("attemptNumber",),
         note="Version 3 of its signatures.",
     ),
     Preset(
@@ -92,8 +92,8 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:topic",
         reference="json:data.item.id",
-        handshake=challenges.HEAD,
-        varies=("delivered_at", "delivery_attempts", "delivery_status", "first_sent_at"),
+        challenge=challenges.HEAD,
+        volatile_fields=("delivered_at", "delivery_attempts", "delivery_status", "first_sent_at"),
     ),
     Preset(
         name="zendesk",
@@ -167,13 +167,13 @@ PRESETS: Final = (
         id=("json:event", "json:data.envelopeId", "json:generatedDateTime"),
         type="json:event",
         reference="json:data.envelopeId",
-        varies=("retryCount",),
+        volatile_fields=("retryCount",),
     ),
     Preset(
         name="dropbox-sign",
         title="Dropbox Sign",
         schemes=DropboxSign(),
-        within="form:json",
+        form_field="form:json",
         id=(
             "json:event.event_type",
             "json:event.event_time",
@@ -204,7 +204,7 @@ PRESETS: Final = (
             "json:comment_id|json:version_id|json:file_key|json:webhook_id",
         ),
         type="json:event_type",
-        varies=("retries",),
+        volatile_fields=("retries",),
         note="The passcode is in the body and proves nothing about the rest of it.",
     ),
 )

@@ -64,7 +64,7 @@ PRESETS: Final = (
         type=("json:type", "json:action"),
         reference="json:data.id",
         accepted=200,
-        varies=("webhookTimestamp",),
+        volatile_fields=("webhookTimestamp",),
     ),
     Preset(
         name="circleci",
@@ -176,8 +176,8 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:entity.id",
-        handshake=challenges.NOTION,
-        varies=("attempt_number",),
+        challenge=challenges.NOTION,
+        volatile_fields=("attempt_number",),
         note="It hands over its secret where the URL has ?verify_token=…; `onceward secrets` shows "
         "it, for you to confirm.",
     ),
@@ -193,7 +193,7 @@ PRESETS: Final = (
         id="json:action.id",
         type="json:action.type",
         reference="json:model.id",
-        handshake=challenges.HEAD,
+        challenge=challenges.HEAD,
     ),
     Preset(
         name="asana",
@@ -203,7 +203,7 @@ PRESETS: Final = (
         id="body:sha256",
         type=("json:resource.resource_type", "json:action"),
         reference="json:resource.gid",
-        handshake=challenges.ASANA,
+        challenge=challenges.ASANA,
         resends_for_hours=24,
         note="It hands over its secret where the URL has ?verify_token=…. Its events have no id "
         "and are known by their bytes, which have the time.",
@@ -259,7 +259,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:changeType",
         reference="json:resource",
-        handshake=challenges.GRAPH,
+        challenge=challenges.GRAPH,
         note="The client state proves nothing about the rest of the body. A notification without "
         "an id is known by its bytes.",
     ),
@@ -272,7 +272,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:eventType|json:type",
         reference="json:subject",
-        handshake=challenges.EVENT_GRID,
+        challenge=challenges.EVENT_GRID,
         note="The secret is the value of code in the URL that Event Grid is given.",
     ),
     Preset(
@@ -308,7 +308,7 @@ PRESETS: Final = (
         type="header:ce-type|json:type",
         reference="header:ce-subject|json:subject",
         keep_headers=("ce-id", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-type"),
-        handshake=challenges.CLOUDEVENTS,
+        challenge=challenges.CLOUDEVENTS,
         note="Its specification has no signature: the token proves who sends, not what.",
     ),
     Preset(

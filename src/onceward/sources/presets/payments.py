@@ -32,7 +32,7 @@ PRESETS: Final = (
         reference="json:data.object.id|json:related_object.id",
         resends_for_hours=72,
         resends_by_hand_for_days=30,
-        varies=("pending_webhooks",),
+        volatile_fields=("pending_webhooks",),
     ),
     Preset(
         name="square",
@@ -114,7 +114,7 @@ PRESETS: Final = (
         type="json:event.type",
         reference="json:event.data.code",
         accepted=200,
-        varies=("attempt_number",),
+        volatile_fields=("attempt_number",),
     ),
     Preset(
         name="gocardless",
@@ -208,7 +208,7 @@ PRESETS: Final = (
         schemes={
             "items": AdyenItems(),
             "header": Signature(
-                at="header:hmacsignature", encoding="base64", algorithm=Hmac(written=as_hex)
+                at="header:hmacsignature", encoding="base64", algorithm=Hmac(secret_encoding=as_hex)
             ),
         },
         events="json:notificationItems[]",
@@ -248,9 +248,9 @@ PRESETS: Final = (
         name="braintree",
         title="Braintree",
         schemes=Braintree(),
-        within="form:bt_payload",
+        form_field="form:bt_payload",
         id=BODY_HASH,
-        handshake=CHALLENGE,
+        challenge=CHALLENGE,
         note="The secret is public_key:private_key. The body of an event is bt_payload, XML in "
         "base64.",
     ),

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from onceward.errors import ConfigurationError
-from onceward.sources.challenge import Handshake, Reply
+from onceward.sources.challenge import Challenge, Reply
 from onceward.sources.identify import Locators, make_locators
 from onceward.sources.request import header_key
 from onceward.sources.schemes import Scheme
-from onceward.sources.selectors import parse_place
-from onceward.sources.unpacking import Packing, Split
+from onceward.sources.selectors import parse_selector
+from onceward.sources.unpacking import EventLayout, Split
 
 DEFAULT: Final = "default"
 UNSAID_DAYS: Final = 30
@@ -34,16 +34,16 @@ class Preset:
     id: str | tuple[str, ...]
     type: str | tuple[str, ...] = ()
     reference: str | None = None
-    within: str | None = None
+    form_field: str | None = None
     """The field of a form that holds the event, or the events, as JSON."""
     events: str | None = None
     """Where the events are, if a request holds several: all places are then those of one event."""
-    handshake: Handshake | None = None
+    challenge: Challenge | None = None
     accepted: int | Reply = 202
     """The status of the answer, or all of it, where the sender insists."""
     keep_headers: tuple[str, ...] = ()
     """Headers worth keeping with the payload, beyond content-type and user-agent."""
-    varies: tuple[str, ...] = ()
+    volatile_fields: tuple[str, ...] = ()
     """Members of the body that differ between deliveries of one event: they make no conflict."""
     resends_for_hours: float | None = None
     """How long the sender tries again by itself; None where it does not say."""
@@ -53,16 +53,16 @@ class Preset:
     """Event types that a handler of `onceward.work.builtin` takes without being registered."""
     note: str = ""
     locators: Locators = field(init=False, repr=False, compare=False)
-    packing: Packing = field(init=False, repr=False, compare=False)
+    layout: EventLayout = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.named_schemes:
             raise ConfigurationError(f"the preset {self.name!r} has no scheme")
-        packing = Packing(
-            None if self.within is None else parse_place(self.within),
+        layout = EventLayout(
+            None if self.form_field is None else parse_selector(self.form_field),
             None if self.events is None else Split(self.events),
         )
-        object.__setattr__(self, "packing", packing)
+        object.__setattr__(self, "layout", layout)
         for name in self.keep_headers:
             header_key(name)
         object.__setattr__(self, "locators", self._located())

@@ -16,7 +16,7 @@ V1: Final = Signature(
     encoding="base64",
     timestamp="header:webhook-timestamp",
     content="{header:webhook-id}.{timestamp}.{body}",
-    algorithm=Hmac(written=as_base64),
+    algorithm=Hmac(secret_encoding=as_base64),
     tolerance_seconds=300,
 )
 V1A: Final = replace(V1, prefix="v1a,", algorithm=ED25519)
@@ -73,7 +73,7 @@ PRESETS: Final = (
     Preset(
         name="polar",
         title="Polar",
-        schemes=replace(V1, algorithm=Hmac(written=as_text_or_base64)),
+        schemes=replace(V1, algorithm=Hmac(secret_encoding=as_text_or_base64)),
         id=ID,
         type="json:type",
         reference="json:data.id",
@@ -83,7 +83,7 @@ PRESETS: Final = (
     Preset(
         name="openai",
         title="OpenAI",
-        schemes=replace(V1, algorithm=Hmac(written=as_base64_or_text)),
+        schemes=replace(V1, algorithm=Hmac(secret_encoding=as_base64_or_text)),
         id=ID,
         type="json:type",
         reference="json:data.id",

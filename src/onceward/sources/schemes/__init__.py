@@ -1,7 +1,7 @@
 """How senders prove that a request is their own. Schemes are data, applied by one function each.
 
 Nothing here reads a clock, and nothing raises anything but `SignatureRejected`, and
-`RequestRefused` for a header that decides and stands in the request twice.
+`RepeatedHeader` for a header that decides and stands in the request twice.
 """
 
 from onceward.sources.schemes.algorithms import ECDSA_P256, ED25519, RSA_SHA1, RSA_SHA256, Hmac

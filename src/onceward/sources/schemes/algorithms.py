@@ -104,7 +104,7 @@ class _HmacKey:
         outer.update(inner.digest())
         return outer.digest()
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         expected = self.sign(content)
         for signature in signatures:  # noqa: SIM110 - any() takes a fifth of the whole
             if hmac.compare_digest(expected, signature):
@@ -117,7 +117,7 @@ class Hmac:
     """A secret that both sides have."""
 
     digest: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
-    written: Decode = as_text
+    secret_encoding: Decode = as_text
 
     def __post_init__(self) -> None:
         if self.digest not in (known := ("sha1", "sha256", "sha384", "sha512")):
@@ -140,7 +140,7 @@ class Hmac:
         text = secret_bytes(secret)
         if text.startswith(PUBLIC_KEY_MARKS):
             raise ConfigurationError("is a public key or a certificate; a shared secret is needed")
-        keys = self.written(text)
+        keys = self.secret_encoding(text)
         if not all(keys):  # anyone can sign with an empty key
             raise ConfigurationError("is empty")
         return keys

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.request import Request
-from onceward.sources.selectors import Place, bytes_at, parse_places
+from onceward.sources.selectors import Selector, bytes_at, parse_selectors
 
 _BRACES: Final = re.compile(r"\{([^{}]+)\}")
 
@@ -91,11 +91,11 @@ def _read(name: str) -> Read:
     if ":" not in name:
         known = ", ".join(_KNOWN)
         raise ConfigurationError(f"{{{name}}} cannot be signed; there are {known}, and places")
-    return partial(_at, parse_places(name))
+    return partial(_at, parse_selectors(name))
 
 
-def _at(places: tuple[Place, ...], request: Request, _: bytes) -> bytes:
+def _at(places: tuple[Selector, ...], request: Request, _: bytes) -> bytes:
     found = bytes_at(places, request)
     if found is None:
-        raise SignatureRejected(f"no {places[0]}, which is signed", Step.FOUND)
+        raise SignatureRejected(f"no {places[0]}, which is signed", RejectionCause.MISSING)
     return found

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 import msgspec
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.outgoing import Draft
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
-from onceward.sources.schemes.named import halves, name_of, named_keys
+from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key
-from onceward.sources.selectors import Place, bytes_at, parse_places
+from onceward.sources.selectors import Selector, bytes_at, parse_selectors
 
 TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
@@ -66,10 +66,10 @@ class Jwt:
     """Whether the token is for the URL that it is sent to."""
     tolerance_seconds: int | None = None
     """How old `iat` may be, where it is checked."""
-    _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+    _places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", parse_places(self.at))
+        object.__setattr__(self, "_places", parse_selectors(self.at))
 
     @property
     def needs_url(self) -> bool:
@@ -92,9 +92,15 @@ class Jwt:
         return f"JWT by {self.algorithm} with {named}, in {self._places[0]}"
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.READ, Step.MADE, Step.TIME, Step.MEANT)
+        return (
+            RejectionCause.MISSING,
+            RejectionCause.MALFORMED,
+            RejectionCause.MISMATCH,
+            RejectionCause.TIMESTAMP,
+            RejectionCause.WRONG_TARGET,
+        )
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
@@ -105,7 +111,7 @@ class Jwt:
     def _form(self) -> str:
         return f"{self.named}:secret"
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Send a token along that names this body, and this URL. Raises ConfigurationError."""
         head = {"alg": self.algorithm, "typ": "JWT"}
         issued = int(now)
@@ -114,7 +120,7 @@ class Jwt:
         if names := _names(self.issuer):
             claims["iss"] = names[0]
         if self.named is not None:
-            name, secret = halves(secret, self._form)
+            name, secret = split_named_secret(secret, self._form)
             claims |= {self.named: name, f"{self.named}_verified": True}
         if self.audience_is_url:
             claims["aud"] = draft.url
@@ -134,9 +140,11 @@ class Jwt:
         claims = self._claims(keys, self._token(request))
         issued = _check_times(claims, now, self.tolerance_seconds)
         if self.must_expire and claims.get("exp") is None:
-            raise SignatureRejected("the token does not say when it ends", Step.TIME)
+            raise SignatureRejected("the token does not say when it ends", RejectionCause.TIMESTAMP)
         if self.issuer is not None and claims.get("iss") not in _names(self.issuer):
-            raise SignatureRejected("the token was issued by somebody else", Step.MEANT)
+            raise SignatureRejected(
+                "the token was issued by somebody else", RejectionCause.WRONG_TARGET
+            )
         if self.audience_is_url:
             _compare(claims.get("aud"), request.url, "audience")
         if self.body_claim is not None and not self._is_empty(claims, request):
@@ -148,30 +156,38 @@ class Jwt:
     def _token(self, request: Request) -> bytes:
         header = bytes_at(self._places, request)
         if header is None:
-            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
+            raise SignatureRejected(f"no {self._places[0]}", RejectionCause.MISSING)
         prefix = self.prefix.encode()
         if header[: len(prefix)].lower() != prefix.lower():
-            raise SignatureRejected(f"no {self.prefix}<token> in the {self._places[0]}", Step.FOUND)
+            raise SignatureRejected(
+                f"no {self.prefix}<token> in the {self._places[0]}", RejectionCause.MISSING
+            )
         if len(header) > TOKEN_BYTES:
-            raise SignatureRejected("the token is too long", Step.READ)
+            raise SignatureRejected("the token is too long", RejectionCause.MALFORMED)
         return header[len(prefix) :]
 
     def _claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
         content, _, last = token.rpartition(b".")
         head = _object(content.partition(b".")[0])
         if head.get("alg") != self.algorithm or "crit" in head:
-            raise SignatureRejected(f"the token is not signed by {self.algorithm}", Step.READ)
+            raise SignatureRejected(
+                f"the token is not signed by {self.algorithm}", RejectionCause.MALFORMED
+            )
         signature = _decoded(last)
         if self.algorithm == "ES256":
             signature = _der(signature)
-        made_by = [key for key in keys if key.made(content, (signature,))]
+        made_by = [key for key in keys if key.verifies(content, (signature,))]
         if not made_by:
-            raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
+            raise SignatureRejected(
+                f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
+            )
         claims = _object(content.partition(b".")[2])
         if self.named is not None:
             is_unsure = claims.get(f"{self.named}_verified", True) is not True
             if claims.get(self.named) not in [name_of(key) for key in made_by] or is_unsure:
-                raise SignatureRejected(f"the token has another {self.named}", Step.MEANT)
+                raise SignatureRejected(
+                    f"the token has another {self.named}", RejectionCause.WRONG_TARGET
+                )
         return claims
 
     def _is_empty(self, claims: dict[str, Any], request: Request) -> bool:
@@ -189,7 +205,7 @@ def _url_hash(url: str) -> str:
 def _compare(claim: object, expected: str, what: str) -> None:
     sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
     if not hmac.compare_digest(sent, expected.encode(errors="surrogatepass")):
-        raise SignatureRejected(f"the token is for another {what}", Step.MEANT)
+        raise SignatureRejected(f"the token is for another {what}", RejectionCause.WRONG_TARGET)
 
 
 def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
@@ -197,17 +213,19 @@ def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | No
     times = {name: _time(claims, name) for name in ("exp", "nbf", "iat")}
     expires, begins, issued = times["exp"], times["nbf"], times["iat"]
     if expires is not None and not now < expires + LEEWAY_SECONDS:
-        raise SignatureRejected("the token has expired", Step.TIME)
+        raise SignatureRejected("the token has expired", RejectionCause.TIMESTAMP)
     if begins is not None and not now > begins - LEEWAY_SECONDS:
-        raise SignatureRejected("the token is not valid yet", Step.TIME)
+        raise SignatureRejected("the token is not valid yet", RejectionCause.TIMESTAMP)
     if tolerance_seconds is not None:
         if issued is None:
-            raise SignatureRejected("the token does not say when it was issued", Step.TIME)
+            raise SignatureRejected(
+                "the token does not say when it was issued", RejectionCause.TIMESTAMP
+            )
         if not abs(now - issued) <= tolerance_seconds:
             raise SignatureRejected(
                 f"the token was issued {abs(now - issued):.12g} s off, "
                 f"tolerance {tolerance_seconds} s",
-                Step.TIME,
+                RejectionCause.TIMESTAMP,
             )
     return issued
 
@@ -218,7 +236,7 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or abs(value) > FARTHEST_SECONDS:
-        raise SignatureRejected(f"the token's {name} is not a time", Step.TIME)
+        raise SignatureRejected(f"the token's {name} is not a time", RejectionCause.TIMESTAMP)
     return float(value)
 
 
@@ -228,7 +246,7 @@ def _object(part: bytes) -> dict[str, Any]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         found = None
     if not isinstance(found, dict):
-        raise SignatureRejected("the token is not a JWT", Step.READ)
+        raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED)
     return found
 
 
@@ -236,7 +254,7 @@ def _decoded(part: bytes) -> bytes:
     try:
         return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
-        raise SignatureRejected("the token is not a JWT", Step.READ) from None
+        raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED) from None
 
 
 def _encoded(part: bytes) -> bytes:
@@ -254,7 +272,9 @@ def _plain_numbers(der: bytes) -> bytes:
 def _der(signature: bytes) -> bytes:
     """Two numbers side by side, as the arithmetic wants them."""
     if len(signature) != _ES256_BYTES:
-        raise SignatureRejected("the token's signature has the wrong length", Step.READ)
+        raise SignatureRejected(
+            "the token's signature has the wrong length", RejectionCause.MALFORMED
+        )
     half = _ES256_BYTES // 2
     numbers = _number(signature[:half]) + _number(signature[half:])
     return b"\x30" + bytes([len(numbers)]) + numbers

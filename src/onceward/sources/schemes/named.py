@@ -18,12 +18,12 @@ class NamedKey:
         self.name = name
         self._key = key
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         """Whether one of the signatures was made over the content with this key."""
-        return self._key.made(content, signatures)
+        return self._key.verifies(content, signatures)
 
 
-def halves(secret: str | bytes, form: str) -> tuple[str, bytes]:
+def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
     """The name and the key of a secret. Raises ConfigurationError, which shows its `form`.
 
     A key in PEM begins at its first line: the name before it may have colons of its own.
@@ -40,8 +40,8 @@ def named_keys(
     secret: str | bytes, form: str, keys: Callable[[bytes], Sequence[Key]]
 ) -> tuple[NamedKey, ...]:
     """The keys of a secret, under its name. Raises ConfigurationError."""
-    name, key = halves(secret, form)
-    return tuple(NamedKey(name, made) for made in keys(key))
+    name, key = split_named_secret(secret, form)
+    return tuple(NamedKey(name, verifies) for verifies in keys(key))
 
 
 def name_of(key: Key) -> str:

@@ -30,7 +30,7 @@ class PublicKey:
     def __init__(self, check: Check) -> None:
         self._check = check
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         """Whether one of the signatures was made over the content with the private key."""
         return any(self._holds(signature, content) for signature in signatures)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.outgoing import Draft
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 
 SIGNATURES_TRIED = 10
@@ -15,7 +15,7 @@ SIGNATURES_TRIED = 10
 class Key(Protocol):
     """A secret, or a public key, made ready to check with."""
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         """Whether one of the signatures was made over the content with this key."""
 
 
@@ -46,13 +46,13 @@ class Scheme(Protocol):
         """What it is, in a line for people."""
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put into a draft what its sender would. Raises ConfigurationError.
 
         The secret is the one that both sides have, or the sender's private key.
@@ -62,13 +62,15 @@ class Scheme(Protocol):
         """Return the signed time of a genuine request, or None where no time is signed.
 
         Raises SignatureRejected, whose `check` is for the operator and never holds a signature or
-        a secret, RequestRefused for a deciding header that occurs twice, and nothing else.
+        a secret, RepeatedHeader for a deciding header that occurs twice, and nothing else.
         """
 
 
 def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[bytes]) -> None:
     """Raise SignatureRejected unless one of the keys made one of the signatures."""
     for key in keys:
-        if key.made(content, signatures):
+        if key.verifies(content, signatures):
             return
-    raise SignatureRejected(f"no signature matched any of {len(keys)} secrets", Step.MADE)
+    raise SignatureRejected(
+        f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
+    )

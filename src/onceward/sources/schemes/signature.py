@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.outgoing import Draft
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import Content
 from onceward.sources.schemes.scheme import SIGNATURES_TRIED, Key, require_match
-from onceward.sources.selectors import HeaderPlace, Place, bytes_at, parse_places
+from onceward.sources.selectors import HeaderSelector, Selector, bytes_at, parse_selectors
 
 ITEMS_READ: Final = 64
 TIMESTAMP_DIGITS: Final = 12
@@ -83,13 +83,13 @@ class Signature:
     timestamp: str | None = None
     time_format: TimeFormat = "seconds"
     tolerance_seconds: int | None = None
-    _at: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+    _at: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
     _content: Content = field(init=False, repr=False, compare=False)
     _is_body: bool = field(init=False, repr=False, compare=False)
     _prefix: bytes = field(init=False, repr=False, compare=False)
     _separator: bytes | None = field(init=False, repr=False, compare=False)
     _time_prefix: bytes | None = field(init=False, repr=False, compare=False)
-    _time_places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+    _time_places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_choice("encoding", self.encoding, list(_DECODE))
@@ -105,13 +105,13 @@ class Signature:
         if in_list and self.separator is None:
             raise ConfigurationError("the timestamp is in a list that has no separator")
         computed = {
-            "_at": parse_places(self.at),
+            "_at": parse_selectors(self.at),
             "_content": Content(self.content),
             "_is_body": self.content == "{body}",
             "_prefix": self.prefix.encode(),
             "_separator": None if self.separator is None else self.separator.encode(),
             "_time_prefix": time.removeprefix(_IN_LIST).encode() if in_list else None,
-            "_time_places": parse_places(time) if time and not in_list else (),
+            "_time_places": parse_selectors(time) if time and not in_list else (),
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
@@ -138,16 +138,16 @@ class Signature:
         return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {where}"
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        time = () if self.timestamp is None else (Step.TIME,)
-        return (Step.FOUND, *time, Step.READ, Step.MADE)
+        time = () if self.timestamp is None else (RejectionCause.TIMESTAMP,)
+        return (RejectionCause.MISSING, *time, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         return self.algorithm.keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the time and the signature into a draft. Raises ConfigurationError."""
         timestamp = self.put_time(draft, now)
         try:
@@ -156,14 +156,16 @@ class Signature:
             raise ConfigurationError(f"it cannot be signed: {rejected.check}") from None
         self.put_signature(draft, timestamp, self.algorithm.signer(secret)(content))
 
-    def put_time(self, draft: Draft, now: float) -> str:
+    def put_time(self, draft: OutgoingRequest, now: float) -> str:
         """Put the time where it belongs, unless it stands beside the signature; answers with it."""
         timestamp = _WRITE_TIME[self.time_format](now) if self.timestamp else ""
         if self._time_places:
             draft.put(self._time_places[0], timestamp)
         return timestamp
 
-    def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
+    def put_signature(
+        self, draft: OutgoingRequest, timestamp: str, signature: bytes, *others: str
+    ) -> None:
         """Put a signature where it belongs, behind what else is in its list."""
         time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
         items = [*time, *others, self.prefix + _ENCODE[self.encoding](signature)]
@@ -192,7 +194,7 @@ class Signature:
                 else:
                     items += found.split(self._separator, ITEMS_READ)
         if not items:
-            raise SignatureRejected(f"no {_shown(self._at[0])}", Step.FOUND)
+            raise SignatureRejected(f"no {_shown(self._at[0])}", RejectionCause.MISSING)
         return items
 
     def _time(
@@ -204,19 +206,20 @@ class Signature:
         timestamps = self._timestamps(items, request)
         if len(timestamps) != 1:
             raise SignatureRejected(
-                f"{len(timestamps) or 'no'} timestamps, one is needed", Step.TIME
+                f"{len(timestamps) or 'no'} timestamps, one is needed", RejectionCause.TIMESTAMP
             )
         timestamp = timestamps[0]
         at = _READ_TIME[self.time_format](timestamp)
         if self.tolerance_seconds is None:
             return timestamp, at
         if at is None:
-            raise SignatureRejected(_NOT_A_TIME[self.time_format], Step.TIME)
+            raise SignatureRejected(_NOT_A_TIME[self.time_format], RejectionCause.TIMESTAMP)
         seconds_off = abs(now - at)
         if not seconds_off <= self.tolerance_seconds:
             off = f"{round(seconds_off, 1):.12g}"
             raise SignatureRejected(
-                f"timestamp {off} s off, tolerance {self.tolerance_seconds} s", Step.TIME
+                f"timestamp {off} s off, tolerance {self.tolerance_seconds} s",
+                RejectionCause.TIMESTAMP,
             )
         return timestamp, at
 
@@ -232,13 +235,14 @@ class Signature:
         claims = [item for item in items if item.startswith(prefix)] if prefix else items
         if not claims:
             raise SignatureRejected(
-                f"no {self.prefix}<signature> in the {_shown(self._at[0])}", Step.FOUND
+                f"no {self.prefix}<signature> in the {_shown(self._at[0])}", RejectionCause.MISSING
             )
         tried = [decode(claim[len(prefix) :]) for claim in claims[:SIGNATURES_TRIED]]
         found = [signature for signature in tried if signature is not None]
         if not found:
             raise SignatureRejected(
-                f"the signature in the {_shown(self._at[0])} is badly encoded", Step.READ
+                f"the signature in the {_shown(self._at[0])} is badly encoded",
+                RejectionCause.MALFORMED,
             )
         return found
 
@@ -248,8 +252,8 @@ def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
         raise ConfigurationError(f"{name} {value!r} is none of {', '.join(known)}")
 
 
-def _shown(place: Place) -> str:
-    return f"{place.name} header" if isinstance(place, HeaderPlace) else str(place)
+def _shown(place: Selector) -> str:
+    return f"{place.name} header" if isinstance(place, HeaderSelector) else str(place)
 
 
 _NOT_A_TIME: Final[dict[TimeFormat, str]] = {

@@ -7,12 +7,12 @@ import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.outgoing import Draft
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.scheme import Key
-from onceward.sources.selectors import Place, bytes_at, parse_places
+from onceward.sources.selectors import Selector, bytes_at, parse_selectors
 
 
 class _TokenKey:
@@ -21,7 +21,7 @@ class _TokenKey:
     def __init__(self, token: bytes) -> None:
         self._token = token
 
-    def made(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - of the protocol
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - of the protocol
         return any(hmac.compare_digest(self._token, sent) for sent in signatures)
 
 
@@ -35,10 +35,10 @@ class Token:
     at: str
     prefix: str = ""
     is_basic: bool = False
-    _places: tuple[Place, ...] = field(init=False, repr=False, compare=False)
+    _places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", parse_places(self.at))
+        object.__setattr__(self, "_places", parse_selectors(self.at))
 
     @property
     def tolerance_seconds(self) -> None:
@@ -64,15 +64,15 @@ class Token:
         return f"{'user and password' if self.is_basic else 'a token'} in {self._places[0]}"
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.MADE)
+        return (RejectionCause.MISSING, RejectionCause.MISMATCH)
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The token. Raises ConfigurationError."""
         return (_TokenKey(self._token(secret)),)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002 - of the protocol
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002 - of the protocol
         """Send the token along. Raises ConfigurationError."""
         draft.put(self._places[0], (self._prefix + self._token(secret)).decode("latin-1"))
 
@@ -81,15 +81,16 @@ class Token:
         sent = bytes_at(self._places, request)
         prefix = self._prefix
         if sent is None:
-            raise SignatureRejected(f"no {self._places[0]}", Step.FOUND)
+            raise SignatureRejected(f"no {self._places[0]}", RejectionCause.MISSING)
         if sent[: len(prefix)].lower() != prefix.lower():
             raise SignatureRejected(
-                f"no {self._prefix.decode()}<token> in the {self._places[0]}", Step.FOUND
+                f"no {self._prefix.decode()}<token> in the {self._places[0]}",
+                RejectionCause.MISSING,
             )
         for key in keys:
-            if key.made(b"", (sent[len(prefix) :],)):
+            if key.verifies(b"", (sent[len(prefix) :],)):
                 return None
-        raise SignatureRejected(f"the token is none of {len(keys)}", Step.MADE)
+        raise SignatureRejected(f"the token is none of {len(keys)}", RejectionCause.MISMATCH)
 
     def _token(self, secret: str | bytes) -> bytes:
         token = secret_bytes(secret)

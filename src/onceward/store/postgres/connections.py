@@ -69,10 +69,10 @@ async def connect(info: str) -> Connection:
             info, autocommit=True, row_factory=dict_row, prepare_threshold=2
         )
     except psycopg.Error as error:
-        raise trouble(error, sent=False) from error
+        raise translate_error(error, sent=False) from error
 
 
-def trouble(error: psycopg.Error, *, sent: bool = True) -> StoreError:
+def translate_error(error: psycopg.Error, *, sent: bool = True) -> StoreError:
     """Say what an error of the driver means for what was asked. `sent`: it may have been done."""
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
     if not is_lost(error):
@@ -118,7 +118,7 @@ async def run_at_once(
     return rows
 
 
-class Line:
+class DedicatedConnection:
     """One connection for one purpose: made when needed, and anew when lost."""
 
     def __init__(self, info: str) -> None:
@@ -135,7 +135,7 @@ class Line:
             except psycopg.Error as error:
                 if is_lost(error):
                     await self._drop()
-                raise trouble(error) from error
+                raise translate_error(error) from error
             except BaseException:
                 await self._drop()
                 raise

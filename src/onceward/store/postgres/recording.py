@@ -11,12 +11,12 @@ from onceward.errors import OutcomeUnknown
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import HELD_AS_TWIN, Run
+from onceward.store.base import HELD_AS_DUPLICATE_BODY, Run
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import RETRYABLE
 from onceward.store.postgres.waiting import Connection
 from onceward.store.queries import Queries
-from onceward.store.recent_events import Recent
+from onceward.store.recent_events import RecentEvents
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _RETRIES: Final = 5
@@ -28,7 +28,7 @@ _AGAIN: Final = "record_again"
 class _Batch:
     """Deliveries, by their places, on the way to their receipts."""
 
-    def __init__(self, arrivals: Sequence[Arrival], recent: Recent) -> None:
+    def __init__(self, arrivals: Sequence[Arrival], recent: RecentEvents) -> None:
         self.arrivals = arrivals
         self.known: dict[int, list[int]] = {}  # the places of what repeats an event, by its id
         self._repeated: set[int] = set()
@@ -88,9 +88,9 @@ class Recording:
         self._source_ids = source_ids
         self._failpoints = failpoints
         self._row_limit = row_limit
-        self._recent = Recent()
+        self._recent = RecentEvents()
 
-    def seems_known(self, arrival: Arrival) -> bool:
+    def batch_group(self, arrival: Arrival) -> bool:
         """Whether it repeats one of the last events."""
         return self._recent.event(arrival) is not None
 
@@ -141,7 +141,7 @@ class Recording:
 
     async def record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write them in a transaction that does other things as well."""
-        batch = _Batch(arrivals, Recent())
+        batch = _Batch(arrivals, RecentEvents())
         for name in (_NEW, _AGAIN):
             if places := batch.unanswered:
                 columns = self._columns(name, batch, places)
@@ -161,9 +161,9 @@ class Recording:
             "references": texts([arrival.reference for arrival in arrivals]),
             "headers": blobs([arrival.headers for arrival in arrivals]),
         }
-        if any(arrival.twins for arrival in arrivals):
-            rules = ints([int(arrival.twins) for arrival in arrivals])
-            columns |= {"rules": rules, "held": HELD_AS_TWIN}
+        if any(arrival.duplicate_body for arrival in arrivals):
+            rules = ints([int(arrival.duplicate_body) for arrival in arrivals])
+            columns |= {"rules": rules, "held": HELD_AS_DUPLICATE_BODY}
         return columns
 
     def _keys(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
@@ -176,7 +176,7 @@ class Recording:
 
 def _watched(columns: Mapping[str, Any]) -> list[str]:
     """What is asked of a statement, beyond the usual."""
-    return ["watched"] if "rules" in columns else []
+    return ["duplicate_body"] if "rules" in columns else []
 
 
 async def _run_past_deadlocks(

@@ -22,8 +22,8 @@ from onceward.store.base import (
     INLINE_BODY_BYTES,
     RESCUE_DELAY_SECONDS,
     WORKER_DIED,
+    BaseStore,
     Run,
-    SharedStore,
     error_parameters,
     error_statement,
     refuse_weak,
@@ -31,16 +31,16 @@ from onceward.store.base import (
 from onceward.store.migrate import Migration, pending
 from onceward.store.postgres.connections import (
     LOST,
-    Line,
+    DedicatedConnection,
     conninfo,
     is_hung_up,
     is_lost,
     run,
     run_at_once,
-    trouble,
+    translate_error,
 )
 from onceward.store.postgres.recording import Recording
-from onceward.store.postgres.transaction import PostgresSession
+from onceward.store.postgres.transaction import PostgresTransaction
 from onceward.store.postgres.waiting import Connection
 from onceward.store.queries import Queries
 
@@ -82,27 +82,29 @@ _RESET: Final = """
 """
 
 
-class PostgresStore(SharedStore):
+class PostgresStore(BaseStore):
     """Everything in the schema ``onceward`` of one database."""
 
-    lanes = 2
+    max_writers = 2
 
     def __init__(self, settings: Settings, failpoints: Failpoints) -> None:
         super().__init__()
         self._settings = settings
         self._failpoints = failpoints
         self._queries = Queries("postgres")
-        self._writing = Recording(
+        self._batch_writer = Recording(
             self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
         )
         url = settings.database_url
-        self.turns = settings.workers
-        self._recording: asyncio.Queue[Line] = asyncio.Queue()
-        self._recording_lines = [Line(conninfo(url, **RECORDING)) for _ in range(self.lanes)]
-        self._claiming = Line(conninfo(url, **CLAIMING))
-        self._renewing = Line(conninfo(url, **CLAIMING))
-        self._acting = Line(conninfo(url, **_idle(settings.lease_seconds)))
-        self._listening = conninfo(url)
+        self.max_shared_transactions = settings.workers
+        self._free_writers: asyncio.Queue[DedicatedConnection] = asyncio.Queue()
+        self._recording_lines = [
+            DedicatedConnection(conninfo(url, **RECORDING)) for _ in range(self.max_writers)
+        ]
+        self._claiming = DedicatedConnection(conninfo(url, **CLAIMING))
+        self._renewing = DedicatedConnection(conninfo(url, **CLAIMING))
+        self._admin_connection = DedicatedConnection(conninfo(url, **_idle(settings.lease_seconds)))
+        self._listen_conninfo = conninfo(url)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             conninfo(url, **_idle(settings.lease_seconds)),
             connection_class=Connection,
@@ -111,7 +113,7 @@ class PostgresStore(SharedStore):
             max_size=settings.workers + 2,
             open=False,
             name="onceward",
-            timeout=settings.answer_within_seconds,
+            timeout=settings.commit_timeout_seconds,
         )
 
     async def open(self, *, serving: bool) -> None:
@@ -125,30 +127,35 @@ class PostgresStore(SharedStore):
             msg = f"The database lacks migrations ({names}). Run: onceward migrate"
             raise ConfigurationError(msg)
         for line in self._recording_lines:
-            self._recording.put_nowait(line)
+            self._free_writers.put_nowait(line)
         await self._pool.open()
 
     async def close(self) -> None:
         """Let go of every connection."""
         await self._pool.close()
-        for line in (*self._recording_lines, self._claiming, self._renewing, self._acting):
+        for line in (
+            *self._recording_lines,
+            self._claiming,
+            self._renewing,
+            self._admin_connection,
+        ):
             await line.close()
 
-    def seems_known(self, arrival: Arrival) -> bool:
+    def batch_group(self, arrival: Arrival) -> bool:
         """Whether it seems to repeat an event of the ledger, and is best written with such."""
-        return self._writing.seems_known(arrival)
+        return self._batch_writer.batch_group(arrival)
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
-        line = await self._recording.get()
+        line = await self._free_writers.get()
         try:
             async with line.use() as connection:
-                return await self._writing.record(connection, arrivals)
+                return await self._batch_writer.record(connection, arrivals)
         finally:
-            self._recording.put_nowait(line)
+            self._free_writers.put_nowait(line)
 
     async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        return await self._writing.record_in(run, arrivals)
+        return await self._batch_writer.record_in(run, arrivals)
 
     async def claim(
         self,
@@ -175,7 +182,7 @@ class PostgresStore(SharedStore):
         }
         statements = [
             statement
-            for name in ("rescue", "end_leases", "claim", "outlook")
+            for name in ("reclaim_expired", "end_leases", "claim", "next_due")
             for statement in self._queries(name)
         ]
         async with self._claiming.use() as connection:
@@ -206,11 +213,11 @@ class PostgresStore(SharedStore):
             rows = await run(connection, self._queries.one("renew"), parameters)
         return {row["token"] for row in rows}
 
-    async def give_back(self, token: str, jobs: Sequence[int]) -> None:
+    async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Let go of jobs that were not started."""
         async with self._renewing.use() as connection:
             parameters = {"token": token, "jobs": list(jobs)}
-            await run(connection, self._queries.one("give_back"), parameters)
+            await run(connection, self._queries.one("release"), parameters)
 
     async def settle_error(
         self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
@@ -229,12 +236,14 @@ class PostgresStore(SharedStore):
 
     @asynccontextmanager
     async def begin(
-        self, whereabouts: Callable[[], str], *, shared: bool = False
-    ) -> AsyncIterator[PostgresSession]:
+        self, location: Callable[[], str], *, shared: bool = False
+    ) -> AsyncIterator[PostgresTransaction]:
         """A transaction for a handler. What is not committed at its end is rolled back."""
-        del whereabouts  # the database itself ends a transaction that idles past its lease
+        del location  # the database itself ends a transaction that idles past its lease
         async with self._borrow() as connection:
-            session = PostgresSession(connection, self._queries, self._failpoints, shared=shared)
+            session = PostgresTransaction(
+                connection, self._queries, self._failpoints, shared=shared
+            )
             await session.begin()
             try:
                 yield session
@@ -242,7 +251,7 @@ class PostgresStore(SharedStore):
                 await _tidy(connection, session)
 
     @asynccontextmanager
-    async def prepare(self) -> AsyncIterator[PostgresSession]:
+    async def prepare(self) -> AsyncIterator[PostgresTransaction]:
         """A transaction for the user's own tables, one process at a time."""
         async with self.begin(str) as session:
             await session.run(_LOCK, {})
@@ -253,7 +262,7 @@ class PostgresStore(SharedStore):
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(
-                    self._listening, autocommit=True
+                    self._listen_conninfo, autocommit=True
                 ) as connection:
                     await connection.execute("LISTEN onceward_jobs")
                     yield  # whatever was announced while nobody listened
@@ -265,7 +274,7 @@ class PostgresStore(SharedStore):
     async def migrate(self) -> list[str]:
         """Bring the schema up to date; answers with what was applied."""
         applied = []
-        async with self._acting.use() as connection, connection.transaction():
+        async with self._admin_connection.use() as connection, connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = '10s'")
             await connection.execute(_MIGRATION_LOCK)
             await connection.execute(_MIGRATIONS_TABLE)
@@ -278,9 +287,9 @@ class PostgresStore(SharedStore):
                 applied.append(f"{migration.number:04} {migration.name}")
         return applied
 
-    async def upkeep(self) -> None:
+    async def maintenance(self) -> None:
         """Make the partitions of the coming weeks, so that no payload lacks one."""
-        async with self._acting.use() as connection, connection.transaction():
+        async with self._admin_connection.use() as connection, connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = '2s'")
             await connection.execute(_MIGRATION_LOCK)
             await connection.execute(
@@ -288,7 +297,7 @@ class PostgresStore(SharedStore):
             )
 
     async def _check_durability(self) -> None:
-        async with self._acting.use() as connection:
+        async with self._admin_connection.use() as connection:
             cursor = await connection.execute(
                 "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(_DURABLE),)
             )
@@ -301,7 +310,7 @@ class PostgresStore(SharedStore):
         refuse_weak(weak, allowed=self._settings.allow_weak_durability)
 
     async def _lacking(self) -> list[Migration]:
-        async with self._acting.use() as connection, connection.transaction():
+        async with self._admin_connection.use() as connection, connection.transaction():
             return pending("postgres", await _applied(connection))
 
     async def _read(
@@ -314,7 +323,7 @@ class PostgresStore(SharedStore):
                 cursor = await connection.execute(statement.pyformat, parameters, prepare=False)
                 return await cursor.fetchall()
             except psycopg.Error as error:
-                raise trouble(error, sent=False) from error
+                raise translate_error(error, sent=False) from error
 
     async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         async with self._borrow() as connection:
@@ -323,11 +332,11 @@ class PostgresStore(SharedStore):
             except psycopg.Error as error:
                 if is_lost(error):
                     await connection.close()
-                raise trouble(error) from error
+                raise translate_error(error) from error
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Run]:
-        async with self._acting.use() as connection:
+        async with self._admin_connection.use() as connection:
             async with connection.transaction():
                 await connection.execute(_MIGRATION_LOCK)
 
@@ -374,7 +383,7 @@ async def _applied(connection: Connection) -> list[int]:
     return [entry["number"] for entry in await cursor.fetchall()]
 
 
-async def _tidy(connection: Connection, session: PostgresSession) -> None:
+async def _tidy(connection: Connection, session: PostgresTransaction) -> None:
     """End what was not committed, and leave nothing of the handler in the connection."""
     try:
         await session.rollback()

@@ -10,12 +10,12 @@ from typing import Any, Final
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from onceward.errors import LeaseLost, NotShared, TransactionMisuse
+from onceward.errors import LeaseLost, NeedsOwnTransaction, TransactionMisuse
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER
-from onceward.store.postgres.connections import trouble
+from onceward.store.postgres.connections import translate_error
 from onceward.store.postgres.waiting import Connection
 from onceward.store.queries import Queries
 
@@ -28,7 +28,7 @@ _BEGIN: Final = b"BEGIN; SELECT now() AS began"
 _BEGIN_SHARED: Final = b"BEGIN; SET LOCAL lock_timeout = '20ms'; SELECT now() AS began"
 
 
-class PostgresSession:
+class PostgresTransaction:
     """One transaction on one connection of the pool."""
 
     def __init__(
@@ -57,7 +57,7 @@ class PostgresSession:
         if _leaks(statement):
             if self._shared:
                 message = f"{statement.keyword} is not run in a transaction that jobs share"
-                raise NotShared(message)
+                raise NeedsOwnTransaction(message)
             self.leaks = True
         await self._execute(statement, parameters)
         rows = await self._cursor.fetchall() if self._cursor.description else []
@@ -95,7 +95,7 @@ class PostgresSession:
         try:
             await self._connection.execute("COMMIT")
         except psycopg.Error as error:
-            raise trouble(error) from error
+            raise translate_error(error) from error
         self._failpoints.reach("settle.committed")
 
     async def rollback(self) -> None:

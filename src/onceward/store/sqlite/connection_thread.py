@@ -21,7 +21,7 @@ T = TypeVar("T")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Thread:
+class ConnectionThread:
     """One connection in one thread, which does one thing after the other."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
@@ -107,7 +107,7 @@ def _resolve(future: asyncio.Future[T], result: T | None, problem: BaseException
         future.set_result(result)  # type: ignore[arg-type] # no problem: there is a result
 
 
-async def end_of(future: asyncio.Future[T]) -> T:
+async def shielded(future: asyncio.Future[T]) -> T:
     """What came of something that goes on to its end, also when nobody waits for it any more."""
     try:
         return await asyncio.shield(future)
@@ -133,7 +133,7 @@ def in_transaction(
             result = act(connection)
         except sqlite3.Error as error:
             rollback(connection)
-            raise trouble(error) from error
+            raise translate_error(error) from error
         except BaseException:
             rollback(connection)
             raise
@@ -159,7 +159,7 @@ def rollback(connection: sqlite3.Connection) -> None:
             connection.execute("ROLLBACK")
 
 
-def trouble(error: sqlite3.Error) -> StoreError:
+def translate_error(error: sqlite3.Error) -> StoreError:
     """Say what an error of the driver means for what was asked: nothing was written."""
     if isinstance(error, sqlite3.OperationalError | sqlite3.InterfaceError):
         return StoreUnavailable(str(error))

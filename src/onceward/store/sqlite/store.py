@@ -20,21 +20,21 @@ from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.store.base import (
-    HELD_AS_TWIN,
+    HELD_AS_DUPLICATE_BODY,
     INLINE_BODY_BYTES,
     RESCUE_DELAY_SECONDS,
     WORKER_DIED,
+    BaseStore,
     Run,
-    SharedStore,
     error_parameters,
     error_statement,
     refuse_weak,
 )
 from onceward.store.migrate import Migration, pending
 from onceward.store.queries import Queries
-from onceward.store.recent_events import Recent
+from onceward.store.recent_events import RecentEvents
 from onceward.store.sqlite import connection_thread as link
-from onceward.store.sqlite.transaction import SqliteSession
+from onceward.store.sqlite.transaction import SqliteTransaction
 from onceward.store.sqlite.write_gate import Gate
 
 T = TypeVar("T")
@@ -56,11 +56,11 @@ _MIGRATIONS_TABLE: Final = """
 """
 
 
-class SqliteStore(SharedStore):
+class SqliteStore(BaseStore):
     """Everything in one file, in tables that begin with ``onceward_``."""
 
-    lanes = 1
-    turns = 1
+    max_writers = 1
+    max_shared_transactions = 1
 
     def __init__(self, settings: Settings, failpoints: Failpoints, clock: Clock) -> None:
         super().__init__()
@@ -70,11 +70,11 @@ class SqliteStore(SharedStore):
         self._queries = Queries("sqlite")
         self._path, self._synchronous = _parse_url(settings.database_url)
         self._gate = Gate()
-        self._writer = link.Thread("onceward-writer", self._connect)
-        self._reader = link.Thread("onceward-reader", self._connect)
+        self._writer = link.ConnectionThread("onceward-writer", self._connect)
+        self._reader = link.ConnectionThread("onceward-reader", self._connect)
         self._lock_file: IO[str] | None = None
         self._announced = asyncio.Event()
-        self._recent = Recent()
+        self._recent = RecentEvents()
 
     async def open(self, *, serving: bool) -> None:
         """Open the file, check durability and the schema."""
@@ -104,9 +104,9 @@ class SqliteStore(SharedStore):
             raise ConfigurationError(msg)
         if serving:
             # Only one process serves this file: whoever held a lease is dead.
-            await self._write("rescue", **self._rescue(), expired_before=_FOREVER)
+            await self._write("reclaim_expired", **self._rescue(), expired_before=_FOREVER)
 
-    async def _start_thread(self, thread: link.Thread) -> None:
+    async def _start_thread(self, thread: link.ConnectionThread) -> None:
         try:
             await thread.start()
         except sqlite3.Error as error:
@@ -121,7 +121,7 @@ class SqliteStore(SharedStore):
             self._lock_file.close()
             self._lock_file = None
 
-    def seems_known(self, arrival: Arrival) -> bool:  # noqa: ARG002 - of the protocol
+    def batch_group(self, arrival: Arrival) -> bool:  # noqa: ARG002 - of the protocol
         """No: there is one writer, who writes both in one transaction."""
         return False
 
@@ -171,7 +171,7 @@ class SqliteStore(SharedStore):
         now = self._now()
         session = cast(_Run, run).session
         known = [None] * len(arrivals)
-        return await session.do_our_own(lambda it: self._record(it, arrivals, now, known))
+        return await session.run_internal(lambda it: self._record(it, arrivals, now, known))
 
     def _values(self, arrival: Arrival) -> dict[str, Any]:
         return {
@@ -183,8 +183,8 @@ class SqliteStore(SharedStore):
             "headers": arrival.headers,
             "body": arrival.body,
             "row_limit": self._settings.delivery_rows,
-            "rule": int(arrival.twins),
-            "held": HELD_AS_TWIN,
+            "rule": int(arrival.duplicate_body),
+            "held": HELD_AS_DUPLICATE_BODY,
         }
 
     async def claim(
@@ -213,10 +213,10 @@ class SqliteStore(SharedStore):
         }
 
         def act(connection: sqlite3.Connection) -> Claim:
-            link.run(connection, self._queries("rescue"), values)
+            link.run(connection, self._queries("reclaim_expired"), values)
             link.run(connection, self._queries("end_leases"), values)
             leased = link.run(connection, self._queries("claim"), values)
-            (outlook,) = link.run(connection, self._queries("outlook"), values)
+            (outlook,) = link.run(connection, self._queries("next_due"), values)
             ids = {"jobs": leased[0]["jobs"] if leased else "[]"}
             jobs = link.run(connection, self._queries("load_jobs"), {**values, **ids})
             return Claim(
@@ -243,9 +243,9 @@ class SqliteStore(SharedStore):
         )
         return {row["token"] for row in rows}
 
-    async def give_back(self, token: str, jobs: Sequence[int]) -> None:
+    async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Let go of jobs that were not started."""
-        await self._write("give_back", token=token, jobs=json.dumps(list(jobs)))
+        await self._write("release", token=token, jobs=json.dumps(list(jobs)))
         self._announced.set()
 
     async def settle_error(
@@ -265,17 +265,17 @@ class SqliteStore(SharedStore):
 
     @asynccontextmanager
     async def begin(
-        self, whereabouts: Callable[[], str], *, shared: bool = False
-    ) -> AsyncIterator[SqliteSession]:
+        self, location: Callable[[], str], *, shared: bool = False
+    ) -> AsyncIterator[SqliteTransaction]:
         """A transaction for a handler. What is not committed at its end is rolled back."""
         del shared  # here a transaction never waits for another's locks
-        session = SqliteSession(
+        session = SqliteTransaction(
             thread=self._writer,
             gate=self._gate,
             queries=self._queries,
             failpoints=self._failpoints,
             now=self._now,
-            whereabouts=whereabouts,
+            location=location,
         )
         try:
             await session.begin()
@@ -284,7 +284,7 @@ class SqliteStore(SharedStore):
             await session.rollback()
 
     @asynccontextmanager
-    async def prepare(self) -> AsyncIterator[SqliteSession]:
+    async def prepare(self) -> AsyncIterator[SqliteTransaction]:
         """A transaction for the user's own tables."""
         async with self.begin(lambda: "at_start") as session:
             yield session
@@ -305,7 +305,7 @@ class SqliteStore(SharedStore):
             if await self._writer.call(functools.partial(_apply, migration))
         ]
 
-    async def upkeep(self) -> None:
+    async def maintenance(self) -> None:
         """Nothing has to be done here."""
 
     async def _read(
@@ -317,7 +317,7 @@ class SqliteStore(SharedStore):
                 lambda connection: link.run(connection, statements, parameters)
             )
         except sqlite3.Error as error:
-            raise link.trouble(error) from error
+            raise link.translate_error(error) from error
 
     async def _write(self, name: str, /, **parameters: object) -> list[Row]:
         statements = self._queries(name)
@@ -329,7 +329,7 @@ class SqliteStore(SharedStore):
         await self._gate.enter(receiver=receiver)
         future = self._writer.call(link.in_transaction(act))
         future.add_done_callback(lambda _: self._gate.leave())
-        return await link.end_of(future)
+        return await link.shielded(future)
 
     @asynccontextmanager
     async def _transaction(self) -> AsyncIterator[Run]:
@@ -373,7 +373,7 @@ class SqliteStore(SharedStore):
 class _Run:
     """Runs named statements in a session."""
 
-    def __init__(self, session: SqliteSession) -> None:
+    def __init__(self, session: SqliteTransaction) -> None:
         self.session = session
 
     async def __call__(self, name: str, /, *given: str, **parameters: object) -> list[Row]:
@@ -421,13 +421,13 @@ def _apply(migration: Migration, connection: sqlite3.Connection) -> bool:
         link.rollback(connection)
         if isinstance(error, sqlite3.IntegrityError) and migration not in _lacking(connection):
             return False  # another process was faster
-        raise link.trouble(error) from error
+        raise link.translate_error(error) from error
     return True
 
 
 def _watched(arrival: Arrival) -> list[str]:
     """What is asked of a statement, beyond the usual."""
-    return ["watched"] if arrival.twins else []
+    return ["duplicate_body"] if arrival.duplicate_body else []
 
 
 def _take_ids(connection: sqlite3.Connection, count: int) -> int:

@@ -8,7 +8,7 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from onceward.errors import LeaseLost, TransactionHeld, TransactionMisuse
+from onceward.errors import LeaseLost, TransactionIdleTimeout, TransactionMisuse
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
@@ -28,37 +28,37 @@ STATEMENT_SECONDS: Final = 2.0
 """How long one of its statements may run."""
 
 
-class SqliteSession:
+class SqliteTransaction:
     """The write transaction, from BEGIN to its end. Everybody else waits meanwhile."""
 
     def __init__(
         self,
         *,
-        thread: link.Thread,
+        thread: link.ConnectionThread,
         gate: Gate,
         queries: Queries,
         failpoints: Failpoints,
         now: Callable[[], int],
-        whereabouts: Callable[[], str],
+        location: Callable[[], str],
     ) -> None:
         self._thread = thread
         self._gate = gate
         self._queries = queries
         self._failpoints = failpoints
         self._now = now
-        self._whereabouts = whereabouts
+        self._whereabouts = location
         self._loop = asyncio.get_running_loop()
         self._idle_left = IDLE_SECONDS
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._open = False
-        self._held: TransactionHeld | None = None
+        self._held: TransactionIdleTimeout | None = None
 
     async def begin(self) -> None:
         """Wait for the gate, then start. Raises StoreUnavailable when the file is locked."""
         await self._gate.enter()
         self._open = True
-        await self.do_our_own(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+        await self.run_internal(lambda connection: connection.execute("BEGIN IMMEDIATE"))
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
@@ -102,20 +102,20 @@ class SqliteSession:
             self._open = False
             future = self._thread.call(link.rollback)
             future.add_done_callback(lambda _: self._gate.leave())
-            await link.end_of(future)
+            await link.shielded(future)
 
     async def named(self, name: str, /, *given: str, **parameters: object) -> list[dict[str, Any]]:
         """Run one of our own statements in the transaction. Raises StoreError."""
         statements = self._queries(name, *given)
         values = {**parameters, "now": self._now()}
-        return await self.do_our_own(lambda connection: link.run(connection, statements, values))
+        return await self.run_internal(lambda connection: link.run(connection, statements, values))
 
-    async def do_our_own(self, act: Callable[[sqlite3.Connection], T]) -> T:
+    async def run_internal(self, act: Callable[[sqlite3.Connection], T]) -> T:
         """Do what no handler wrote: it is not to blame when it takes long or fails."""
         try:
             return await self._do(act, limit_seconds=None)
         except sqlite3.Error as error:
-            raise link.trouble(error) from error
+            raise link.translate_error(error) from error
 
     async def _do(
         self,
@@ -133,12 +133,12 @@ class SqliteSession:
             self._loop.call_later(limit_seconds, self._thread.interrupt) if limit_seconds else None
         )
         try:
-            return await link.end_of(self._thread.call(act))
+            return await link.shielded(self._thread.call(act))
         except sqlite3.OperationalError as error:
             if "interrupted" not in str(error):
                 raise
             message = f"a statement ran for over {STATEMENT_SECONDS:g} s at {self._whereabouts()}"
-            raise TransactionHeld(message) from error
+            raise TransactionIdleTimeout(message) from error
         except asyncio.CancelledError:
             self._thread.interrupt()  # nobody waits for it any more
             raise
@@ -161,7 +161,7 @@ class SqliteSession:
             self._idle_since = self._loop.time()
             self._timer = self._loop.call_later(self._idle_left, self._expire)
             return
-        self._held = TransactionHeld(
+        self._held = TransactionIdleTimeout(
             f"held SQLite's only write transaction for over {IDLE_SECONDS * 1000:.0f} ms while it "
             f"waited at {self._whereabouts()}: wait first, then write"
         )

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme, from_base64, to_base64
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, from_base64, to_base64
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import as_hex
@@ -18,7 +18,7 @@ from onceward.sources.schemes.scheme import require_match
 
 
 @dataclass(frozen=True, slots=True)
-class AdyenItems(OwnScheme):
+class AdyenItems(VendorScheme):
     """Each item carries a signature over eight of its fields."""
 
     at: str = "json:notificationItems"
@@ -35,11 +35,11 @@ class AdyenItems(OwnScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The key, in hexadecimal digits. Raises ConfigurationError."""
-        return Hmac(written=as_hex).keys(secret)
+        return Hmac(secret_encoding=as_hex).keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put a signature into each item. Raises ConfigurationError."""
-        signer = Hmac(written=as_hex).signer(secret)
+        signer = Hmac(secret_encoding=as_hex).signer(secret)
         document = draft.document()
         try:
             for item in _items(document):
@@ -58,7 +58,7 @@ class AdyenItems(OwnScheme):
             sent = data.get("hmacSignature") if isinstance(data, dict) else None
             if not isinstance(sent, str):
                 message = "an item has no additionalData.hmacSignature"
-                raise SignatureRejected(message, Step.FOUND)
+                raise SignatureRejected(message, RejectionCause.MISSING)
             signature = from_base64(sent.encode(errors="replace"), "hmacSignature")
             require_match(keys, _content(item), (signature,))
 
@@ -66,11 +66,13 @@ class AdyenItems(OwnScheme):
 def _items(document: Any) -> Iterator[dict[str, Any]]:
     items = document.get("notificationItems") if isinstance(document, dict) else None
     if not isinstance(items, list) or not items:
-        raise SignatureRejected("no notificationItems in the body", Step.FOUND)
+        raise SignatureRejected("no notificationItems in the body", RejectionCause.MISSING)
     for holder in items:
         item = holder.get("NotificationRequestItem") if isinstance(holder, dict) else None
         if not isinstance(item, dict):
-            raise SignatureRejected("an item has no NotificationRequestItem", Step.FOUND)
+            raise SignatureRejected(
+                "an item has no NotificationRequestItem", RejectionCause.MISSING
+            )
         yield item
 
 

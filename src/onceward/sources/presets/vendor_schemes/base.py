@@ -5,11 +5,11 @@ from __future__ import annotations
 import base64
 import binascii
 
-from onceward.errors import SignatureRejected, Step
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request, header_key
 
 
-class OwnScheme:
+class VendorScheme:
     """What such a scheme says of itself, unless it says otherwise."""
 
     __slots__ = ()
@@ -34,9 +34,9 @@ class OwnScheme:
         return False
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.READ, Step.MADE)
+        return (RejectionCause.MISSING, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
 
 
 def from_base64(text: bytes, what: str) -> bytes:
@@ -45,7 +45,7 @@ def from_base64(text: bytes, what: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
         message = f"the signature in the {what} is badly encoded"
-        raise SignatureRejected(message, Step.READ) from None
+        raise SignatureRejected(message, RejectionCause.MALFORMED) from None
 
 
 def to_base64(signature: bytes) -> str:
@@ -57,10 +57,12 @@ def header(request: Request, name: str) -> bytes:
     """A header that must be there. Raises SignatureRejected."""
     found = request.headers.get(header_key(name))
     if found is None:
-        raise SignatureRejected(f"no {name} header", Step.FOUND)
+        raise SignatureRejected(f"no {name} header", RejectionCause.MISSING)
     return found
 
 
 def unmatched(secrets: int) -> SignatureRejected:
     """None of the secrets made the signature."""
-    return SignatureRejected(f"no signature matched any of {secrets} secrets", Step.MADE)
+    return SignatureRejected(
+        f"no signature matched any of {secrets} secrets", RejectionCause.MISMATCH
+    )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from onceward.errors import SignatureRejected, Step
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 
@@ -27,7 +27,7 @@ class Box(Signature):
         try:
             return super().verify(keys, request, now)
         except SignatureRejected as rejected:
-            if rejected.step is not Step.MADE or len(request.body) > ESCAPED_MOST:
+            if rejected.cause is not RejectionCause.MISMATCH or len(request.body) > ESCAPED_MOST:
                 raise
             escaped = _escaped(request.body)
         return super().verify(keys, Request(request.headers, escaped), now)

@@ -8,26 +8,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.challenge import Handshake, Known, Reply
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme, unmatched
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, unmatched
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
-from onceward.sources.schemes.named import halves, name_of, named_keys
+from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 from onceward.sources.schemes.scheme import SIGNATURES_TRIED
-from onceward.sources.selectors import FieldPlace
+from onceward.sources.selectors import FieldSelector
 
 FORM: Final = "public_key:private_key"
-PAYLOAD: Final = FieldPlace("form", "bt_payload")
-SIGNATURE: Final = FieldPlace("form", "bt_signature")
+PAYLOAD: Final = FieldSelector("form", "bt_payload")
+SIGNATURE: Final = FieldSelector("form", "bt_signature")
 _CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
 _DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
 
 
 @dataclass(frozen=True, slots=True)
-class Braintree(OwnScheme):
+class Braintree(VendorScheme):
     """The secret is ``public_key:private_key``."""
 
     at: str = "form:bt_signature"
@@ -41,7 +41,7 @@ class Braintree(OwnScheme):
         """The private key, under its public name. Raises ConfigurationError."""
         return named_keys(secret, FORM, _ALGORITHM.keys)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into the form. Raises ConfigurationError."""
         draft.put(SIGNATURE, signed(secret, PAYLOAD.bytes_of(draft.request()) or b""))
 
@@ -49,17 +49,21 @@ class Braintree(OwnScheme):
         """Raise SignatureRejected unless the payload was signed."""
         names = [name for name, _ in request.form]
         if any(names.count(place.name) > 1 for place in (PAYLOAD, SIGNATURE)):
-            raise SignatureRejected("a field occurs more than once", Step.FOUND)
+            raise SignatureRejected("a field occurs more than once", RejectionCause.MISSING)
         payload, sent = PAYLOAD.bytes_of(request), SIGNATURE.bytes_of(request)
         if payload is None or sent is None:
             missing = PAYLOAD if payload is None else SIGNATURE
-            raise SignatureRejected(f"no {missing}", Step.FOUND)
+            raise SignatureRejected(f"no {missing}", RejectionCause.MISSING)
         if _CHALLENGE.fullmatch(payload.decode("latin-1")):
-            raise SignatureRejected("the payload is a challenge, not an event", Step.READ)
+            raise SignatureRejected(
+                "the payload is a challenge, not an event", RejectionCause.MALFORMED
+            )
         pairs = [pair.partition(b"|") for pair in sent.split(b"&")[:SIGNATURES_TRIED]]
         digests = [(name, digest) for name, _, digest in pairs if _DIGEST.fullmatch(digest)]
         if not digests:
-            raise SignatureRejected("no <key>|<signature> in form:bt_signature", Step.READ)
+            raise SignatureRejected(
+                "no <key>|<signature> in form:bt_signature", RejectionCause.MALFORMED
+            )
         for key in keys:
             own = [
                 bytes.fromhex(digest.decode())
@@ -67,7 +71,7 @@ class Braintree(OwnScheme):
                 if name == name_of(key).encode()
             ]
             # A line break at the end is lost on some ways.
-            if key.made(payload, own) or key.made(payload + b"\n", own):
+            if key.verifies(payload, own) or key.verifies(payload + b"\n", own):
                 return
         raise unmatched(len(keys))
 
@@ -86,16 +90,16 @@ _ALGORITHM: Final = _Sha1("sha1")
 
 def signed(secret: str | bytes, content: bytes) -> str:
     """A signature, behind the name of its key."""
-    name, private = halves(secret, FORM)
+    name, private = split_named_secret(secret, FORM)
     return f"{name}|{_ALGORITHM.signer(private)(content).hex()}"
 
 
-def _answer(request: Request, known: Known) -> Reply | None:
+def _answer(request: Request, known: ChallengeCredentials) -> Reply | None:
     challenge = dict(request.query).get("bt_challenge", "")
     if not known.secrets or not _CHALLENGE.fullmatch(challenge):
         return None
     return Reply(body=signed(known.secrets[0], challenge.encode()).encode())
 
 
-CHALLENGE: Final = Handshake(unsigned=_answer, methods=("GET",))
+CHALLENGE: Final = Challenge(unsigned=_answer, methods=("GET",))
 """Anyone may ask, and has it signed: so what could be a challenge is no payload."""

@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
-from onceward.sources.selectors import FieldPlace
+from onceward.sources.selectors import FieldSelector
 
-FIELD: Final = FieldPlace("form", "json")
+FIELD: Final = FieldSelector("form", "json")
 _SIGNATURE: Final = Signature(
     at="json:event.event_hash", content="{json:event.event_time}{json:event.event_type}"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class DropboxSign(OwnScheme):
+class DropboxSign(VendorScheme):
     """A signature in the JSON of a field, over the time and the type of the event."""
 
     at: str = "form:json"
@@ -39,9 +39,9 @@ class DropboxSign(OwnScheme):
         """The key of the API. Raises ConfigurationError."""
         return _SIGNATURE.keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into the JSON. Raises ConfigurationError."""
-        inner = Draft({}, FIELD.bytes_of(draft.request()) or b"")
+        inner = OutgoingRequest({}, FIELD.bytes_of(draft.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
         draft.put(FIELD, inner.body.decode())
 
@@ -49,5 +49,5 @@ class DropboxSign(OwnScheme):
         """Raise SignatureRejected unless the time and the type were signed."""
         field = FIELD.bytes_of(request)
         if field is None:
-            raise SignatureRejected(f"no {FIELD}", Step.FOUND)
+            raise SignatureRejected(f"no {FIELD}", RejectionCause.MISSING)
         _SIGNATURE.verify(keys, Request(request.headers, field), now)

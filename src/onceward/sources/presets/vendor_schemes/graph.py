@@ -8,16 +8,16 @@ from typing import Any
 
 import msgspec
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Token
 from onceward.sources.schemes.algorithms import secret_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class ClientState(OwnScheme):
+class ClientState(VendorScheme):
     """A secret text in each of the notifications of a body."""
 
     at: str = "json:value"
@@ -28,9 +28,9 @@ class ClientState(OwnScheme):
         return False
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.MADE)
+        return (RejectionCause.MISSING, RejectionCause.MISMATCH)
 
     @property
     def summary(self) -> str:
@@ -41,7 +41,7 @@ class ClientState(OwnScheme):
         """The client state. Raises ConfigurationError."""
         return Token(at="json:clientState").keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the client state into each notification. Raises ConfigurationError."""
         document = draft.document()
         try:
@@ -56,12 +56,14 @@ class ClientState(OwnScheme):
         for item in _items(request.document):
             state = item.get("clientState") if isinstance(item, dict) else None
             sent = state.encode(errors="surrogatepass") if isinstance(state, str) else b""
-            if not any(key.made(b"", (sent,)) for key in keys):
-                raise SignatureRejected("a notification has another clientState", Step.MADE)
+            if not any(key.verifies(b"", (sent,)) for key in keys):
+                raise SignatureRejected(
+                    "a notification has another clientState", RejectionCause.MISMATCH
+                )
 
 
 def _items(document: Any) -> Iterator[Any]:
     items = document.get("value") if isinstance(document, dict) else None
     if not isinstance(items, list) or not items:
-        raise SignatureRejected("no notifications in the body", Step.FOUND)
+        raise SignatureRejected("no notifications in the body", RejectionCause.MISSING)
     yield from items

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from onceward.errors import Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme, unmatched
+from onceward.errors import RejectionCause
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, unmatched
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key, Signature
 
@@ -20,7 +20,7 @@ _SIGNATURE: Final = Signature(
 
 
 @dataclass(frozen=True, slots=True)
-class MercadoPago(OwnScheme):
+class MercadoPago(VendorScheme):
     """The id in the URL, the id of the request, and a time; what is missing is left out."""
 
     at: str = "header:x-signature"
@@ -36,9 +36,9 @@ class MercadoPago(OwnScheme):
         return False
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return _SIGNATURE.steps
+        return _SIGNATURE.causes
 
     @property
     def summary(self) -> str:
@@ -49,7 +49,7 @@ class MercadoPago(OwnScheme):
         """The secret. Raises ConfigurationError."""
         return Hmac().keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
         if REQUEST_ID not in {name.lower() for name in draft.headers}:
             draft.put_header(REQUEST_ID, str(uuid4()))
@@ -61,7 +61,7 @@ class MercadoPago(OwnScheme):
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for content in _contents(request, timestamp):
-            if any(key.made(content, signatures) for key in keys):
+            if any(key.verifies(content, signatures) for key in keys):
                 return at
         raise unmatched(len(keys))
 
@@ -69,7 +69,9 @@ class MercadoPago(OwnScheme):
 def _contents(request: Request, timestamp: bytes) -> list[bytes]:
     """The id as it is in the URL, and in lower case, as it used to be signed."""
     found = dict(request.query).get("data.id", "")
-    return [_content(request, timestamp, written) for written in (found, found.lower())]
+    return [
+        _content(request, timestamp, secret_encoding) for secret_encoding in (found, found.lower())
+    ]
 
 
 def _content(request: Request, timestamp: bytes, id: str) -> bytes:

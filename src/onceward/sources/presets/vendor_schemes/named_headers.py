@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme, header
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, header
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 from onceward.sources.schemes.scheme import require_match
@@ -20,7 +20,7 @@ _RESERVED: Final = ";,/?:@&=+$#"
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedHeaders(OwnScheme):
+class _NamedHeaders(VendorScheme):
     signature: Signature
 
     @property
@@ -38,9 +38,9 @@ class _NamedHeaders(OwnScheme):
         return True
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return self.signature.steps
+        return self.signature.causes
 
     @property
     def summary(self) -> str:
@@ -66,19 +66,21 @@ class Hook0(_NamedHeaders):
 
     __slots__ = ()
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
         timestamp = self.signature.put_time(draft, now)
         listed = " ".join(sorted(name.lower() for name in draft.headers))
         content = _hook0_content(draft.request(), timestamp.encode(), listed.encode())
-        made = self.signature.algorithm.signer(secret)(content)
-        self.signature.put_signature(draft, timestamp, made, f"h={listed}")
+        verifies = self.signature.algorithm.signer(secret)(content)
+        self.signature.put_signature(draft, timestamp, verifies, f"h={listed}")
 
     def _content(self, request: Request, timestamp: bytes) -> bytes:
         items = header(request, "X-Hook0-Signature").split(b",")
         listed = [item[2:] for item in items if item.startswith(b"h=")]
         if len(listed) != 1:
-            raise SignatureRejected("one list of signed headers is needed", Step.READ)
+            raise SignatureRejected(
+                "one list of signed headers is needed", RejectionCause.MALFORMED
+            )
         return _hook0_content(request, timestamp, listed[0])
 
 
@@ -97,7 +99,7 @@ class Contentful(_NamedHeaders):
         """The path is signed."""
         return True
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
         timestamp = self.signature.put_time(draft, now)
         names = ["x-contentful-signed-headers", *(name.lower() for name in draft.headers)]
@@ -111,7 +113,7 @@ class Contentful(_NamedHeaders):
         listed = header(request, "x-contentful-signed-headers").split(b",")
         names = sorted([name.strip().lower() for name in listed])
         if b"x-contentful-timestamp" not in names:
-            raise SignatureRejected("the timestamp is not signed", Step.READ)
+            raise SignatureRejected("the timestamp is not signed", RejectionCause.MALFORMED)
         values = zip(names, _values(request, names), strict=True)
         target = _escaped(request.target).encode()
         headers = b";".join([b"%b:%b" % pair for pair in values])
@@ -127,10 +129,10 @@ def _escaped(target: str) -> str:
 
 def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:
     if len(names) > HEADERS_SIGNED_MOST:
-        raise SignatureRejected("too many headers are signed", Step.READ)
+        raise SignatureRejected("too many headers are signed", RejectionCause.MALFORMED)
     values = [request.headers.get(name.lower()) for name in names]
     if None in values:
-        raise SignatureRejected("a header that is signed is missing", Step.FOUND)
+        raise SignatureRejected("a header that is signed is missing", RejectionCause.MISSING)
     return [value for value in values if value is not None]
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from onceward.errors import Step
-from onceward.sources.outgoing import Draft
-from onceward.sources.presets.vendor_schemes.base import OwnScheme, header, unmatched
+from onceward.errors import RejectionCause
+from onceward.sources.outgoing import OutgoingRequest
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, header, unmatched
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, Key, Signature
-from onceward.sources.schemes.named import halves, name_of, named_keys
+from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 
 FORM: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
@@ -27,15 +27,15 @@ _SIGNATURE: Final = Signature(
 
 
 @dataclass(frozen=True, slots=True)
-class PayPal(OwnScheme):
+class PayPal(VendorScheme):
     """The secret is ``WEBHOOK_ID:`` and PayPal's certificate, in PEM."""
 
     at: str = _SIGNATURE.at
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return _SIGNATURE.steps
+        return _SIGNATURE.causes
 
     @property
     def covers_body(self) -> bool:
@@ -54,9 +54,9 @@ class PayPal(OwnScheme):
         """The certificate's key, for one webhook. Raises ConfigurationError."""
         return named_keys(secret, FORM, RSA_SHA256.keys)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
-        webhook_id, private_key = halves(secret, FORM)
+        webhook_id, private_key = split_named_secret(secret, FORM)
         if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
             draft.put_header(TRANSMISSION_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
@@ -68,7 +68,7 @@ class PayPal(OwnScheme):
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
             content = _content(request, timestamp, name_of(key))
-            if key.made(content, signatures):
+            if key.verifies(content, signatures):
                 return at
         raise unmatched(len(keys))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from onceward.sources.outgoing import Draft
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.schemes.algorithms import as_base64
 
@@ -14,7 +14,9 @@ class Sinch(Signature):
 
     __slots__ = ()
 
-    def put_signature(self, draft: Draft, timestamp: str, signature: bytes, *others: str) -> None:
+    def put_signature(
+        self, draft: OutgoingRequest, timestamp: str, signature: bytes, *others: str
+    ) -> None:
         """Put a signature behind the name of a key."""
         super().put_signature(draft, timestamp, signature, "service onceward", *others)
 
@@ -26,5 +28,5 @@ SINCH: Final = Sinch(
     timestamp="header:x-timestamp",
     time_format="iso",
     content="{method}\n{body:md5}\n{header:content-type}\nx-timestamp:{timestamp}\n{target}",
-    algorithm=Hmac(written=as_base64),
+    algorithm=Hmac(secret_encoding=as_base64),
 )

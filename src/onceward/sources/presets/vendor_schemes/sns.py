@@ -8,10 +8,10 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from onceward.errors import ConfigurationError, SignatureRejected, Step
-from onceward.sources.outgoing import Draft
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import (
-    OwnScheme,
+    VendorScheme,
     from_base64,
     to_base64,
     unmatched,
@@ -19,13 +19,13 @@ from onceward.sources.presets.vendor_schemes.base import (
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, Key
 from onceward.sources.schemes.algorithms import Algorithm
-from onceward.sources.schemes.named import halves, name_of, named_keys
+from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 
 FORM: Final = "TOPIC_ARN:certificate"
 
 
 @dataclass(frozen=True, slots=True)
-class Sns(OwnScheme):
+class Sns(VendorScheme):
     """Named fields of the body, each on two lines, signed by RSA.
 
     The secret is ``TOPIC_ARN:`` and Amazon's certificate: it signs the topics of all its customers.
@@ -41,7 +41,7 @@ class Sns(OwnScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """Amazon's certificate, for one topic. Raises ConfigurationError."""
-        topic, _ = halves(secret, FORM)
+        topic, _ = split_named_secret(secret, FORM)
         if not topic.startswith("arn:"):
             raise ConfigurationError(f"is not {FORM}")
         return named_keys(secret, FORM, self._algorithm.keys)
@@ -51,11 +51,16 @@ class Sns(OwnScheme):
         return RSA_SHA1 if self.version == "1" else RSA_SHA256
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.READ, Step.MADE, Step.MEANT)
+        return (
+            RejectionCause.MISSING,
+            RejectionCause.MALFORMED,
+            RejectionCause.MISMATCH,
+            RejectionCause.WRONG_TARGET,
+        )
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into the body. Raises ConfigurationError."""
         message = draft.document()
         try:
@@ -63,7 +68,7 @@ class Sns(OwnScheme):
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
-        _, private_key = halves(secret, FORM)
+        _, private_key = split_named_secret(secret, FORM)
         message["Signature"] = to_base64(self._algorithm.signer(private_key)(content))
         draft.body = msgspec.json.encode(message)
 
@@ -72,16 +77,20 @@ class Sns(OwnScheme):
         message = request.document if isinstance(request.document, dict) else {}
         sent = message.get("Signature")
         if not isinstance(sent, str):
-            raise SignatureRejected("no json:Signature", Step.FOUND)
+            raise SignatureRejected("no json:Signature", RejectionCause.MISSING)
         if message.get("SignatureVersion") != self.version:
-            raise SignatureRejected(f"the signature is not of version {self.version}", Step.READ)
+            raise SignatureRejected(
+                f"the signature is not of version {self.version}", RejectionCause.MALFORMED
+            )
         signature = from_base64(sent.encode(errors="replace"), "Signature")
         content = _content(message)
-        made_by = [key for key in keys if key.made(content, (signature,))]
+        made_by = [key for key in keys if key.verifies(content, (signature,))]
         if not made_by:
             raise unmatched(len(keys))
         if message["TopicArn"] not in [name_of(key) for key in made_by]:
-            raise SignatureRejected("it is of a topic that is not the source's", Step.MEANT)
+            raise SignatureRejected(
+                "it is of a topic that is not the source's", RejectionCause.WRONG_TARGET
+            )
 
 
 def _content(message: dict[str, Any]) -> bytes:
@@ -94,6 +103,6 @@ def _content(message: dict[str, Any]) -> bytes:
         if name == "Subject" and value is None:
             continue
         if not isinstance(value, str):
-            raise SignatureRejected(f"no json:{name}, which is signed", Step.FOUND)
+            raise SignatureRejected(f"no json:{name}, which is signed", RejectionCause.MISSING)
         lines.append(f"{name}\n{value}\n")
     return "".join(lines).encode(errors="surrogatepass")

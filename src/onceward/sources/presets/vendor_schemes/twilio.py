@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.outgoing import Draft, with_parameters
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
-    OwnScheme,
+    VendorScheme,
     from_base64,
     header,
     to_base64,
@@ -26,7 +26,7 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 
 @dataclass(frozen=True, slots=True)
-class UrlAndForm(OwnScheme):
+class UrlAndForm(VendorScheme):
     """The URL, and the fields of the form in the order of their names.
 
     A body that is not a form is named by its hash in the URL (`bodySHA256`).
@@ -41,9 +41,14 @@ class UrlAndForm(OwnScheme):
         return True
 
     @property
-    def steps(self) -> tuple[Step, ...]:
+    def causes(self) -> tuple[RejectionCause, ...]:
         """What is checked, in its order."""
-        return (Step.FOUND, Step.READ, Step.MEANT, Step.MADE)
+        return (
+            RejectionCause.MISSING,
+            RejectionCause.MALFORMED,
+            RejectionCause.WRONG_TARGET,
+            RejectionCause.MISMATCH,
+        )
 
     @property
     def summary(self) -> str:
@@ -54,7 +59,7 @@ class UrlAndForm(OwnScheme):
         """The account's token. Raises ConfigurationError."""
         return Hmac(self.digest).keys(secret)
 
-    def sign(self, secret: str | bytes, draft: Draft, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into a draft. Raises ConfigurationError."""
         if draft.body.lstrip().startswith((b"{", b"[")):
             body_hash = hashlib.sha256(draft.body).hexdigest()
@@ -70,11 +75,11 @@ class UrlAndForm(OwnScheme):
         if body_hash is not None:
             actual = hashlib.sha256(request.body).hexdigest().encode()
             if not hmac.compare_digest(actual, body_hash.lower().encode(errors="replace")):
-                raise SignatureRejected("the URL is for another body", Step.MEANT)
+                raise SignatureRejected("the URL is for another body", RejectionCause.WRONG_TARGET)
         fields = _fields(request)
         for url in _with_and_without_port(request.url):
             content = (url + fields).encode(errors="surrogatepass")
-            if any(key.made(content, (signature,)) for key in keys):
+            if any(key.verifies(content, (signature,)) for key in keys):
                 return
         raise unmatched(len(keys))
 

@@ -9,8 +9,8 @@ from typing import Final
 
 import msgspec
 
-from onceward.errors import SignatureRejected, Step
-from onceward.sources.challenge import Handshake, Known, Reply
+from onceward.errors import RejectionCause, SignatureRejected
+from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.presets.challenges import JSON
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key, Signature
@@ -27,14 +27,16 @@ class X(Signature):
         """Raise SignatureRejected unless the body was signed, and is not a question's token."""
         at = super().verify(keys, request, now)
         if _TOKEN.fullmatch(request.body):
-            raise SignatureRejected("the body is a token to be signed, not an event", Step.READ)
+            raise SignatureRejected(
+                "the body is a token to be signed, not an event", RejectionCause.MALFORMED
+            )
         return at
 
 
 SIGNATURE: Final = X(at="header:x-twitter-webhooks-signature", prefix="sha256=", encoding="base64")
 
 
-def _answer(request: Request, known: Known) -> Reply | None:
+def _answer(request: Request, known: ChallengeCredentials) -> Reply | None:
     token = dict(request.query).get("crc_token", "").encode(errors="replace")
     if not known.secrets or not _TOKEN.fullmatch(token):
         return None
@@ -43,5 +45,5 @@ def _answer(request: Request, known: Known) -> Reply | None:
     return Reply(body=msgspec.json.encode(answer), content_type=JSON)
 
 
-CHALLENGE: Final = Handshake(unsigned=_answer, methods=("GET",))
+CHALLENGE: Final = Challenge(unsigned=_answer, methods=("GET",))
 """Anyone may ask, and has it signed: so what could be a token is no event."""

@@ -25,39 +25,39 @@ WITH arrived AS MATERIALIZED (
     ORDER BY source, event_id, id
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING id
-), watched AS MATERIALIZED (  -- if watched
-    SELECT id, source, sha256, w.rule  -- if watched
-    FROM recorded JOIN arrived USING (id)  -- if watched
-    JOIN unnest(:rules::int[]) WITH ORDINALITY AS w (rule, position) USING (position)  -- if watched
-    WHERE w.rule > 0  -- if watched
-), first_ones AS (  -- if watched
-    INSERT INTO onceward.bodies (source, body_sha256, event)  -- if watched
-    SELECT DISTINCT ON (source, sha256) source, sha256, id  -- if watched
-    FROM watched ORDER BY source, sha256, id  -- if watched
-    ON CONFLICT DO NOTHING  -- if watched
-    RETURNING event  -- if watched
-), later_ones AS (  -- if watched
-    INSERT INTO onceward.twins (event)  -- if watched
-    SELECT id FROM watched WHERE id NOT IN (SELECT event FROM first_ones)  -- if watched
-    RETURNING event  -- if watched
-), stopped AS MATERIALIZED (  -- if watched
-    SELECT id FROM watched WHERE rule = 2 AND id IN (SELECT event FROM later_ones)  -- if watched
+), duplicate_body AS MATERIALIZED (  -- if duplicate_body
+    SELECT id, source, sha256, w.rule  -- if duplicate_body
+    FROM recorded JOIN arrived USING (id)  -- if duplicate_body
+    JOIN unnest(:rules::int[]) WITH ORDINALITY AS w (rule, position) USING (position)  -- if duplicate_body
+    WHERE w.rule > 0  -- if duplicate_body
+), first_ones AS (  -- if duplicate_body
+    INSERT INTO onceward.body_hashes (source, body_sha256, event)  -- if duplicate_body
+    SELECT DISTINCT ON (source, sha256) source, sha256, id  -- if duplicate_body
+    FROM duplicate_body ORDER BY source, sha256, id  -- if duplicate_body
+    ON CONFLICT DO NOTHING  -- if duplicate_body
+    RETURNING event  -- if duplicate_body
+), later_ones AS (  -- if duplicate_body
+    INSERT INTO onceward.duplicate_bodies (event)  -- if duplicate_body
+    SELECT id FROM duplicate_body WHERE id NOT IN (SELECT event FROM first_ones)  -- if duplicate_body
+    RETURNING event  -- if duplicate_body
+), stopped AS MATERIALIZED (  -- if duplicate_body
+    SELECT id FROM duplicate_body WHERE rule = 2 AND id IN (SELECT event FROM later_ones)  -- if duplicate_body
 ), kept AS (
     INSERT INTO onceward.payloads (event, received_at, headers, body)
     SELECT id, now(), headers, body FROM recorded JOIN arrived USING (id)
 ), queued AS (
     INSERT INTO onceward.jobs (
         event, received_at, available_at, created_at, handler, max_attempts
-        , status, failure_type, last_error, finished_at  -- if watched
+        , status, failure_type, last_error, finished_at  -- if duplicate_body
     )
     SELECT
         id, now(), now(), now(), handler, max_attempts
-        , CASE WHEN s.id IS NULL THEN 'queued' ELSE 'failed' END  -- if watched
-        , CASE WHEN s.id IS NOT NULL THEN 'held' END  -- if watched
-        , CASE WHEN s.id IS NOT NULL THEN :held END  -- if watched
-        , CASE WHEN s.id IS NOT NULL THEN now() END  -- if watched
+        , CASE WHEN s.id IS NULL THEN 'queued' ELSE 'failed' END  -- if duplicate_body
+        , CASE WHEN s.id IS NOT NULL THEN 'held' END  -- if duplicate_body
+        , CASE WHEN s.id IS NOT NULL THEN :held END  -- if duplicate_body
+        , CASE WHEN s.id IS NOT NULL THEN now() END  -- if duplicate_body
     FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
-    LEFT JOIN stopped s USING (id)  -- if watched
+    LEFT JOIN stopped s USING (id)  -- if duplicate_body
     ORDER BY id, handler
     RETURNING 1
 ), woken AS MATERIALIZED (

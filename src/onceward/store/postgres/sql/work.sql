@@ -1,6 +1,6 @@
--- name: rescue
+-- name: reclaim_expired
 -- End expired leases. A job that ran alone is blamed for its worker's death; jobs that shared a
--- worker are only marked to run alone next time. The lock lets one worker at a time rescue and
+-- worker are only marked to run alone next time. The lock lets one worker at a time reclaim_expired and
 -- claim, over all machines; it is a statement of its own so that the next one sees what came before.
 -- "Is not distinct" says "equals", so that a claim in a large backlog does not read all of it here.
 SELECT pg_advisory_xact_lock(7136231, 1);
@@ -69,7 +69,7 @@ FROM due
 HAVING count(*) > 0
 RETURNING jobs
 
--- name: outlook
+-- name: next_due
 -- What waits: whether a job that must run alone is due, and when the next job is.
 WITH held AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
@@ -123,7 +123,7 @@ SET until = clock_timestamp() + :lease_seconds * interval '1 second'
 WHERE token = ANY(:tokens::text[])
 RETURNING token
 
--- name: give_back
+-- name: release
 -- Let go of jobs that were not started; nothing is counted.
 WITH shrunk AS (
     UPDATE onceward.leases

@@ -1,4 +1,4 @@
--- name: rescue
+-- name: reclaim_expired
 -- End expired leases. A job that ran alone is blamed for its worker's death; jobs that shared a
 -- worker are only marked to run alone next time.
 INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
@@ -44,7 +44,7 @@ FROM (
 WHERE due.jobs <> '[]'
 RETURNING jobs
 
--- name: outlook
+-- name: next_due
 -- What waits: whether a job that must run alone is due, and when the next job is.
 SELECT
     COALESCE(max(solo AND available_at <= :now), 0) AS solo_waiting,
@@ -82,7 +82,7 @@ SET until = :now + CAST(:lease_seconds * 1000000 AS INTEGER)
 WHERE token IN (SELECT value FROM json_each(:tokens))
 RETURNING token
 
--- name: give_back
+-- name: release
 -- Let go of jobs that were not started; nothing is counted.
 UPDATE onceward_leases
 SET jobs = (

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "poll_seconds": 0.1,
     "max_attempts": 100,
     "retry_base_seconds": 0.05,
-    "answer_within_seconds": 2.0,
+    "commit_timeout_seconds": 2.0,
 }
 
 
@@ -35,7 +35,7 @@ class Shape:
     workers: int = 0
 
 
-class Town:
+class ServiceFleet:
     """All of them. They run when it is entered, and are dead when it is left."""
 
     def __init__(self, url: str, shape: Shape, *options: str, **settings: float | str) -> None:

@@ -6,23 +6,23 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import Step
+from onceward.errors import RejectionCause
 from onceward.model.admin import PageQuery, Rejection
-from onceward.model.events import Arrival, Outcome, Twins
+from onceward.model.events import Arrival, DuplicateBody, Outcome
 from onceward.model.jobs import FailureType, JobStatus
 from onceward.ports import Store
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
 
-FLAG, HOLD = Twins.FLAGGED, Twins.HELD
+FLAG, HOLD = DuplicateBody.FLAGGED, DuplicateBody.HELD
 
 
-def twin(event_id: str, rule: Twins, **given: Any) -> Arrival:
-    return arrival(event_id, **given)._replace(twins=rule)
+def watched(event_id: str, rule: DuplicateBody, **given: Any) -> Arrival:
+    return arrival(event_id, **given)._replace(duplicate_body=rule)
 
 
 async def flagged(store: Store) -> list[str]:
-    items = await store.events(PageQuery(limit=100, same_body=True))
+    items = await store.events(PageQuery(limit=100, duplicate_body=True))
     return [item.event_id for item in items]
 
 
@@ -31,37 +31,37 @@ async def flagged(store: Store) -> list[str]:
 
 @pytest.mark.parametrize("together", [True, False], ids=["in-one-batch", "one-by-one"])
 async def test_the_body_of_another_event_is_flagged(store: Store, *, together: bool) -> None:
-    arrivals = [twin("a", FLAG), twin("b", FLAG), twin("c", FLAG, body=b"[]")]
+    arrivals = [watched("a", FLAG), watched("b", FLAG), watched("c", FLAG, body=b"[]")]
     for batch in [arrivals] if together else [[one] for one in arrivals]:
         receipts = await record(store, *batch)
         assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
     assert await flagged(store) == ["b"]
     items = {item.event_id: item for item in await store.events(EVERYTHING)}
-    assert items["b"].same_body_as == items["a"].id
-    assert items["a"].same_body_as is None
+    assert items["b"].duplicate_body_of == items["a"].id
+    assert items["a"].duplicate_body_of is None
     assert {job.status for job in await store.jobs(EVERYTHING)} == {JobStatus.QUEUED}
 
 
 async def test_where_nobody_looks_for_it_nothing_is_flagged(store: Store) -> None:
     await record(store, arrival("a"), arrival("b"))
-    await record(store, twin("c", FLAG), arrival("d"))
+    await record(store, watched("c", FLAG), arrival("d"))
     assert await flagged(store) == []
 
 
 async def test_a_redelivery_is_none(store: Store) -> None:
     for _ in range(2):
-        await record(store, twin("a", HOLD), twin("a", HOLD))
+        await record(store, watched("a", HOLD), watched("a", HOLD))
     assert await flagged(store) == []
 
 
 async def test_another_source_may_have_the_same_body(store: Store) -> None:
-    await record(store, twin("a", HOLD), twin("a", HOLD, source="ingest"))
+    await record(store, watched("a", HOLD), watched("a", HOLD, source="ingest"))
     assert await flagged(store) == []
 
 
 async def test_one_that_is_held_waits_for_a_person(store: Store) -> None:
-    await record(store, twin("a", HOLD))
-    await record(store, twin("b", HOLD), twin("c", HOLD, body=b"[]"))
+    await record(store, watched("a", HOLD))
+    await record(store, watched("b", HOLD), watched("c", HOLD, body=b"[]"))
     jobs = {job.external_event_id: job for job in await store.jobs(EVERYTHING)}
     assert jobs["a"].status is jobs["c"].status is JobStatus.QUEUED
     held = jobs["b"]
@@ -77,8 +77,8 @@ async def test_two_receivers_flag_one_of_two(postgres_url: str) -> None:
         for number in range(20):
             body = str(number).encode()
             await asyncio.gather(
-                record(one, twin(f"a{number}", HOLD, body=body)),
-                record(other, twin(f"b{number}", HOLD, body=body)),
+                record(one, watched(f"a{number}", HOLD, body=body)),
+                record(other, watched(f"b{number}", HOLD, body=body)),
             )
         assert len(await flagged(one)) == 20
         held = await one.jobs(PageQuery(limit=100, status="failed"))
@@ -91,7 +91,7 @@ async def test_two_receivers_flag_one_of_two(postgres_url: str) -> None:
 def rejection(source: str = "stripe", **given: Any) -> Rejection:
     said: dict[str, Any] = {
         "check": "no signature matched",
-        "step": Step.MADE,
+        "cause": RejectionCause.MISMATCH,
         "received_at": 1e9,
         "last_at": 2e9,
     }
@@ -100,25 +100,32 @@ def rejection(source: str = "stripe", **given: Any) -> Rejection:
 
 async def test_a_rejection_is_listed_and_counted(store: Store) -> None:
     await store.add_rejections(
-        [rejection(count=3), rejection(step=Step.TIME, check="late", body=b"{}", request=b"x")],
+        [
+            rejection(count=3),
+            rejection(cause=RejectionCause.TIMESTAMP, check="late", body=b"{}", request=b"x"),
+        ],
         keep=10,
     )
     await store.add_rejections([rejection(source="ingest")], keep=10)
     ingest, late, first = await store.rejections(EVERYTHING)
-    assert (first.source, first.step, first.check, first.count) == (
+    assert (first.source, first.cause, first.check, first.count) == (
         "stripe",
-        Step.MADE,
+        RejectionCause.MISMATCH,
         "no signature matched",
         3,
     )
     assert (first.received_at.timestamp(), first.last_at.timestamp()) == (1e9, 2e9)
     assert (first.kept, late.kept) == (False, True)
     assert ingest.source == "ingest"
-    assert [it.check for it in await store.rejections(PageQuery(limit=9, status="time"))] == [
+    assert [it.check for it in await store.rejections(PageQuery(limit=9, status="timestamp"))] == [
         "late"
     ]
-    counts = [(it.source, it.step, it.count) for it in await store.rejection_counts()]
-    assert counts == [("ingest", "made", 1), ("stripe", "made", 3), ("stripe", "time", 1)]
+    counts = [(it.source, it.cause, it.count) for it in await store.rejection_counts()]
+    assert counts == [
+        ("ingest", "mismatch", 1),
+        ("stripe", "mismatch", 3),
+        ("stripe", "timestamp", 1),
+    ]
 
 
 async def test_only_the_newest_of_each_source_are_kept_and_all_are_counted(store: Store) -> None:
@@ -173,39 +180,39 @@ async def test_a_conflict_becomes_an_event_on_a_persons_word(store: Store) -> No
 async def test_a_secret_is_learned_once(database_url: str) -> None:
     async with opened(database_url) as store:
         for secret in (b"first-secret", b"first-secret", b"second"):
-            await store.learn_secret("stripe", secret)
+            await store.store_secret("stripe", secret)
     async with opened(database_url) as store:
-        learned = await store.learned_secrets()
-    assert [it.source for it in learned] == ["stripe", "stripe"]
-    assert {bytes(it.secret) for it in learned} == {b"first-secret", b"second"}
+        provisioned_secret = await store.provisioned_secrets()
+    assert [it.source for it in provisioned_secret] == ["stripe", "stripe"]
+    assert {bytes(it.secret) for it in provisioned_secret} == {b"first-secret", b"second"}
 
 
 # What is forgotten.
 
-TABLES = ["events", "payloads", "jobs", "attempts", "deliveries", "bodies", "twins"]
+TABLES = ["events", "payloads", "jobs", "attempts", "deliveries", "body_hashes", "duplicate_bodies"]
 
 
 async def test_events_beyond_the_horizon_are_forgotten_with_all_that_is_theirs(
-    store: Store, direct: Direct
+    store: Store, raw_db: RawDatabase
 ) -> None:
-    await record(store, *(twin(f"old{number}", FLAG) for number in range(7)))
-    await record(store, twin("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
+    await record(store, *(watched(f"old{number}", FLAG) for number in range(7)))
+    await record(store, watched("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
     done = await lease(store, handlers=["credit"], limit=10)
     assert await store.settle_done(done.token, *(job.id for job in done.jobs))
-    age(direct, days=10)
+    age(raw_db, days=10)
     await record(store, arrival("new"))
-    found = await store.forget_events(0, limit=5, horizon_seconds=5 * 86_400)
+    found = await store.purge_events(0, limit=5, horizon_seconds=5 * 86_400)
     assert (found.events, found.next is None) == (5, False)
-    found = await store.forget_events(found.next or 0, limit=5, horizon_seconds=5 * 86_400)
+    found = await store.purge_events(found.next or 0, limit=5, horizon_seconds=5 * 86_400)
     assert (found.events, found.next) == (2, None)
     assert {it.event_id for it in await store.events(EVERYTHING)} == {"needed", "new"}
-    counts = {name: direct.count(f"onceward.{name}") for name in TABLES}
+    counts = {name: raw_db.count(f"onceward.{name}") for name in TABLES}
     assert counts == dict.fromkeys(TABLES, 0) | {"events": 2, "payloads": 2, "jobs": 2}
     assert (await record(store, arrival("old1")))[0].outcome is Outcome.RECORDED
 
 
-def age(direct: Direct, days: int) -> None:
+def age(raw_db: RawDatabase, days: int) -> None:
     """Have all that was received come so much earlier."""
-    shift = str(days * 86_400_000_000) if direct.is_sqlite else f"interval '{days} days'"
+    shift = str(days * 86_400_000_000) if raw_db.is_sqlite else f"interval '{days} days'"
     for table in ("events", "payloads", "jobs"):
-        direct.rows(f"UPDATE onceward.{table} SET received_at = received_at - {shift}")  # noqa: S608 - our own
+        raw_db.rows(f"UPDATE onceward.{table} SET received_at = received_at - {shift}")  # noqa: S608 - our own

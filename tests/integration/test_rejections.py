@@ -15,7 +15,7 @@ from tests.integration.conftest import Serve
 from tests.integration.running import (
     STRIPE_OLD_SECRET,
     STRIPE_SECRET,
-    Running,
+    RunningInbox,
     Signed,
     digest,
     github_webhook,
@@ -37,11 +37,11 @@ def make(url: str, secret: str, **options: Any) -> Inbox:
     return inbox
 
 
-def act(service: Running, path: str) -> httpx.Response:
+def act(service: RunningInbox, path: str) -> httpx.Response:
     return service.http.post(f"/admin/{path}", json=ACT)
 
 
-def rejections(service: Running, count: int = 1) -> list[Item]:
+def rejections(service: RunningInbox, count: int = 1) -> list[Item]:
     return eventually(
         lambda: found if len(found := service.items("rejections")) >= count else [],
         "the rejections are listed",
@@ -51,12 +51,12 @@ def rejections(service: Running, count: int = 1) -> list[Item]:
 # Rejections.
 
 
-def test_a_refusal_is_told_to_the_operator_and_not_to_the_sender(service: Running) -> None:
+def test_a_refusal_is_told_to_the_operator_and_not_to_the_sender(service: RunningInbox) -> None:
     answer = service.signed(stripe_webhook(secret="whsec_of_somebody_else"))
     assert answer.status_code == 401
     assert answer.json()["message"] == "The signature was not accepted."
     (listed,) = rejections(service)
-    assert (listed["source"], listed["step"]) == ("stripe", "made")
+    assert (listed["source"], listed["cause"]) == ("stripe", "mismatch")
     assert listed["check"] == "no signature matched any of 2 secrets"
     assert (listed["kept"], listed["count"]) == (False, 1)
     assert service.rows() == (0, 0, 0)
@@ -65,14 +65,14 @@ def test_a_refusal_is_told_to_the_operator_and_not_to_the_sender(service: Runnin
     assert "nothing is kept; see the source's keep_rejected" in answer.json()["message"]
 
 
-def test_a_flood_of_them_is_counted_and_costs_the_ledger_little(service: Running) -> None:
+def test_a_flood_of_them_is_counted_and_costs_the_ledger_little(service: RunningInbox) -> None:
     for number in range(200):
         headers = {"stripe-signature": f"t={number},v1=00"}
         assert service.http.post("/webhooks/stripe", headers=headers).status_code == 401
 
     def counted() -> int:
         counts = service.http.get("/admin/rejections").json()["counts"]
-        return sum(count["count"] for count in counts if count["step"] == "time")
+        return sum(count["count"] for count in counts if count["cause"] == "timestamp")
 
     eventually(lambda: counted() == 200, "all are counted")
     assert len(service.items("rejections", limit="1000")) < 150
@@ -110,23 +110,23 @@ def test_what_is_kept_is_judged_at_the_time_when_it_came(database_url: str, serv
     service = serve(make(database_url, STRIPE_SECRET, keep_rejected=True))
     service.signed(stripe_webhook("evt_old", now=int(time.time()) - 5000))
     (listed,) = rejections(service)
-    assert listed["step"] == "time"
+    assert listed["cause"] == "timestamp"
     assert "s off" in act(service, f"rejections/{listed['id']}/verify").json()["message"]
-    earlier = "5000000000" if service.direct.is_sqlite else "interval '5000 seconds'"
-    service.direct.rows(
+    earlier = "5000000000" if service.raw_db.is_sqlite else "interval '5000 seconds'"
+    service.raw_db.rows(
         f"UPDATE onceward.rejections SET received_at = received_at - {earlier}"  # noqa: S608 - our own
     )
     assert act(service, f"rejections/{listed['id']}/verify").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["rejections/999/verify", "deliveries/999/accept"])
-def test_what_is_not_there_is_404_and_needs_an_actor(service: Running, path: str) -> None:
+def test_what_is_not_there_is_404_and_needs_an_actor(service: RunningInbox, path: str) -> None:
     assert act(service, path).status_code == 404
     assert service.http.post(f"/admin/{path}", json={"actor": "ann"}).status_code == 422
 
 
 def test_a_question_that_is_answered_with_no_leaves_a_line(
-    service: Running, caplog: pytest.LogCaptureFixture
+    service: RunningInbox, caplog: pytest.LogCaptureFixture
 ) -> None:
     asked = "hub.mode=subscribe&hub.verify_token=wrong&hub.challenge=1"
     assert service.http.get(f"/webhooks/meta?{asked}").status_code == 403
@@ -144,7 +144,7 @@ def test_a_question_that_is_answered_with_no_leaves_a_line(
 # Conflicts.
 
 
-def test_a_conflict_is_accepted_as_an_event_of_its_own(service: Running) -> None:
+def test_a_conflict_is_accepted_as_an_event_of_its_own(service: RunningInbox) -> None:
     assert service.signed(stripe_webhook("evt_1")).status_code == 202
     assert service.settled_job("evt_1")["status"] == "done"
     other = stripe_webhook("evt_1", data={"object": {"id": "in_2"}}, type="order.broken")
@@ -166,7 +166,7 @@ def test_a_conflict_is_accepted_as_an_event_of_its_own(service: Running) -> None
 
 
 def test_a_conflict_of_ones_own_application_is_about_what_its_envelope_says(
-    service: Running,
+    service: RunningInbox,
 ) -> None:
     service.post("evt_1", "order.paid", reference="order_1")
     service.post("evt_1", "order.broken", reference="order_2")
@@ -176,7 +176,7 @@ def test_a_conflict_of_ones_own_application_is_about_what_its_envelope_says(
     assert (event["event_type"], event["related_reference"]) == ("order.broken", "order_2")
 
 
-def test_what_stands_in_a_header_is_as_it_was(service: Running) -> None:
+def test_what_stands_in_a_header_is_as_it_was(service: RunningInbox) -> None:
     service.signed(github_webhook("g1", b'{"ref":"a"}'))
     service.signed(github_webhook("g1", b'{"ref":"b","action":"made"}'))
     (conflict,) = service.items("deliveries", status="conflict")
@@ -195,7 +195,7 @@ def test_a_conflict_of_a_source_that_is_gone_says_so(database_url: str, serve: S
     assert (answer.status_code, answer.json()["error"]) == (409, "not_in_state")
 
 
-def test_of_many_who_act_at_once_one_does_it(service: Running) -> None:
+def test_of_many_who_act_at_once_one_does_it(service: RunningInbox) -> None:
     service.post("evt_1")
     service.post("evt_1", payload="another")
     (conflict,) = service.items("deliveries", status="conflict")
@@ -206,7 +206,7 @@ def test_of_many_who_act_at_once_one_does_it(service: Running) -> None:
     assert len(service.items("audit")) == 1
 
 
-def test_only_a_conflict_can_be_accepted(service: Running) -> None:
+def test_only_a_conflict_can_be_accepted(service: RunningInbox) -> None:
     for _ in range(2):
         service.post("evt_1")
     (duplicate, _) = service.items("deliveries")
@@ -216,7 +216,7 @@ def test_only_a_conflict_can_be_accepted(service: Running) -> None:
 
 
 def test_what_a_sender_changes_from_delivery_to_delivery_makes_no_conflict(
-    service: Running,
+    service: RunningInbox,
 ) -> None:
     for waiting in (2, 1, 0):
         service.signed(stripe_webhook("evt_1", pending_webhooks=waiting))
@@ -256,7 +256,7 @@ def test_a_secret_that_cannot_be_one_is_not_kept(database_url: str, serve: Serve
     token = {"verification_token": "a-secret-with-a-break\n"}
     answer = service.http.post(f"/webhooks/notion?verify_token={VERIFY_TOKEN}", json=token)
     assert (answer.status_code, answer.json()["error"]) == (400, "unusable_secret")
-    assert service.direct.count("onceward.learned_secrets") == 0
+    assert service.raw_db.count("onceward.provisioned_secrets") == 0
 
 
 # Behind a proxy, and what is forgotten.
@@ -299,9 +299,9 @@ def test_the_url_that_is_signed_is_the_one_that_a_trusted_proxy_tells(
 
 def test_a_horizon_that_is_too_near_is_refused_with_the_reason(sqlite_url: str) -> None:
     inbox = make(sqlite_url, STRIPE_SECRET)
-    assert inbox.service({"dedupe_days": 30}).settings.dedupe_days == 30
+    assert inbox.service({"dedupe_window_days": 30}).settings.dedupe_window_days == 30
     with pytest.raises(ConfigurationError) as refused:
-        inbox.service({"dedupe_days": 29})
+        inbox.service({"dedupe_window_days": 29})
     (fault,) = refused.value.faults
-    assert "source 'stripe' may send an event again for 30 days" in fault
-    assert "Set dedupe_days to 30 or more" in fault
+    assert "source 'stripe' can resend an event for 30 days" in fault
+    assert "Set dedupe_window_days to 30 or more" in fault

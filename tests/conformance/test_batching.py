@@ -21,9 +21,9 @@ from onceward.settings import Settings
 from onceward.work import batching as share
 from onceward.work.batching import Held, Turn
 from onceward.work.handlers import HandlerFunction, make_handler
-from onceward.work.runner import Handling
+from onceward.work.runner import JobRunner
 from onceward.work.worker import Worker
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import arrivals, job_item, lease, opened, record
 from tests.inprocess import at_work
 
@@ -48,13 +48,13 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def probes(direct: Direct, store: Store) -> Direct:
+def probes(raw_db: RawDatabase, store: Store) -> RawDatabase:
     """The database, with a table of the user's."""
-    direct.rows(TABLE)
-    return direct
+    raw_db.rows(TABLE)
+    return raw_db
 
 
-def make_handling(store: Store, function: HandlerFunction) -> Handling:
+def make_handling(store: Store, function: HandlerFunction) -> JobRunner:
     handler = make_handler(
         function,
         patterns=["invoice.paid"],
@@ -64,7 +64,7 @@ def make_handling(store: Store, function: HandlerFunction) -> Handling:
         timeout_seconds=None,
         max_attempts=None,
     )
-    return Handling(
+    return JobRunner(
         queue=store,
         handlers={"credit": handler},
         decide=lambda error, **_: pytest.fail(f"nothing is settled as failed: {error}"),
@@ -99,12 +99,12 @@ async def statuses(store: Store, held: Lease) -> list[tuple[str, int]]:
     return [(item.status, item.attempts) for item in items]
 
 
-def assert_nothing_happened(probes: Direct, found: list[tuple[str, int]]) -> None:
+def assert_nothing_happened(probes: RawDatabase, found: list[tuple[str, int]]) -> None:
     assert probes.rows("SELECT event FROM probes") == []
     assert set(found) == {(JobStatus.IN_PROGRESS, 0)}
 
 
-async def test_they_commit_together(store: Store, probes: Direct) -> None:
+async def test_they_commit_together(store: Store, probes: RawDatabase) -> None:
     held = await leased(store)
     turn = await run_turn(store, held)
     assert turn == told(settled=held.jobs)
@@ -116,13 +116,13 @@ async def test_they_commit_together(store: Store, probes: Direct) -> None:
 
 async def test_they_share_one_transaction(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
-        direct = Direct(postgres_url)
-        direct.rows(TABLE)
+        raw_db = RawDatabase(postgres_url)
+        raw_db.rows(TABLE)
         await run_turn(store, await leased(store))
-        assert direct.value("SELECT count(DISTINCT xmin::text) FROM probes") == 1
+        assert raw_db.value("SELECT count(DISTINCT xmin::text) FROM probes") == 1
 
 
-async def test_they_may_be_of_several_leases(store: Store, probes: Direct) -> None:
+async def test_they_may_be_of_several_leases(store: Store, probes: RawDatabase) -> None:
     await record(store, *arrivals(4))
     first, second = await lease(store, limit=3), await lease(store, limit=3)
     held = [(first, job) for job in first.jobs] + [(second, job) for job in second.jobs]
@@ -132,7 +132,7 @@ async def test_they_may_be_of_several_leases(store: Store, probes: Direct) -> No
 
 
 async def test_a_lost_lease_takes_along_what_shares_the_transaction(
-    store: Store, probes: Direct
+    store: Store, probes: RawDatabase
 ) -> None:
     await record(store, *arrivals(4))
     first, second = await lease(store, limit=3), await lease(store, limit=3)
@@ -153,7 +153,7 @@ async def test_those_that_write_nothing_are_done_as_well(store: Store) -> None:
 
 
 async def test_when_one_fails_nothing_is_committed_and_it_goes_apart(
-    store: Store, probes: Direct
+    store: Store, probes: RawDatabase
 ) -> None:
     async def fail_at_the_third(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
@@ -167,7 +167,7 @@ async def test_when_one_fails_nothing_is_committed_and_it_goes_apart(
     assert_nothing_happened(probes, await statuses(store, held))
 
 
-async def test_a_swallowed_error_breaks_the_turn(store: Store, probes: Direct) -> None:
+async def test_a_swallowed_error_breaks_the_turn(store: Store, probes: RawDatabase) -> None:
     async def swallow(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
         if event.id == "evt_1":
@@ -180,7 +180,9 @@ async def test_a_swallowed_error_breaks_the_turn(store: Store, probes: Direct) -
     assert_nothing_happened(probes, await statuses(store, held))
 
 
-async def test_a_turn_whose_lease_was_lost_commits_nothing(store: Store, probes: Direct) -> None:
+async def test_a_turn_whose_lease_was_lost_commits_nothing(
+    store: Store, probes: RawDatabase
+) -> None:
     held = await leased(store)
     await store.end_leases([held.token])
     turn = await run_turn(store, held)
@@ -189,17 +191,17 @@ async def test_a_turn_whose_lease_was_lost_commits_nothing(store: Store, probes:
 
 
 async def test_one_job_that_was_given_back_takes_the_turn_along(
-    store: Store, probes: Direct
+    store: Store, probes: RawDatabase
 ) -> None:
     held = await leased(store)
-    await store.give_back(held.token, [held.jobs[3].id])
+    await store.release(held.token, [held.jobs[3].id])
     turn = await run_turn(store, held)
     assert turn == told(apart=held.jobs)
     assert probes.rows("SELECT event FROM probes") == []
 
 
 async def test_a_slow_turn_commits_what_it_has(
-    store: Store, probes: Direct, monkeypatch: pytest.MonkeyPatch
+    store: Store, probes: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(share, "TURN_SECONDS", 0.2)
 
@@ -214,7 +216,7 @@ async def test_a_slow_turn_commits_what_it_has(
     assert probes.value("SELECT count(*) FROM probes") == 2
 
 
-async def test_a_handler_that_takes_long_goes_apart(store: Store, probes: Direct) -> None:
+async def test_a_handler_that_takes_long_goes_apart(store: Store, probes: RawDatabase) -> None:
     async def sleep(event: Event[Any], tx: Transaction) -> None:
         if event.id == "evt_0":
             await asyncio.sleep(5)
@@ -225,7 +227,7 @@ async def test_a_handler_that_takes_long_goes_apart(store: Store, probes: Direct
 
 
 async def test_a_handler_that_will_not_be_broken_off_writes_nothing_more(
-    store: Store, probes: Direct, monkeypatch: pytest.MonkeyPatch
+    store: Store, probes: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
     ended = asyncio.Event()
@@ -280,7 +282,9 @@ async def test_an_error_that_comes_to_a_waiting_handler_can_be_caught_by_it(stor
     assert (await run_turn(store, held, try_it)).settled == list(held.jobs)
 
 
-async def test_what_writes_after_its_return_writes_nothing(store: Store, probes: Direct) -> None:
+async def test_what_writes_after_its_return_writes_nothing(
+    store: Store, probes: RawDatabase
+) -> None:
     late: list[asyncio.Task[None]] = []
 
     async def leave_a_task(event: Event[Any], tx: Transaction) -> None:
@@ -321,7 +325,7 @@ async def test_a_turn_waits_for_nobodys_locks(postgres_url: str) -> None:
     async def update(event: Event[Any], tx: Transaction) -> None:
         await tx.execute("UPDATE accounts SET balance = balance + 1")
 
-    Direct(postgres_url).rows("CREATE TABLE accounts AS SELECT 0 AS balance")
+    RawDatabase(postgres_url).rows("CREATE TABLE accounts AS SELECT 0 AS balance")
     with psycopg.connect(postgres_url) as other:
         other.execute("UPDATE accounts SET balance = 5")
         async with opened(postgres_url) as store, asyncio.timeout(5):
@@ -333,16 +337,16 @@ async def test_an_error_that_comes_with_the_commit_sends_all_apart(postgres_url:
     async def point_nowhere(event: Event[Any], tx: Transaction) -> None:
         await tx.execute("INSERT INTO lines VALUES (1)")
 
-    direct = Direct(postgres_url)
-    direct.rows("CREATE TABLE orders (id int PRIMARY KEY)")
-    direct.rows("CREATE TABLE lines (id int REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
+    raw_db = RawDatabase(postgres_url)
+    raw_db.rows("CREATE TABLE orders (id int PRIMARY KEY)")
+    raw_db.rows("CREATE TABLE lines (id int REFERENCES orders DEFERRABLE INITIALLY DEFERRED)")
     async with opened(postgres_url) as store:
         held = await leased(store)
         assert await run_turn(store, held, point_nowhere) == told(apart=held.jobs)
 
 
 async def test_only_known_quick_handlers_that_stay_in_their_transaction_share(
-    store: Store, probes: Direct
+    store: Store, probes: RawDatabase
 ) -> None:
     async def with_effects(event: Event[Any], tx: Transaction, effects: Effects) -> None:
         """Could reach outside."""
@@ -361,7 +365,7 @@ async def test_only_known_quick_handlers_that_stay_in_their_transaction_share(
 
 
 async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
-    database_url: str, direct: Direct
+    database_url: str, raw_db: RawDatabase
 ) -> None:
     inbox = Inbox()
 
@@ -382,24 +386,24 @@ async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
     assert {job.attempts for job in jobs.values()} == {1}
     failed = {name for name, job in jobs.items() if job.status is JobStatus.FAILED}
     assert failed == {f"evt_{n}/book" for n in range(0, 150, 7)}
-    assert Counter(direct.rows("SELECT event FROM probes")) == {
+    assert Counter(raw_db.rows("SELECT event FROM probes")) == {
         (f"evt_{n}",): 1 for n in range(150) if n % 7
     }
 
 
 async def test_sharing_can_be_switched_off(postgres_url: str) -> None:
     inbox = Inbox()
-    direct = Direct(postgres_url)
-    direct.rows(TABLE)
+    raw_db = RawDatabase(postgres_url)
+    raw_db.rows(TABLE)
 
     @inbox.on("order.*")
     async def book(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
 
-    async with at_work(inbox, postgres_url, workers=1, shared_jobs=1) as bench:
+    async with at_work(inbox, postgres_url, workers=1, max_jobs_per_transaction=1) as bench:
         await asyncio.gather(*(bench.post("order.paid", n, f"evt_{n}") for n in range(20)))
         await bench.rest()
-    assert direct.value("SELECT count(DISTINCT xmin::text) FROM probes") == 20
+    assert raw_db.value("SELECT count(DISTINCT xmin::text) FROM probes") == 20
 
 
 async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
@@ -414,7 +418,7 @@ async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
     async def send(event: Event[Any]) -> None:
         order.append("alone")
 
-    async with at_work(inbox, sqlite_url, workers=1, shared_jobs=4) as bench:
+    async with at_work(inbox, sqlite_url, workers=1, max_jobs_per_transaction=4) as bench:
         for n in range(10):  # enough to know that it is quick
             await bench.post("order.paid", n, f"first_{n}")
         await bench.rest()
@@ -425,14 +429,14 @@ async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
     assert "shared" in order[order.index("alone") :]
 
 
-class Blocking(Handling):
+class Blocking(JobRunner):
     """Handling in which every turn lasts until it is broken off."""
 
     def __init__(self) -> None:
-        self.turns: list[Sequence[Held]] = []
+        self.max_shared_transactions: list[Sequence[Held]] = []
 
     async def run_together(self, held: Sequence[Held]) -> Turn:
-        self.turns.append(held)
+        self.max_shared_transactions.append(held)
         await asyncio.Event().wait()
         return Turn()
 
@@ -463,7 +467,7 @@ async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
     worker._let_go(gone)
     await asyncio.sleep(0.05)
     expected = [[*kept, *lost], kept] if has_begun else [kept]
-    assert handling.turns == expected
+    assert handling.max_shared_transactions == expected
     worker.stop()
     for task in worker._running:
         task.cancel()

@@ -12,7 +12,7 @@ from onceward.model.events import Outcome, ProcessingState
 from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Lease, Retry, Route
 from onceward.ports import Store
 from onceward.work.effects import Effects
-from support.database import Direct
+from support.database import RawDatabase
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, lease, record, working
 
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
@@ -37,7 +37,7 @@ async def walk(store: Store, kind: str, limit: int, **filters: Any) -> list[Any]
 
 
 @pytest.fixture
-async def mixed(store: Store, direct: Direct) -> Store:
+async def mixed(store: Store, raw_db: RawDatabase) -> Store:
     """A store with events and jobs in every state, chosen by chance."""
     chance = random.Random(11)  # noqa: S311 - any mix, the same each time
     everything = HandlerEntry("everything", 2, (Route("order.*"), Route("invoice.*")))
@@ -49,8 +49,8 @@ async def mixed(store: Store, direct: Direct) -> Store:
         for job in held.jobs:
             await _settle_somehow(store, chance, held, job.id)
         await store.end_leases([held.token] if not solo else [])
-        direct.make_due()
-    await _cancel_some(direct)
+        raw_db.make_due()
+    await _cancel_some(raw_db)
     return store
 
 
@@ -81,12 +81,12 @@ async def _settle_somehow(store: Store, chance: random.Random, held: Lease, job:
             await store.requeue(job, ACT)
 
 
-async def _cancel_some(direct: Direct) -> None:
-    direct.rows(
+async def _cancel_some(raw_db: RawDatabase) -> None:
+    raw_db.rows(
         "UPDATE onceward.jobs SET status = 'cancelled', finished_at = available_at "
         "WHERE status = 'queued' AND id % 3 = 0"
     )
-    direct.rows(
+    raw_db.rows(
         "UPDATE onceward.jobs SET status = 'ignored', finished_at = available_at "
         "WHERE status = 'queued' AND id % 3 = 1 AND id % 2 = 0"
     )
@@ -104,14 +104,14 @@ async def test_the_mix_has_every_state(mixed: Store) -> None:
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
 async def test_every_list_is_newest_first_and_its_parts_miss_nothing(
-    mixed: Store, direct: Direct, limit: int
+    mixed: Store, raw_db: RawDatabase, limit: int
 ) -> None:
     for kind in LISTS:
         items = await walk(mixed, kind, limit)
         ids = [int(item.id) for item in items]
         assert ids == sorted(set(ids), reverse=True), kind
         assert items == await listed(mixed, kind), kind
-    tables = {kind: direct.count(f"onceward.{kind}") for kind in LISTS}
+    tables = {kind: raw_db.count(f"onceward.{kind}") for kind in LISTS}
     tables["deliveries"] += EVENTS  # the first of each event is the event itself
     assert {kind: len(await listed(mixed, kind)) for kind in LISTS} == tables
 

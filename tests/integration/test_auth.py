@@ -14,7 +14,7 @@ from tests.integration.running import (
     JSON,
     SECRETS,
     STRIPE_SECRET,
-    Running,
+    RunningInbox,
     digest,
     make_inbox,
     partner_webhook,
@@ -35,13 +35,13 @@ GUARDED = [
 
 
 @pytest.fixture(scope="module")
-def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     """A service as in production, with the tokens of two people."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}, bob:{OTHER_TOKEN}")
         inbox = make_inbox(f"sqlite:///{path}", allowed_hosts=["inbox.example", "Two.Example"])
-        running = Running(inbox, dev=False)
+        running = RunningInbox(inbox, dev=False)
     yield running
     running.close()
 
@@ -55,7 +55,7 @@ def bearer(token: str) -> dict[str, str]:
 
 @pytest.mark.parametrize(("method", "path", "body"), GUARDED)
 def test_without_a_token_nothing_is_told_and_nothing_done(
-    closed: Running, method: str, path: str, body: Any
+    closed: RunningInbox, method: str, path: str, body: Any
 ) -> None:
     before = closed.rows()
     response = closed.http.request(method, path, json=body)
@@ -83,7 +83,7 @@ AUTHORIZATIONS = {
 
 
 @pytest.mark.parametrize("given", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS)
-def test_what_is_not_a_token_does_not_get_in(closed: Running, given: bytes) -> None:
+def test_what_is_not_a_token_does_not_get_in(closed: RunningInbox, given: bytes) -> None:
     with closed.raw() as connection:
         sent = b"GET /admin/events HTTP/1.1\r\nhost: x\r\nauthorization: " + given + b"\r\n\r\n"
         answer = connection.send(sent).answer()
@@ -91,7 +91,7 @@ def test_what_is_not_a_token_does_not_get_in(closed: Running, given: bytes) -> N
     assert answer.status == 401 or not given.isascii()
 
 
-def test_two_tokens_in_one_request_are_refused(closed: Running) -> None:
+def test_two_tokens_in_one_request_are_refused(closed: RunningInbox) -> None:
     lines = f"authorization: Bearer {TOKEN}\r\nauthorization: Bearer nonsense\r\n".encode()
     with closed.raw() as connection:
         assert (
@@ -101,7 +101,7 @@ def test_two_tokens_in_one_request_are_refused(closed: Running) -> None:
 
 
 @pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
-def test_a_token_gets_in_whatever_the_host(closed: Running, token: str) -> None:
+def test_a_token_gets_in_whatever_the_host(closed: RunningInbox, token: str) -> None:
     headers = bearer(token) | {"host": "a.public.name"}
     for method, path, body in GUARDED[:-1]:
         assert closed.http.request(method, path, json=body, headers=headers).is_success
@@ -110,7 +110,7 @@ def test_a_token_gets_in_whatever_the_host(closed: Running, token: str) -> None:
     ).is_success
 
 
-def test_the_audit_entry_says_whose_token_it_was(closed: Running) -> None:
+def test_the_audit_entry_says_whose_token_it_was(closed: RunningInbox) -> None:
     closed.http.post(
         "/events/ingest",
         json=EVENT | {"event_id": "audit", "event_type": "order.broken"},
@@ -168,7 +168,7 @@ def test_the_first_start_makes_a_token_and_keeps_only_its_hash(
     assert first.token is not None
     assert len(first.token) >= 32
     assert first.http.get("/admin/events", headers=bearer(first.token)).status_code == 200
-    ((name, sha256),) = first.direct.rows("SELECT name, sha256 FROM onceward.tokens")
+    ((name, sha256),) = first.raw_db.rows("SELECT name, sha256 FROM onceward.tokens")
     assert name == "admin"
     assert bytes(sha256) == hashlib.sha256(first.token.encode()).digest()
     first.close()
@@ -202,7 +202,7 @@ def test_with_tokens_of_ones_own_or_in_dev_none_is_made(
     monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
     second = serve(sqlite_url, dev=False)
     assert second.token is None
-    assert second.direct.count("onceward.tokens") == 0
+    assert second.raw_db.count("onceward.tokens") == 0
 
 
 def test_with_tokens_of_ones_own_the_one_that_was_made_is_worth_nothing(
@@ -270,14 +270,14 @@ def told(headers: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize("headers", OWN, ids=told)
-def test_dev_is_open_to_this_machine(shared: Running, headers: dict[str, str]) -> None:
+def test_dev_is_open_to_this_machine(shared: RunningInbox, headers: dict[str, str]) -> None:
     for method, path, body in GUARDED[:-1]:
         assert shared.http.request(method, path, json=body, headers=headers).is_success
 
 
 @pytest.mark.parametrize("headers", FOREIGN, ids=told)
 def test_dev_is_closed_to_other_names_and_other_sites(
-    shared: Running, headers: dict[str, str]
+    shared: RunningInbox, headers: dict[str, str]
 ) -> None:
     before = shared.rows()
     for method, path, body in GUARDED:
@@ -288,20 +288,20 @@ def test_dev_is_closed_to_other_names_and_other_sites(
 
 
 @pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"])
-def test_dev_is_closed_to_what_comes_through_a_proxy(shared: Running, name: str) -> None:
+def test_dev_is_closed_to_what_comes_through_a_proxy(shared: RunningInbox, name: str) -> None:
     for method, path, body in GUARDED:
         response = shared.http.request(method, path, json=body, headers={name: "203.0.113.7"})
         assert (response.status_code, response.json()["error"]) == (403, "forwarded")
 
 
-def test_dev_tells_a_visitor_where_to_go(shared: Running, closed: Running) -> None:
+def test_dev_tells_a_visitor_where_to_go(shared: RunningInbox, closed: RunningInbox) -> None:
     told = shared.http.get("/").json()
     assert (told["post"], "/admin/jobs" in told["look"]) == ("/events/ingest", True)
     assert closed.http.get("/").status_code == 404
     assert shared.http.post("/", json=EVENT).status_code == 405  # a 2xx would mean: recorded
 
 
-def test_dev_wants_one_host(shared: Running) -> None:
+def test_dev_wants_one_host(shared: RunningInbox) -> None:
     with shared.raw() as connection:
         lines = b"host: localhost\r\n"
         assert (
@@ -324,7 +324,7 @@ def test_dev_wants_one_host(shared: Running) -> None:
         "",
     ],
 )
-def test_what_a_form_can_send_is_not_taken_for_json(shared: Running, kind: str) -> None:
+def test_what_a_form_can_send_is_not_taken_for_json(shared: RunningInbox, kind: str) -> None:
     before = shared.rows()
     for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
         content = httpx.Request("POST", "http://x", json=body).content
@@ -333,7 +333,7 @@ def test_what_a_form_can_send_is_not_taken_for_json(shared: Running, kind: str) 
     assert shared.rows() == before
 
 
-def test_dev_still_wants_signatures(shared: Running) -> None:
+def test_dev_still_wants_signatures(shared: RunningInbox) -> None:
     response = shared.http.post("/webhooks/stripe", json={"id": "evt_1", "type": "x"})
     assert response.status_code == 401
 
@@ -347,7 +347,7 @@ def test_dev_works_over_ipv6(sqlite_url: str, serve: Serve) -> None:
 # Hosts.
 
 
-def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: Running) -> None:
+def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: RunningInbox) -> None:
     for number, headers in enumerate(({"host": "x.tunnel.example"}, {"origin": "http://x"})):
         sent = stripe_webhook(f"host-{number}")
         response = closed.http.post(
@@ -370,7 +370,7 @@ def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: Runn
     ],
 )
 def test_an_unsigned_source_is_reached_under_allowed_names_only(
-    closed: Running, host: str, status: int
+    closed: RunningInbox, host: str, status: int
 ) -> None:
     headers = JSON | {"host": host, "x-event-id": f"unsigned-{host}"}
     before = closed.rows()
@@ -379,7 +379,7 @@ def test_an_unsigned_source_is_reached_under_allowed_names_only(
     assert (closed.rows() == before) is (status == 403)
 
 
-def test_an_unsigned_source_is_closed_to_pages_of_other_sites(closed: Running) -> None:
+def test_an_unsigned_source_is_closed_to_pages_of_other_sites(closed: RunningInbox) -> None:
     before = closed.rows()
     for page in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
         headers = {"content-type": "text/plain", "x-event-id": "page", **page}

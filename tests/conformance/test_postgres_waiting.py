@@ -10,7 +10,7 @@ import pytest
 from onceward.store.postgres import waiting as postgres_wait
 from onceward.store.postgres.connections import connect, is_hung_up
 from onceward.store.postgres.waiting import Connection
-from support.database import Direct
+from support.database import RawDatabase
 
 
 @pytest.fixture
@@ -52,20 +52,20 @@ async def test_a_statement_that_is_broken_off_ends_in_the_server_too(
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(sleeping, 5)
     running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
-    assert Direct(postgres_url).value(f"{running} AND state = 'active'") == 0
+    assert RawDatabase(postgres_url).value(f"{running} AND state = 'active'") == 0
     assert await value(connection, "SELECT 1") == 1, "and the connection is of use"
 
 
 async def test_a_server_that_hangs_up_is_noticed_by_who_waits_and_by_who_does_not(
     postgres_url: str,
 ) -> None:
-    direct = Direct(postgres_url)
+    raw_db = RawDatabase(postgres_url)
     for statement in ("SELECT pg_sleep(60)", None):
         one = await connect(postgres_url)
         pid = await value(one, "SELECT pg_backend_pid()")
         waiting = asyncio.create_task(one.execute(statement)) if statement else None
         await asyncio.sleep(0.05)
-        direct.rows(f"SELECT pg_terminate_backend({pid})")
+        raw_db.rows(f"SELECT pg_terminate_backend({pid})")
         if waiting is not None:
             with pytest.raises(psycopg.OperationalError):
                 await asyncio.wait_for(waiting, 5)

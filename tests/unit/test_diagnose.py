@@ -25,9 +25,9 @@ def source(preset: str, secret: str = SECRET, **options: Any) -> Source:
 def signed(
     preset: str, body: bytes = BODY, secret: str = SECRET, now: float = NOW, **given: Any
 ) -> Request:
-    made = onceward.sign(preset, secret=secret, body=body, now=now, url=URL, **given)
-    pairs = [(name.lower().encode(), sent(value)) for name, value in made.headers.items()]
-    return Request(Headers(pairs), made.body, url=made.url)
+    verifies = onceward.sign(preset, secret=secret, body=body, now=now, url=URL, **given)
+    pairs = [(name.lower().encode(), sent(value)) for name, value in verifies.headers.items()]
+    return Request(Headers(pairs), verifies.body, url=verifies.url)
 
 
 def states(found: Explanation) -> dict[str, str]:

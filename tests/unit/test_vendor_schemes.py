@@ -15,7 +15,7 @@ import onceward
 from onceward.errors import ConfigurationError, SignatureRejected
 from onceward.sources.configure import make_source
 from onceward.sources.request import Headers, Request
-from onceward.sources.selectors import parse_places
+from onceward.sources.selectors import parse_selectors
 from tests.keys import EMAIL, TOPIC, rsa_pair
 
 SECRET = "a-secret-of-the-account"
@@ -235,17 +235,19 @@ def test_user_and_password_have_a_colon_between() -> None:
 
 def forged(preset: str, secret: str, private: str, **given: Any) -> str:
     """Why what was signed with one secret is refused under another."""
-    made = onceward.sign(preset, secret=private, **given)
+    verifies = onceward.sign(preset, secret=private, **given)
     with pytest.raises(SignatureRejected) as refused:
-        onceward.verify(preset, secret=secret, headers=made.headers, body=made.body, url=made.url)
+        onceward.verify(
+            preset, secret=secret, headers=verifies.headers, body=verifies.body, url=verifies.url
+        )
     return refused.value.check
 
 
 def test_braintree_checks_the_signature_under_the_name_of_its_own_key() -> None:
     body = b"bt_payload=PG5vdGU%2B%0A"
     assert "no signature matched" in forged("braintree", "mine:key", "another:key", body=body)
-    made = onceward.sign("braintree", secret="mine:key", body=body)
-    several = made.body.replace(b"bt_signature=", b"bt_signature=a%7C" + b"0" * 40 + b"%26")
+    verifies = onceward.sign("braintree", secret="mine:key", body=body)
+    several = verifies.body.replace(b"bt_signature=", b"bt_signature=a%7C" + b"0" * 40 + b"%26")
     onceward.verify("braintree", secret="mine:key", headers={}, body=several)
     with pytest.raises(ConfigurationError, match="is not public_key:private_key"):
         onceward.verify("braintree", secret="only-one-part", headers={}, body=body)
@@ -262,8 +264,8 @@ def test_paypal_checks_that_it_is_for_this_webhook() -> None:
 def test_a_token_of_google_is_for_this_url() -> None:
     pair = rsa_pair()
     private, public = f"{EMAIL}:{pair.private}", f"{EMAIL}:{pair.public}"
-    made = onceward.sign("google-pubsub", scheme="oidc", secret=private, body=b"{}", url=URL)
-    given: Sent = {"secret": public, "headers": made.headers, "body": b"{}", "scheme": "oidc"}
+    verifies = onceward.sign("google-pubsub", scheme="oidc", secret=private, body=b"{}", url=URL)
+    given: Sent = {"secret": public, "headers": verifies.headers, "body": b"{}", "scheme": "oidc"}
     onceward.verify("google-pubsub", url=URL, **given)
     other = f"somebody@else.example:{pair.public}"
     with pytest.raises(SignatureRejected) as refused:
@@ -297,21 +299,21 @@ def test_a_message_of_another_topic_is_not_ours() -> None:
     pair = rsa_pair()
     message = dict.fromkeys(("Message", "MessageId", "Timestamp"), "x")
     body = json.dumps({**message, "Type": "Notification", "TopicArn": TOPIC}).encode()
-    made = onceward.sign("aws-sns", secret=f"{TOPIC}:{pair.private}", body=body)
-    onceward.verify("aws-sns", secret=f"{TOPIC}:{pair.public}", headers={}, body=made.body)
+    verifies = onceward.sign("aws-sns", secret=f"{TOPIC}:{pair.private}", body=body)
+    onceward.verify("aws-sns", secret=f"{TOPIC}:{pair.public}", headers={}, body=verifies.body)
     with pytest.raises(SignatureRejected) as refused:
-        onceward.verify("aws-sns", secret=f"{TOPIC}2:{pair.public}", headers={}, body=made.body)
+        onceward.verify("aws-sns", secret=f"{TOPIC}2:{pair.public}", headers={}, body=verifies.body)
     assert refused.value.check == "it is of a topic that is not the source's"
     for secret in (pair.public, f"orders:{pair.public}", f"{TOPIC}:"):
         with pytest.raises(ConfigurationError, match="is not TOPIC_ARN:certificate"):
-            onceward.verify("aws-sns", secret=secret, headers={}, body=made.body)
+            onceward.verify("aws-sns", secret=secret, headers={}, body=verifies.body)
 
 
 def test_a_field_of_braintree_that_occurs_twice_is_refused_and_the_rest_is_not_kept() -> None:
-    made = onceward.sign("braintree", secret="mine:key", body=b"bt_payload=PG5vdGU%2B%0A")
+    verifies = onceward.sign("braintree", secret="mine:key", body=b"bt_payload=PG5vdGU%2B%0A")
     source = make_source("it", preset="braintree", secrets=["mine:key"])
     ids = set()
-    for body in (made.body, made.body + b"&x=1", made.body.replace(b"%0A", b"")):
+    for body in (verifies.body, verifies.body + b"&x=1", verifies.body.replace(b"%0A", b"")):
         admitted = source.admit(Request(Headers([]), body), NOW)
         assert isinstance(admitted, list)
         ((identity, kept),) = admitted
@@ -319,7 +321,7 @@ def test_a_field_of_braintree_that_occurs_twice_is_refused_and_the_rest_is_not_k
         ids.add(identity.event_id)
     assert len(ids) == 1
     with pytest.raises(SignatureRejected):
-        source.admit(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + made.body), NOW)
+        source.admit(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + verifies.body), NOW)
 
 
 def test_what_anyone_can_have_x_s_secret_sign_is_no_event() -> None:
@@ -335,7 +337,7 @@ def test_what_anyone_can_have_x_s_secret_sign_is_no_event() -> None:
 
 
 def test_a_token_is_one_event_however_its_signature_is_written() -> None:
-    (place,) = parse_places("hash:Plaid-Verification")
+    (place,) = parse_selectors("hash:Plaid-Verification")
     tokens = [b"head.claims.c2ln", b"head.claims.c2ln==", b"head.claims.b3RoZXI"]
     found = {place.bytes_of(Request(Headers([(b"plaid-verification", it)]), b"")) for it in tokens}
     assert len(found) == 1

@@ -88,7 +88,9 @@ CREATE TABLE onceward.deliveries (
     received_at timestamptz NOT NULL,
     outcome text NOT NULL CHECK (outcome IN ('duplicate', 'conflict')),
     body_sha256 bytea NOT NULL,
-    body bytea
+    body bytea,
+    -- The event that an operator created from a conflict.
+    accepted_as bigint
 );
 CREATE INDEX deliveries_by_event ON onceward.deliveries (event, id);
 CREATE INDEX deliveries_in_conflict ON onceward.deliveries (id) WHERE outcome = 'conflict';
@@ -170,4 +172,45 @@ CREATE TABLE onceward.tokens (
     name text COLLATE "C" PRIMARY KEY,
     sha256 bytea NOT NULL,
     created_at timestamptz NOT NULL
+);
+
+-- The first event of each body, for sources whose ids nobody signs.
+CREATE TABLE onceward.body_hashes (
+    source integer NOT NULL,
+    body_sha256 bytea NOT NULL,
+    event bigint NOT NULL,
+    PRIMARY KEY (source, body_sha256)
+);
+-- The events that came later with the body of another.
+CREATE TABLE onceward.duplicate_bodies (
+    event bigint PRIMARY KEY
+);
+
+-- Requests that did not verify. What is kept of one is kept to be verified again.
+CREATE TABLE onceward.rejections (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    received_at timestamptz NOT NULL,
+    last_at timestamptz NOT NULL,
+    received_as bigint,
+    source integer NOT NULL,
+    count integer NOT NULL,
+    cause text NOT NULL,
+    reason text NOT NULL,
+    request bytea,
+    body bytea
+);
+CREATE INDEX rejections_by_source ON onceward.rejections (source, id);
+
+CREATE TABLE onceward.rejection_counts (
+    source integer NOT NULL,
+    cause text NOT NULL,
+    count bigint NOT NULL,
+    PRIMARY KEY (source, cause)
+);
+
+CREATE TABLE onceward.provisioned_secrets (
+    source integer NOT NULL,
+    secret bytea NOT NULL,
+    provisioned_at timestamptz NOT NULL,
+    PRIMARY KEY (source, secret)
 );

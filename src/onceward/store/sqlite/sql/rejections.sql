@@ -1,16 +1,16 @@
 -- name: add_rejection
 -- Note a request that did not verify, or several alike.
-INSERT INTO onceward_rejections (received_at, last_at, source, count, step, reason, request, body)
+INSERT INTO onceward_rejections (received_at, last_at, source, count, cause, reason, request, body)
 VALUES (
     CAST(:received_at * 1000000 AS INTEGER), CAST(:last_at * 1000000 AS INTEGER), :source, :count,
-    :step, :reason, :request, :body
+    :cause, :reason, :request, :body
 )
 RETURNING id
 
 -- name: count_rejections
 -- Count requests that did not verify, by the check that failed.
-INSERT INTO onceward_rejection_counts AS c (source, step, count) VALUES (:source, :step, :count)
-ON CONFLICT (source, step) DO UPDATE SET count = c.count + EXCLUDED.count
+INSERT INTO onceward_rejection_counts AS c (source, cause, count) VALUES (:source, :cause, :count)
+ON CONFLICT (source, cause) DO UPDATE SET count = c.count + EXCLUDED.count
 RETURNING count
 
 -- name: trim_rejections
@@ -25,22 +25,22 @@ RETURNING id
 -- name: rejections_page
 -- Requests that did not verify, the newest first.
 SELECT
-    CAST(r.id AS text) AS id, s.name AS source, r.step, r.reason AS "check", r.count, r.received_at,
+    CAST(r.id AS text) AS id, s.name AS source, r.cause, r.reason AS "check", r.count, r.received_at,
     r.last_at, r.body IS NOT NULL AS kept, CAST(r.received_as AS text) AS received_as
 FROM onceward_rejections r
 JOIN onceward_sources s ON s.id = r.source
 WHERE TRUE
 AND r.id < :after  -- if after
-AND r.step = :status  -- if status
+AND r.cause = :status  -- if status
 ORDER BY r.id DESC
 LIMIT :limit
 
 -- name: rejection_counts
 -- How many requests did not verify since the ledger was made.
-SELECT s.name AS source, c.step, c.count
+SELECT s.name AS source, c.cause, c.count
 FROM onceward_rejection_counts c
 JOIN onceward_sources s ON s.id = c.source
-ORDER BY s.name, c.step
+ORDER BY s.name, c.cause
 
 -- name: rejection
 -- One request that did not verify, with what is kept of it.
@@ -85,26 +85,26 @@ INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject
 VALUES (:now, :actor, :authenticated_as, :action, :reason, :subject)
 RETURNING CAST(id AS text) AS id, at AS created_at
 
--- name: learn_secret
+-- name: store_secret
 -- Keep a secret that a sender handed over.
-INSERT INTO onceward_learned_secrets (source, secret, learned_at) VALUES (:source, :secret, :now)
+INSERT INTO onceward_provisioned_secrets (source, secret, provisioned_at) VALUES (:source, :secret, :now)
 ON CONFLICT DO NOTHING
-RETURNING learned_at
+RETURNING provisioned_at
 
--- name: learned_secrets
+-- name: provisioned_secrets
 -- The secrets that senders handed over, the newest first.
-SELECT s.name AS source, l.secret, l.learned_at
-FROM onceward_learned_secrets l
+SELECT s.name AS source, l.secret, l.provisioned_at
+FROM onceward_provisioned_secrets l
 JOIN onceward_sources s ON s.id = l.source
-ORDER BY s.name, l.learned_at DESC
+ORDER BY s.name, l.provisioned_at DESC
 
--- name: forget_secrets
+-- name: delete_secrets
 -- Forget the secrets that a sender handed over.
-DELETE FROM onceward_learned_secrets
+DELETE FROM onceward_provisioned_secrets
 WHERE source = (SELECT id FROM onceward_sources WHERE name = :name)
 RETURNING source
 
--- name: forget_events
+-- name: purge_events
 -- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
 -- One that a queued or a failed job still needs stays. Answers with where the next part begins.
 CREATE TEMP TABLE IF NOT EXISTS onceward_old (id INTEGER PRIMARY KEY, source, body_sha256);
@@ -117,7 +117,7 @@ WHERE received_at < :now - CAST(:horizon_seconds * 1000000 AS INTEGER)
 AND NOT EXISTS (
     SELECT 1 FROM onceward_jobs j WHERE j.event = page.id AND j.status IN ('queued', 'failed')
 );
-CREATE TEMP TABLE IF NOT EXISTS onceward_page (last INTEGER, goes_on INTEGER);
+CREATE TEMP TABLE IF NOT EXISTS onceward_page (last INTEGER, has_more INTEGER);
 DELETE FROM onceward_page;
 INSERT INTO onceward_page
 SELECT
@@ -129,8 +129,8 @@ WHERE job IN (SELECT j.id FROM onceward_jobs j WHERE j.event IN (SELECT id FROM 
 DELETE FROM onceward_jobs WHERE event IN (SELECT id FROM onceward_old);
 DELETE FROM onceward_payloads WHERE event IN (SELECT id FROM onceward_old);
 DELETE FROM onceward_deliveries WHERE event IN (SELECT id FROM onceward_old);
-DELETE FROM onceward_bodies
+DELETE FROM onceward_body_hashes
 WHERE (source, body_sha256, event) IN (SELECT source, body_sha256, id FROM onceward_old);
-DELETE FROM onceward_twins WHERE event IN (SELECT id FROM onceward_old);
+DELETE FROM onceward_duplicate_bodies WHERE event IN (SELECT id FROM onceward_old);
 DELETE FROM onceward_events WHERE id IN (SELECT id FROM onceward_old);
-SELECT last, goes_on, (SELECT count(*) FROM onceward_old) AS forgotten FROM onceward_page
+SELECT last, has_more, (SELECT count(*) FROM onceward_old) AS purged FROM onceward_page

@@ -9,10 +9,10 @@ SELECT
     CASE WHEN j.state NOT IN ('pending', 'processing') THEN j.finished_at END AS processed_at,
     j.state AS processing_state, e.deliveries, e.conflicts,
     (
-        SELECT CAST(b.event AS text) FROM onceward.twins t
-        JOIN onceward.bodies b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+        SELECT CAST(b.event AS text) FROM onceward.duplicate_bodies t
+        JOIN onceward.body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
         WHERE t.event = e.id
-    ) AS same_body_as
+    ) AS duplicate_body_of
 FROM onceward.events e
 JOIN onceward.sources s ON s.id = e.source
 CROSS JOIN LATERAL (
@@ -31,7 +31,7 @@ WHERE TRUE
 AND e.id < :after  -- if after
 AND e.event_id = :event_id  -- if event_id
 AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward.twins)  -- if same_body
+AND e.id IN (SELECT event FROM onceward.duplicate_bodies)  -- if duplicate_body
 AND j.state = :status  -- if status
 AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
 AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')  -- if pending

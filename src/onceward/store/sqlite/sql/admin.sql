@@ -22,17 +22,17 @@ SELECT
     ) AS processing_state,
     e.deliveries, e.conflicts,
     (
-        SELECT CAST(b.event AS text) FROM onceward_twins t
-        JOIN onceward_bodies b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+        SELECT CAST(b.event AS text) FROM onceward_duplicate_bodies t
+        JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
         WHERE t.event = e.id
-    ) AS same_body_as
+    ) AS duplicate_body_of
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source
 WHERE TRUE
 AND e.id < :after  -- if after
 AND e.event_id = :event_id  -- if event_id
 AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward_twins)  -- if same_body
+AND e.id IN (SELECT event FROM onceward_duplicate_bodies)  -- if duplicate_body
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')  -- if pending
 AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')  -- if failed

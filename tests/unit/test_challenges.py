@@ -190,7 +190,7 @@ def test_a_secret_is_taken_only_where_the_url_has_our_token(
     learner = make_source("source", preset=preset, verify_token=OWN_TOKEN)
     reply = learner.admit(request(**sent, query=f"verify_token={OWN_TOKEN}"), NOW)
     assert isinstance(reply, Reply)
-    assert (reply.status, reply.learned) == (200, b"handed-over-1")
+    assert (reply.status, reply.provisioned_secret) == (200, b"handed-over-1")
     assert dict(reply.headers) == ({"X-Hook-Secret": "handed-over-1"} if preset == "asana" else {})
     without = make_source("source", preset=preset, secrets=[SECRET])
     for asked, query in (
@@ -220,13 +220,15 @@ def test_what_was_handed_over_verifies_from_then_on() -> None:
     sent = request(events, {"X-Hook-Signature": signature})
     with pytest.raises(SignatureRejected):
         learner.admit(sent, NOW)
-    knowing = learner.knowing([b"handed-over-1"])
-    admitted = knowing.admit(sent, NOW)
+    with_secrets = learner.with_secrets([b"handed-over-1"])
+    admitted = with_secrets.admit(sent, NOW)
     assert isinstance(admitted, list)
     assert len(admitted) == 1
-    again = knowing.knowing([b"handed-over-1", b"-----BEGIN nothing", b"ends in a break\n"])
-    assert again.secrets == knowing.secrets
-    assert len(again.keys) == len(knowing.keys)
+    again = with_secrets.with_secrets(
+        [b"handed-over-1", b"-----BEGIN nothing", b"ends in a break\n"]
+    )
+    assert again.secrets == with_secrets.secrets
+    assert len(again.keys) == len(with_secrets.keys)
 
 
 def test_a_signed_request_hands_over_nothing() -> None:

@@ -1,16 +1,16 @@
 -- name: add_rejection
 -- Note a request that did not verify, or several alike.
-INSERT INTO onceward.rejections (received_at, last_at, source, count, step, reason, request, body)
+INSERT INTO onceward.rejections (received_at, last_at, source, count, cause, reason, request, body)
 VALUES (
-    to_timestamp(:received_at), to_timestamp(:last_at), :source, :count, :step, :reason, :request,
+    to_timestamp(:received_at), to_timestamp(:last_at), :source, :count, :cause, :reason, :request,
     :body
 )
 RETURNING id
 
 -- name: count_rejections
 -- Count requests that did not verify, by the check that failed.
-INSERT INTO onceward.rejection_counts AS c (source, step, count) VALUES (:source, :step, :count)
-ON CONFLICT (source, step) DO UPDATE SET count = c.count + EXCLUDED.count
+INSERT INTO onceward.rejection_counts AS c (source, cause, count) VALUES (:source, :cause, :count)
+ON CONFLICT (source, cause) DO UPDATE SET count = c.count + EXCLUDED.count
 RETURNING count
 
 -- name: trim_rejections
@@ -25,22 +25,22 @@ RETURNING id
 -- name: rejections_page
 -- Requests that did not verify, the newest first.
 SELECT
-    CAST(r.id AS text) AS id, s.name AS source, r.step, r.reason AS check, r.count, r.received_at,
+    CAST(r.id AS text) AS id, s.name AS source, r.cause, r.reason AS check, r.count, r.received_at,
     r.last_at, r.body IS NOT NULL AS kept, CAST(r.received_as AS text) AS received_as
 FROM onceward.rejections r
 JOIN onceward.sources s ON s.id = r.source
 WHERE TRUE
 AND r.id < :after  -- if after
-AND r.step = :status  -- if status
+AND r.cause = :status  -- if status
 ORDER BY r.id DESC
 LIMIT :limit
 
 -- name: rejection_counts
 -- How many requests did not verify since the ledger was made.
-SELECT s.name AS source, c.step, c.count
+SELECT s.name AS source, c.cause, c.count
 FROM onceward.rejection_counts c
 JOIN onceward.sources s ON s.id = c.source
-ORDER BY s.name, c.step
+ORDER BY s.name, c.cause
 
 -- name: rejection
 -- One request that did not verify, with what is kept of it.
@@ -86,27 +86,27 @@ INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject
 VALUES (clock_timestamp(), :actor, :authenticated_as, :action, :reason, :subject)
 RETURNING CAST(id AS text) AS id, at AS created_at
 
--- name: learn_secret
+-- name: store_secret
 -- Keep a secret that a sender handed over.
-INSERT INTO onceward.learned_secrets (source, secret, learned_at)
+INSERT INTO onceward.provisioned_secrets (source, secret, provisioned_at)
 VALUES (:source, :secret, clock_timestamp())
 ON CONFLICT DO NOTHING
-RETURNING learned_at
+RETURNING provisioned_at
 
--- name: learned_secrets
+-- name: provisioned_secrets
 -- The secrets that senders handed over, the newest first.
-SELECT s.name AS source, l.secret, l.learned_at
-FROM onceward.learned_secrets l
+SELECT s.name AS source, l.secret, l.provisioned_at
+FROM onceward.provisioned_secrets l
 JOIN onceward.sources s ON s.id = l.source
-ORDER BY s.name, l.learned_at DESC
+ORDER BY s.name, l.provisioned_at DESC
 
--- name: forget_secrets
+-- name: delete_secrets
 -- Forget the secrets that a sender handed over.
-DELETE FROM onceward.learned_secrets
+DELETE FROM onceward.provisioned_secrets
 WHERE source = (SELECT id FROM onceward.sources WHERE name = :name)
 RETURNING source
 
--- name: forget_events
+-- name: purge_events
 -- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
 -- One that a queued or a failed job still needs stays. Answers with where the next part begins.
 WITH page AS MATERIALIZED (
@@ -132,15 +132,15 @@ WITH page AS MATERIALIZED (
     WHERE p.event = old.id AND p.received_at = old.received_at
 ), gone_deliveries AS (
     DELETE FROM onceward.deliveries d USING old WHERE d.event = old.id
-), gone_bodies AS (
-    DELETE FROM onceward.bodies b USING old
+), gone_body_hashes AS (
+    DELETE FROM onceward.body_hashes b USING old
     WHERE b.source = old.source AND b.body_sha256 = old.body_sha256 AND b.event = old.id
-), gone_twins AS (
-    DELETE FROM onceward.twins t USING old WHERE t.event = old.id
+), gone_duplicate_bodies AS (
+    DELETE FROM onceward.duplicate_bodies t USING old WHERE t.event = old.id
 ), gone_events AS (
     DELETE FROM onceward.events e USING old WHERE e.id = old.id RETURNING e.id
 )
 SELECT
-    max(id) AS last, COALESCE(bool_and(is_old), false) AS goes_on,
-    (SELECT count(*) FROM gone_events) AS forgotten
+    max(id) AS last, COALESCE(bool_and(is_old), false) AS has_more,
+    (SELECT count(*) FROM gone_events) AS purged
 FROM page

@@ -60,7 +60,9 @@ CREATE TABLE onceward_deliveries (
     received_at INTEGER NOT NULL,
     outcome TEXT NOT NULL CHECK (outcome IN ('duplicate', 'conflict')),
     body_sha256 BLOB NOT NULL,
-    body BLOB
+    body BLOB,
+    -- The event that an operator created from a conflict.
+    accepted_as INTEGER
 );
 CREATE INDEX onceward_deliveries_by_event ON onceward_deliveries (event, id);
 CREATE INDEX onceward_deliveries_in_conflict ON onceward_deliveries (id)
@@ -143,4 +145,45 @@ CREATE TABLE onceward_tokens (
     name TEXT PRIMARY KEY,
     sha256 BLOB NOT NULL,
     created_at INTEGER NOT NULL
+) WITHOUT ROWID;
+
+-- The first event of each body, for sources whose ids nobody signs.
+CREATE TABLE onceward_body_hashes (
+    source INTEGER NOT NULL,
+    body_sha256 BLOB NOT NULL,
+    event INTEGER NOT NULL,
+    PRIMARY KEY (source, body_sha256)
+) WITHOUT ROWID;
+-- The events that came later with the body of another.
+CREATE TABLE onceward_duplicate_bodies (
+    event INTEGER PRIMARY KEY
+);
+
+-- Requests that did not verify. What is kept of one is kept to be verified again.
+CREATE TABLE onceward_rejections (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    received_at INTEGER NOT NULL,
+    last_at INTEGER NOT NULL,
+    received_as INTEGER,
+    source INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    cause TEXT NOT NULL,
+    reason TEXT NOT NULL,
+    request BLOB,
+    body BLOB
+);
+CREATE INDEX onceward_rejections_by_source ON onceward_rejections (source, id);
+
+CREATE TABLE onceward_rejection_counts (
+    source INTEGER NOT NULL,
+    cause TEXT NOT NULL,
+    count INTEGER NOT NULL,
+    PRIMARY KEY (source, cause)
+) WITHOUT ROWID;
+
+CREATE TABLE onceward_provisioned_secrets (
+    source INTEGER NOT NULL,
+    secret BLOB NOT NULL,
+    provisioned_at INTEGER NOT NULL,
+    PRIMARY KEY (source, secret)
 ) WITHOUT ROWID;

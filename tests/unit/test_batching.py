@@ -1,10 +1,10 @@
 """How many jobs share a transaction, and which may."""
 
-from onceward.work.batching import LONG_SECONDS, QUICK_SECONDS, Pace, Share
+from onceward.work.batching import LONG_SECONDS, QUICK_SECONDS, AdaptiveBatchSize, HandlerLatency
 
 
 def test_a_handler_that_becomes_slow_is_no_longer_quick() -> None:
-    pace = Pace()
+    pace = HandlerLatency()
     for _ in range(10):
         pace.note(QUICK_SECONDS / 10)
     pace.note(QUICK_SECONDS * 100)
@@ -15,7 +15,7 @@ def test_a_handler_that_becomes_slow_is_no_longer_quick() -> None:
 
 
 def test_only_what_a_handler_does_beside_its_statements_counts() -> None:
-    waiting, working, hogging = Pace(), Pace(), Pace()
+    waiting, working, hogging = HandlerLatency(), HandlerLatency(), HandlerLatency()
     for _ in range(5):
         waiting.note(QUICK_SECONDS * 3, QUICK_SECONDS * 2.5)
         working.note(QUICK_SECONDS * 3, QUICK_SECONDS)
@@ -24,7 +24,7 @@ def test_only_what_a_handler_does_beside_its_statements_counts() -> None:
 
 
 def test_turns_grow_while_they_go_well_and_shrink_when_they_break() -> None:
-    share = Share(10)
+    share = AdaptiveBatchSize(10)
     sizes = []
     for _ in range(4):
         share.went_well(share.size)

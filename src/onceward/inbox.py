@@ -1,4 +1,4 @@
-"""The Inbox: sources, handlers and a store, and the applications that serve them."""
+"""The Inbox: what a team configures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from onceward.errors import (
     ConfigurationError,
@@ -18,7 +18,7 @@ from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
-from onceward.settings import Settings, resolve
+from onceward.settings import Settings, SettingsOptions, resolve
 from onceward.sources.configure import DuplicateBodyOption, make_source
 from onceward.sources.presets import Preset
 from onceward.sources.schemes import Scheme
@@ -32,14 +32,17 @@ F = TypeVar("F", bound=HandlerFunction)
 
 
 class Inbox:
-    """What a team configures: where events come from, and what is done with them.
+    """A team's sources, handlers and settings.
 
-    `database` is ``sqlite:///file`` or ``postgresql://…``; without one, what the environment says,
-    else ``onceward.db`` in the current folder. Further settings go by their names.
+    `database` is ``sqlite:///file`` or ``postgresql://…``. The default is the environment's
+    ``ONCEWARD_DATABASE_URL``, then ``onceward.db`` in the current folder. Further settings are
+    keyword arguments.
     """
 
-    def __init__(self, database: str | None = None, **settings: Any) -> None:
-        self._code = settings if database is None else {**settings, "database_url": database}
+    def __init__(self, database: str | None = None, **settings: Unpack[SettingsOptions]) -> None:
+        self._settings: dict[str, Any] = dict(settings)
+        if database is not None:
+            self._settings["database_url"] = database
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
         self._preparations: list[Preparation] = []
@@ -99,7 +102,7 @@ class Inbox:
             keep_rejected=keep_rejected,
         )
         if name in self._sources:
-            msg = f"source {name!r}: there is one of this name already"
+            msg = f"source {name!r} is configured twice"
             raise ConfigurationError(msg)
         self._sources[name] = source
         for event_type, builtin in source.base.builtin_handlers.items():
@@ -107,7 +110,7 @@ class Inbox:
 
     @property
     def sources(self) -> Mapping[str, Source]:
-        """The sources by their names."""
+        """The configured sources, by name."""
         return MappingProxyType(self._sources)
 
     def on(
@@ -144,27 +147,30 @@ class Inbox:
         return decorate
 
     def at_start(self, function: Preparation) -> Preparation:
-        """Have an async function run when the inbox opens, with a transaction `tx`.
+        """Register an async function that runs with a transaction `tx` when the inbox opens.
 
-        For tables of one's own: ``CREATE TABLE IF NOT EXISTS …``. One process runs it at a time.
+        Use it to create tables: ``CREATE TABLE IF NOT EXISTS …``. One process runs it at a time.
         """
         self._preparations.append(function)
         return function
 
     def retire(self, *names: str) -> None:
-        """Make no more jobs for handlers that are gone from the code. Queued ones stay queued."""
+        """Create no more jobs for handlers that were removed from the code.
+
+        Jobs that are queued already stay queued.
+        """
         self._retired += names
 
     def asgi(self) -> ASGIApp:
-        """An ASGI application that receives, and nothing else."""
+        """Return an ASGI application that only receives."""
         return MountedApp(self._mount, lambda service: service.ingest_app())
 
     def admin_asgi(self) -> ASGIApp:
-        """An ASGI application with the admin API at its root, for holders of a token only."""
+        """Return an ASGI application with the admin API at its root. It requires a token."""
         return MountedApp(self._mount, lambda service: service.admin_app(prefix=""))
 
     def _mount(self) -> Service:
-        """The service that all mounted applications share: a process opens a store once."""
+        """Return the service that all mounted applications share."""
         if self._mounted is None or self._mounted.is_closed:
             self._mounted = self.service()
         return self._mounted
@@ -172,16 +178,19 @@ class Inbox:
     def service(
         self, command_line: Mapping[str, Any] | None = None, *, dev: bool = False
     ) -> Service:
-        """Put it all together; `command_line` wins over the code. Raises ConfigurationError."""
+        """Build the service. Options in `command_line` override the code.
+
+        Raise ConfigurationError with every fault.
+        """
         environment = dict(os.environ)
-        settings = resolve(command_line=command_line, code=self._code, environment=environment)
+        settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         faults = [
             f"Handler {handler.name}: there is no source {route.source!r}"
             for handler in self._handlers.values()
             for route in handler.routes
             if route.source not in (None, INGEST_SOURCE, *self._sources)
         ]
-        faults += _horizon_faults(settings, self._sources.values())
+        faults += _dedupe_window_faults(settings, self._sources.values())
         if faults:
             raise ConfigurationError(faults)
         return Service(
@@ -198,8 +207,8 @@ class Inbox:
         )
 
 
-def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
-    """Why events would be forgotten too early, if they would."""
+def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
+    """List the sources whose senders can resend an event after the window."""
     if not settings.dedupe_window_days:
         return []
     return [

@@ -1,16 +1,16 @@
-"""The settings: one table, with what each is for, its default and its least value.
+"""The settings: one table with the purpose, the default and the minimum of each.
 
-What is written in code wins over the environment (``ONCEWARD_`` and the name in capitals), and the
-command line wins over both: a test that names its own database never writes to the one that
-happens to be exported.
+The command line takes precedence over the code, and the code over the environment (``ONCEWARD_``
+and the name in capitals). A test that names its own database never writes to one that happens to
+be exported.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
 
@@ -19,8 +19,8 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
-def _setting(default: Any, doc: str, *, least: float = 0) -> Any:
-    return field(default=default, metadata={"doc": doc, "least": least})
+def _setting(default: Any, doc: str, *, minimum: float = 0) -> Any:
+    return field(default=default, metadata={"doc": doc, "minimum": minimum})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,60 +28,99 @@ class Settings:
     """All settings of an inbox, checked."""
 
     database_url: str = _setting(
-        "sqlite:///onceward.db", "Where the ledger is: sqlite:///file or postgresql://…"
+        "sqlite:///onceward.db", "Ledger: sqlite:///file or postgresql://…"
     )
-    migrate_at_start: bool = _setting(
-        default=True, doc="Bring the schema up to date when the inbox opens"
-    )
+    migrate_at_start: bool = _setting(default=True, doc="Apply pending migrations at start")
     allow_weak_durability: bool = _setting(
-        default=False, doc="Start although the database may lose what it acknowledged"
+        default=False, doc="Start even if the database may lose acknowledged events"
     )
     allowed_hosts: tuple[str, ...] = _setting(
-        (), "Host names under which unsigned sources may be called, besides the loopback's"
+        (), "Host names accepted by unsigned sources, besides loopback"
     )
     trusted_proxies: tuple[str, ...] = _setting(
-        (), "Proxies whose X-Forwarded-Proto and X-Forwarded-Host are believed: addresses, networks"
+        (),
+        "Proxies whose X-Forwarded-Proto and X-Forwarded-Host are trusted: addresses, networks",
     )
-    max_body_bytes: int = _setting(5 * 1024 * 1024, "Largest body; more is 413", least=1)
-    max_header_bytes: int = _setting(32 * 1024, "Largest header block; more is 431", least=1024)
-    max_headers: int = _setting(100, "Most headers in a request; more is 431", least=8)
-    body_timeout_seconds: float = _setting(10.0, "Longest wait for a body; then 408", least=0.05)
+    max_body_bytes: int = _setting(
+        5 * 1024 * 1024, "Largest body; a larger one gets 413", minimum=1
+    )
+    max_header_bytes: int = _setting(
+        32 * 1024, "Largest header block; a larger one gets 431", minimum=1024
+    )
+    max_headers: int = _setting(100, "Most headers in a request; more get 431", minimum=8)
+    body_timeout_seconds: float = _setting(
+        10.0, "Time for a body to arrive; then 408", minimum=0.05
+    )
     commit_timeout_seconds: float = _setting(
-        2.0, "Longest wait for the ledger; then 503 and the sender tries again", least=0.05
+        2.0, "Time for the ledger to commit; then 503, and the sender retries", minimum=0.05
     )
-    max_pending_events: int = _setting(10_000, "Most deliveries that wait for the ledger", least=1)
+    max_pending_events: int = _setting(
+        10_000, "Deliveries that may wait for a commit; more get 503", minimum=1
+    )
     max_pending_bytes: int = _setting(
-        64 * 1024 * 1024, "Most bytes of bodies held at one time", least=1024
+        64 * 1024 * 1024, "Bytes of bodies that may wait for a commit; more get 503", minimum=1024
     )
-    max_batch_events: int = _setting(200, "Most deliveries written in one transaction", least=1)
+    max_batch_events: int = _setting(200, "Most deliveries in one transaction", minimum=1)
     delivery_rows: int = _setting(
-        100, "Redeliveries of one event that get a row each; all are counted"
+        100, "Redeliveries of one event stored as rows; further ones are only counted"
     )
     rejection_rows: int = _setting(
-        1000, "Requests that did not verify, kept of each source; all are counted"
+        1000, "Rejected requests stored for each source; all are counted"
     )
     dedupe_window_days: int = _setting(
-        0, "After how many days an event is forgotten; 0 for never. Effects never are"
+        0, "Days until an event is deleted, with its id; 0 keeps events. Effects are kept"
     )
-    workers: int = _setting(4, "Handlers that run at one time in a process; 0 receives only")
+    workers: int = _setting(4, "Handlers that run concurrently in a process; 0 only receives")
     max_jobs_per_transaction: int = _setting(
-        64, "Most jobs that share a transaction, where their handlers allow it; 1 for none", least=1
+        64, 'Most jobs in one commit, for handlers with transaction="shared"; 1 disables', minimum=1
     )
-    max_attempts: int = _setting(3, "Attempts of a job, where its handler says nothing", least=1)
-    retry_base_seconds: float = _setting(1.0, "Wait before the second attempt; doubles with each")
-    retry_max_seconds: float = _setting(3600.0, "Longest wait between two attempts")
+    max_attempts: int = _setting(3, "Attempts of a job, unless its handler sets them", minimum=1)
+    retry_base_seconds: float = _setting(
+        1.0, "Delay before the second attempt; doubles with each further one"
+    )
+    retry_max_seconds: float = _setting(3600.0, "Longest delay between two attempts")
     handler_timeout_seconds: float = _setting(
-        60.0, "Longest run of a handler, where it says nothing", least=0.01
+        60.0, "Timeout of a handler, unless it sets its own", minimum=0.01
     )
     lease_seconds: float = _setting(
-        60.0, "After how long a silent worker's jobs go to another", least=0.3
+        60.0, "Time until the jobs of an unresponsive worker are reclaimed", minimum=0.3
     )
     poll_seconds: float = _setting(
-        5.0, "How often a worker looks for work that nobody announced", least=0.05
+        5.0, "Interval at which a worker polls for jobs it was not notified of", minimum=0.05
     )
     drain_seconds: float = _setting(
-        20.0, "How long running handlers may take to end when the process is asked to stop"
+        20.0, "Time for running handlers to finish when the process is asked to stop"
     )
+
+
+class SettingsOptions(TypedDict, total=False):
+    """The settings as keyword arguments of `Inbox`. A test holds it to `Settings`."""
+
+    database_url: str
+    migrate_at_start: bool
+    allow_weak_durability: bool
+    allowed_hosts: tuple[str, ...] | list[str]
+    trusted_proxies: tuple[str, ...] | list[str]
+    max_body_bytes: int
+    max_header_bytes: int
+    max_headers: int
+    body_timeout_seconds: float
+    commit_timeout_seconds: float
+    max_pending_events: int
+    max_pending_bytes: int
+    max_batch_events: int
+    delivery_rows: int
+    rejection_rows: int
+    dedupe_window_days: int
+    workers: int
+    max_jobs_per_transaction: int
+    max_attempts: int
+    retry_base_seconds: float
+    retry_max_seconds: float
+    handler_timeout_seconds: float
+    lease_seconds: float
+    poll_seconds: float
+    drain_seconds: float
 
 
 def resolve(
@@ -90,22 +129,18 @@ def resolve(
     code: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Make the settings of an inbox, or raise ConfigurationError with every fault found."""
-    faults: list[str] = []
+    """Merge the three sources of settings. Raise ConfigurationError with every fault."""
     known = {entry.name: entry for entry in fields(Settings)}
-    values: dict[str, Any] = {}
-    for name, entry in known.items():
-        variable = ENV_PREFIX + name.upper()
-        if environment and environment.get(variable):
-            values[name] = _parse(entry, environment[variable], variable, faults)
-    for given in (code or {}, command_line or {}):
-        for name, value in given.items():
+    faults: list[str] = []
+    values = _from_environment(known, environment or {}, faults)
+    for options in (code or {}, command_line or {}):
+        for name, value in options.items():
             if name in known:
                 values[name] = tuple(value) if isinstance(value, list) else value
             else:
-                faults.append(f"no setting is called {name!r}; there are {', '.join(known)}")
+                faults.append(f"unknown setting {name!r}; the settings are {', '.join(known)}")
     for name, value in values.items():
-        faults += _check(known[name], value)
+        faults.extend(_check(known[name], value))
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
@@ -116,39 +151,49 @@ def resolve(
     return settings
 
 
-def _parse(entry: Field[Any], text: str, variable: str, faults: list[str]) -> Any:
-    try:
-        match entry.default:
-            case bool():
-                return _boolean(text)
-            case int():
-                return int(text)
-            case float():
-                return float(text)
-            case tuple():
-                return tuple(part.strip() for part in text.split(",") if part.strip())
-    except ValueError:
-        faults.append(f"{variable}: {text!r} is not {_kind(entry.default)}")
-        return entry.default
-    return text
+def _from_environment(
+    known: Mapping[str, Field[Any]], environment: Mapping[str, str], faults: list[str]
+) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, entry in known.items():
+        variable = ENV_PREFIX + name.upper()
+        if text := environment.get(variable):
+            try:
+                values[name] = _parse(entry.default, text)
+            except ValueError:
+                faults.append(f"{variable}: {text!r} is not {_kind(entry.default)}")
+    return values
 
 
-def _boolean(text: str) -> bool:
+def _parse(default: object, text: str) -> Any:
+    match default:
+        case bool():
+            return _parse_boolean(text)
+        case int():
+            return int(text)
+        case float():
+            return float(text)
+        case tuple():
+            return tuple(part.strip() for part in text.split(",") if part.strip())
+        case _:
+            return text
+
+
+def _parse_boolean(text: str) -> bool:
     if text.lower() not in _TRUE | _FALSE:
         raise ValueError
     return text.lower() in _TRUE
 
 
-def _check(entry: Field[Any], value: object) -> list[str]:
-    default = entry.default
+def _check(entry: Field[Any], value: object) -> Iterator[str]:
+    default, minimum = entry.default, entry.metadata["minimum"]
     allowed = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, allowed) or isinstance(value, bool) is not isinstance(default, bool):
-        return [f"{entry.name}: {value!r} is not {_kind(default)}"]
-    if isinstance(value, (int, float)) and not value >= entry.metadata["least"]:
-        return [f"{entry.name}: {value!r} is too small; the least is {entry.metadata['least']}"]
-    if value == math.inf:
-        return [f"{entry.name}: {value!r} is no limit"]
-    return []
+        yield f"{entry.name}: {value!r} is not {_kind(default)}"
+    elif isinstance(value, (int, float)) and not value >= minimum:
+        yield f"{entry.name}: {value!r} is too small; the minimum is {minimum}"
+    elif value == math.inf:
+        yield f"{entry.name}: {value!r} is not a limit"
 
 
 def _kind(default: object) -> str:
@@ -161,4 +206,5 @@ def _kind(default: object) -> str:
             return "a number"
         case tuple():
             return "a list of names"
-    return "a text"
+        case _:
+            return "a string"

@@ -151,7 +151,7 @@ class RunningInbox:
         try:
             self.service = self._inbox.service(dev=self._dev)
             await self.service.open()
-            self.token = await self.service.first_token()
+            self.token = await self.service.create_first_token()
             server = Server(self.service.app(), self.service.settings)
             worker = self.service.worker() if self.service.settings.workers else None
         except BaseException as error:  # noqa: BLE001 - handed to whoever waits

@@ -183,7 +183,7 @@ async def test_of_two_first_starts_at_once_one_token_is_good_at_both(postgres_ur
     for service in services:
         await service.open()
     try:
-        (token,) = [it for service in services if (it := await service.first_token())]
+        (token,) = [it for service in services if (it := await service.create_first_token())]
         for service in services:
             transport = httpx.ASGITransport(service.app())
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:

@@ -118,9 +118,7 @@ def answers(address: str) -> bool:
 @pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
 def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
-    assert run("migrate", app, cwd=folder).stdout == (
-        "sqlite:///of-the-app.db: 0001 schema\n"
-    )
+    assert run("migrate", app, cwd=folder).stdout == ("sqlite:///of-the-app.db: 0001 schema\n")
 
 
 def test_an_app_may_lie_in_a_package_or_elsewhere(folder: Path, tmp_path: Path) -> None:
@@ -186,7 +184,7 @@ def test_a_fault_in_the_app_is_shown_where_it_is(folder: Path, text: str, error:
         ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
         ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
         ("inbox.source('github')", "source 'github': it has no secrets"),
-        ("inbox.source('stripe', unsigned=True)", "source 'stripe': there is one of this name"),
+        ("inbox.source('stripe', unsigned=True)", "source 'stripe' is configured twice"),
         ("inbox.on('x', source='nobody')(credit)", "there is one of this name already"),
         ("inbox.on('x', source='nobody', name='n')(credit)", "there is no source 'nobody'"),
     ],

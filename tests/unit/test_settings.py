@@ -1,11 +1,12 @@
 """Settings come from code, environment and command line, and every fault is told at once."""
 
 from dataclasses import fields
+from typing import get_type_hints
 
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.settings import Settings, resolve
+from onceward.settings import Settings, SettingsOptions, resolve
 
 
 def faults_of(**given: dict[str, object]) -> tuple[str, ...]:
@@ -72,7 +73,7 @@ def test_all_faults_are_told_at_once() -> None:
     assert len(faults) == 5
     for name in ("ONCEWARD_WORKERS", "ONCEWARD_MIGRATE_AT_START", "'wrokers'"):
         assert name in told
-    assert "lease_seconds: 0.01 is too small; the least is 0.3" in faults
+    assert "lease_seconds: 0.01 is too small; the minimum is 0.3" in faults
     assert "max_attempts: '3' is not a whole number" in faults
 
 
@@ -122,3 +123,9 @@ def test_every_setting_says_what_it_is_for_and_its_default_is_allowed(entry: obj
 def test_a_body_that_could_never_wait_is_a_contradiction() -> None:
     with pytest.raises(ConfigurationError, match="max_pending_bytes is below max_body_bytes"):
         resolve(code={"max_pending_bytes": 2048, "max_body_bytes": 4096})
+
+
+def test_the_keyword_arguments_of_an_inbox_are_the_settings() -> None:
+    options, settings = get_type_hints(SettingsOptions), get_type_hints(Settings)
+    lists = {name for name, hint in settings.items() if hint == tuple[str, ...]}
+    assert options == settings | dict.fromkeys(lists, tuple[str, ...] | list[str])

@@ -18,7 +18,7 @@ async def run(service: Service, listener: socket.socket | None, started: Started
     """Run until a signal or a fault; `started` is told the first admin token, if one was made."""
     await service.open()
     try:
-        token = await service.first_token() if listener else None
+        token = await service.create_first_token() if listener else None
         server = Server(service.app(), service.settings) if listener else None
         works = service.settings.workers > 0 and service.handlers
         worker = service.worker() if works else None

@@ -219,9 +219,9 @@ def test_the_command_line_wins_over_code_and_code_over_the_environment(folder: P
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("mysql://ann:{password}@db/app", "database_url begins with 'mysql://'"),
+        ("mysql://ann:{password}@db/app", "database_url starts with 'mysql://'"),
         ("ann:{password}@db/app", "database_url has no scheme"),
-        ("sqlite://", "database_url begins with 'sqlite://'"),
+        ("sqlite://", "database_url starts with 'sqlite://'"),
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///x.db?mode=ro", "'mode=ro' is not an option"),

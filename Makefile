@@ -1,4 +1,4 @@
-# Everything runs in .venv, which is made at the first use and renewed when
+# Everything runs in .venv, which is created on first use and updated when
 # pyproject.toml or constraints.txt changes.
 
 PYTHON ?= python3
@@ -13,13 +13,13 @@ PINS := pyproject.toml constraints.txt
 .PHONY: help serve test check prove bench oracles clean
 
 help:
-	@echo 'make serve   run the example inbox on http://127.0.0.1:$(PORT)   (PORT=8080 for another port)'
+	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
-	@echo 'make check   lint, format and types, changing nothing'
-	@echo 'make bench   measure it beside its alternatives        (ARGS="--quick" for a minute of it)'
-	@echo 'make prove   kill it, freeze it, cut its power: nothing is lost (LONG=1 for a million events)'
-	@echo 'make oracles hold the presets against 72 libraries, 900 MB to install (LIGHT=1 for the smaller ones)'
-	@echo 'make clean   remove the environment and all caches; databases stay'
+	@echo 'make check   check lint, formatting and types'
+	@echo 'make bench   measure Onceward beside its alternatives  (ARGS="--quick" takes a minute)'
+	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
+	@echo 'make oracles check the presets against 72 libraries, 900 MB       (LIGHT=1 for the small ones)'
+	@echo 'make clean   remove environments and caches; databases stay'
 
 serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
@@ -50,13 +50,13 @@ clean:
 	@$(PIP) --editable .
 	@touch $@
 
-# What the tests need includes what serving needs.
+# The dev dependencies include the runtime ones.
 .venv/.dev: $(PINS) | .venv/bin/pip
 	@echo 'Installing Onceward and its tests into .venv ...'
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.runtime $@
 
-# The alternatives live apart: what they need is no business of the project's own environment.
+# The peers have their own environment, so that their dependencies do not constrain ours.
 bench/.venv/.ready: $(PINS) bench/requirements.txt bench/constraints.txt
 	@echo 'Installing the alternatives into bench/.venv ...'
 	@$(PYTHON) -m venv bench/.venv
@@ -65,25 +65,25 @@ bench/.venv/.ready: $(PINS) bench/requirements.txt bench/constraints.txt
 		--editable . --requirement bench/requirements.txt
 	@touch $@
 
-# So do the senders' libraries: all of them, or the smaller ones. Those of npm are asked where Node is.
+# So do the providers' libraries: all of them, or the small ones. npm's need Node.
 ORACLE_PINS := $(PINS) oracles/light.txt oracles/requirements.txt oracles/constraints.txt
 ORACLE_PIP := oracles/.venv/bin/python -m pip --disable-pip-version-check -qq install \
 	--constraint constraints.txt --constraint oracles/constraints.txt --editable .
 
 oracles/.venv/.light: $(ORACLE_PINS)
-	@echo 'Installing the smaller libraries of senders into oracles/.venv ...'
+	@echo 'Installing the small providers' libraries into oracles/.venv ...'
 	@$(PYTHON) -m venv oracles/.venv
 	@$(ORACLE_PIP) --requirement oracles/light.txt
 	@touch $@
 
 oracles/.venv/.ready: oracles/.venv/.light oracles/package.json
-	@echo 'Installing the other libraries of senders into oracles/.venv ...'
+	@echo 'Installing the other providers' libraries into oracles/.venv ...'
 	@$(ORACLE_PIP) --requirement oracles/requirements.txt
 	@if command -v npm > /dev/null; then npm install --silent --prefix oracles; \
-		else echo 'Node is not installed: the libraries of npm are left out.'; fi
+		else echo 'Node is not installed: skipping the npm libraries.'; fi
 	@touch $@
 
-# pip comes last into a new environment: when it is there, the environment is whole.
+# venv installs pip last: if pip exists, the environment is complete.
 .venv/bin/pip:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 		echo 'Onceward needs Python 3.11 or newer; "$(PYTHON)" is not. Try: make PYTHON=python3.12 ...' >&2; \

@@ -17,7 +17,7 @@ import pytest
 from onceward.cli import main
 from onceward.settings import ENV_PREFIX, Settings
 from onceward.sources.presets import PRESETS, Preset
-from onceward.sources.presets.preset import DEFAULT
+from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
 
 ROOT = Path(__file__).parent.parent
@@ -110,7 +110,7 @@ def witness(preset: Preset) -> str:
 
 def schemes_of(preset: Preset) -> str:
     return "; ".join(
-        (f"`{name}`: " if name != DEFAULT else "") + summary_of(scheme)
+        (f"`{name}`: " if name != DEFAULT_SCHEME else "") + summary_of(scheme)
         for name, scheme in preset.named_schemes.items()
     )
 
@@ -125,7 +125,7 @@ def id_of(preset: Preset) -> str:
 
 
 def resent(preset: Preset) -> str:
-    hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
+    hours, days = preset.auto_retry_hours, preset.manual_resend_days
     by_itself = "not said" if hours is None else f"{hours:g} h"
     return by_itself if days is None else f"{by_itself}, by hand {days:g} days"
 

@@ -207,5 +207,5 @@ def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
         f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
         f"Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
-        if settings.dedupe_window_days < (days := source.base.resends_for_days)
+        if settings.dedupe_window_days < (days := source.base.max_resend_days)
     ]

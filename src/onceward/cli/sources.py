@@ -50,10 +50,10 @@ def described(preset: Preset) -> dict[str, Any]:
         "reference": preset.reference,
         "events": preset.events,
         "form_field": preset.form_field,
-        "asks_first": preset.challenge is not None,
+        "has_challenge": preset.challenge is not None,
         "volatile_fields": list(preset.volatile_fields),
-        "resends_for_hours": preset.resends_for_hours,
-        "resends_by_hand_for_days": preset.resends_by_hand_for_days,
+        "auto_retry_hours": preset.auto_retry_hours,
+        "manual_resend_days": preset.manual_resend_days,
         "note": preset.note,
     }
 
@@ -94,7 +94,7 @@ def _show(preset: Preset) -> None:
         facts.add_row(
             "volatile_fields", f"{', '.join(preset.volatile_fields)}: these make no conflict"
         )
-    hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
+    hours, days = preset.auto_retry_hours, preset.manual_resend_days
     facts.add_row("resends for", "it does not say" if hours is None else f"{hours:g} h, by itself")
     facts.add_row("", "it does not say, by hand" if days is None else f"{days:g} days, by hand")
     if preset.note:

@@ -92,7 +92,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:topic",
         reference="json:data.item.id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
         volatile_fields=("delivered_at", "delivery_attempts", "delivery_status", "first_sent_at"),
     ),
     Preset(

@@ -7,7 +7,7 @@ from typing import Final
 from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.graph import ClientState
-from onceward.sources.presets.vendor_schemes.named_headers import CONTENTFUL, HOOK0
+from onceward.sources.presets.vendor_schemes.signed_headers import CONTENTFUL, HOOK0
 from onceward.sources.presets.vendor_schemes.sns import Sns
 from onceward.sources.schemes import Hmac, Jwt, Signature, Token
 
@@ -193,7 +193,7 @@ PRESETS: Final = (
         id="json:action.id",
         type="json:action.type",
         reference="json:model.id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
     ),
     Preset(
         name="asana",

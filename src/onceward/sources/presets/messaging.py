@@ -133,7 +133,7 @@ PRESETS: Final = (
         id=("json:event", "json:_id", "json:ts"),
         type="json:event",
         reference="json:_id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
     ),
     Preset(
         name="sinch",

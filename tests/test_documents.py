@@ -23,7 +23,7 @@ from onceward.sources.schemes import Scheme
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VECTORS = ROOT / "tests" / "unit" / "vectors.json"
-COVERED = ROOT / "oracles" / "covered.json"
+LIBRARIES = ROOT / "oracles" / "libraries.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
@@ -101,9 +101,9 @@ def sources_table() -> str:
 
 def witness(preset: Preset) -> str:
     """Who says so: somebody else's library, a genuine request, or only documentation."""
-    oracles: dict[str, str] = json.loads(COVERED.read_text())
-    if preset.name in oracles:
-        return oracles[preset.name]
+    libraries: dict[str, str] = json.loads(LIBRARIES.read_text())
+    if preset.name in libraries:
+        return libraries[preset.name]
     tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
     return "a genuine request" if preset.name in tested else "from documentation"
 

@@ -7,9 +7,9 @@ import { createInterface } from "node:readline";
 import { Readable } from "node:stream";
 
 const require = createRequire(import.meta.url);
-const lower = ({ headers }) =>
+const lowerHeaders = ({ headers }) =>
   Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
-const fetched = ({ method, url, headers, body }) => new Request(url, { method, headers, body });
+const toFetchRequest = ({ method, url, headers, body }) => new Request(url, { method, headers, body });
 
 // Nuxt's validators ask the framework for their settings: it is these.
 const settings = {};
@@ -23,24 +23,24 @@ register(`data:text/javascript,${encodeURIComponent(HOOK)}`);
 const VALIDATORS = "./node_modules/nuxt-webhook-validators/dist/runtime/server/lib/validators";
 
 const nuxt = (name, validator, key) => ({
-  verifies: async (request, secret) => {
+  verify: async (request, secret) => {
     const validators = await import(`${VALIDATORS}/${name}.js`);
     settings[name] = { [key]: secret };
-    const node = { req: { method: request.method, headers: lower(request) } };
+    const node = { req: { method: request.method, headers: lowerHeaders(request) } };
     return validators[validator]({ node, method: request.method, _requestBody: request.body });
   },
 });
 
 const tern = (platform) => ({
-  verifies: async (request, secret) => {
+  verify: async (request, secret) => {
     const { WebhookVerificationService } = await import("@hookflo/tern");
     const config = { platform, secret, toleranceInSeconds: 300 };
-    return (await WebhookVerificationService.verify(fetched(request), config)).isValid;
+    return (await WebhookVerificationService.verify(toFetchRequest(request), config)).isValid;
   },
 });
 
 const shopify = {
-  verifies: async ({ headers, body, ...request }, secret) => {
+  verify: async ({ headers, body, ...request }, secret) => {
     await import("@shopify/shopify-api/adapters/web-api");
     const { shopifyApi, LogSeverity } = await import("@shopify/shopify-api");
     const api = shopifyApi({
@@ -51,18 +51,18 @@ const shopify = {
       isEmbeddedApp: false,
       logger: { level: LogSeverity.Error },
     });
-    const rawRequest = fetched({ headers, body, ...request });
+    const rawRequest = toFetchRequest({ headers, body, ...request });
     return (await api.webhooks.validate({ rawBody: body, rawRequest })).valid;
   },
 };
 
 const contentful = {
-  verifies: async ({ method, url, headers, body }, secret) => {
+  verify: async ({ method, url, headers, body }, secret) => {
     const { verifyRequest } = await import("@contentful/node-apps-toolkit");
     const { pathname, search } = new URL(url);
     return verifyRequest(secret, { method, path: pathname + search, headers, body });
   },
-  signs: async ({ method, url, headers, body }, secret) => {
+  sign: async ({ method, url, headers, body }, secret) => {
     const { signRequest } = await import("@contentful/node-apps-toolkit");
     const { pathname, search } = new URL(url);
     return signRequest(secret, { method, path: pathname + search, headers, body });
@@ -70,81 +70,81 @@ const contentful = {
 };
 
 const github = {
-  verifies: async ({ headers, body }, secret) => {
+  verify: async ({ headers, body }, secret) => {
     const { verify } = await import("@octokit/webhooks-methods");
-    return verify(secret, body, lower({ headers })["x-hub-signature-256"]);
+    return verify(secret, body, lowerHeaders({ headers })["x-hub-signature-256"]);
   },
-  signs: async ({ body }, secret) => {
+  sign: async ({ body }, secret) => {
     const { sign } = await import("@octokit/webhooks-methods");
     return { "X-Hub-Signature-256": await sign(secret, body) };
   },
 };
 
 const notion = {
-  verifies: async ({ headers, body }, verificationToken) => {
+  verify: async ({ headers, body }, verificationToken) => {
     const { verifyWebhookSignature } = await import("@notionhq/client");
-    const signature = lower({ headers })["x-notion-signature"];
+    const signature = lowerHeaders({ headers })["x-notion-signature"];
     return verifyWebhookSignature({ body, signature, verificationToken });
   },
-  signs: async ({ body }, verificationToken) => {
+  sign: async ({ body }, verificationToken) => {
     const { signWebhookPayload } = await import("@notionhq/client");
     return { "X-Notion-Signature": await signWebhookPayload({ body, verificationToken }) };
   },
 };
 
 const clerk = {
-  verifies: async (request, signingSecret) => {
+  verify: async (request, signingSecret) => {
     const { verifyWebhook } = await import("@clerk/backend/webhooks");
-    await verifyWebhook(fetched(request), { signingSecret });
+    await verifyWebhook(toFetchRequest(request), { signingSecret });
     return true;
   },
 };
 
 const linear = {
-  verifies: async ({ headers, body }, secret) => {
+  verify: async ({ headers, body }, secret) => {
     const { LinearWebhookClient } = await import("@linear/sdk/webhooks");
-    const signature = lower({ headers })["linear-signature"];
+    const signature = lowerHeaders({ headers })["linear-signature"];
     return new LinearWebhookClient(secret).verify(Buffer.from(body), signature);
   },
 };
 
 const webflow = {
-  verifies: async ({ headers, body }, secret) => {
+  verify: async ({ headers, body }, secret) => {
     const { WebflowClient } = require("webflow-api");
     const { webhooks } = new WebflowClient({ accessToken: "none" });
-    return webhooks.verifySignature({ headers: lower({ headers }), body, secret });
+    return webhooks.verifySignature({ headers: lowerHeaders({ headers }), body, secret });
   },
 };
 
 const hookdeck = {
-  verifies: async ({ headers, body }, signingSecret) => {
+  verify: async ({ headers, body }, signingSecret) => {
     const { verifyWebhookSignature } = require("@hookdeck/sdk/webhooks/helpers");
-    const sent = { headers: lower({ headers }), rawBody: body, signingSecret };
+    const sent = { headers: lowerHeaders({ headers }), rawBody: body, signingSecret };
     return (await verifyWebhookSignature(sent)).isValidSignature;
   },
 };
 
 const lemonsqueezy = {
-  verifies: async (request, secret) => {
+  verify: async (request, secret) => {
     const { whatwgWebhooksHandler } = require("lemonsqueezy-webhooks");
     const quiet = { onData: async () => {}, onError: () => {} };
-    const answer = await whatwgWebhooksHandler({ secret, request: fetched(request), ...quiet });
-    return answer.ok;
+    const options = { secret, request: toFetchRequest(request), ...quiet };
+    return (await whatwgWebhooksHandler(options)).ok;
   },
 };
 
 const mailersend = {
-  verifies: async ({ headers, body }, secret) => {
+  verify: async ({ headers, body }, secret) => {
     const { MailerSendUtils } = require("mailersend/lib/services/mailersend.utils");
-    const signature = lower({ headers }).signature;
+    const signature = lowerHeaders({ headers }).signature;
     return MailerSendUtils.verifyWebHook(Buffer.from(body), signature, secret);
   },
 };
 
 const mercadopago = {
-  verifies: async ({ url, headers }, secret) => {
+  verify: async ({ url, headers }, secret) => {
     const { WebhookSignatureValidator } = require("mercadopago");
-    const { "x-signature": xSignature, "x-request-id": xRequestId } = lower({ headers });
+    const { "x-signature": xSignature, "x-request-id": xRequestId } = lowerHeaders({ headers });
     const dataId = new URL(url).searchParams.get("data.id");
     WebhookSignatureValidator.validate({ xSignature, xRequestId, dataId, secret });
     return true;
@@ -152,26 +152,26 @@ const mercadopago = {
 };
 
 const hook0 = {
-  verifies: async ({ headers, body }, secret) => {
+  verify: async ({ headers, body }, secret) => {
     const { verifyWebhookSignature } = require("hook0-client");
-    const { "x-hook0-signature": signature, ...others } = lower({ headers });
+    const { "x-hook0-signature": signature, ...others } = lowerHeaders({ headers });
     return verifyWebhookSignature(signature, Buffer.from(body), new Headers(others), secret, 300);
   },
 };
 
 const messagebird = {
-  verifies: async ({ url, headers, body }, secret) => {
+  verify: async ({ url, headers, body }, secret) => {
     const jwt = require("messagebird/lib/webhook-signature-jwt");
-    const token = lower({ headers })["messagebird-signature-jwt"];
+    const token = lowerHeaders({ headers })["messagebird-signature-jwt"];
     await jwt.verify(url, Buffer.from(body), token, crypto.createSecretKey(Buffer.from(secret)));
     return true;
   },
 };
 
 const discord = {
-  verifies: async ({ headers, body }, publicKey) => {
+  verify: async ({ headers, body }, publicKey) => {
     const { verifyKey } = require("discord-interactions");
-    const sent = lower({ headers });
+    const sent = lowerHeaders({ headers });
     const proof = [sent["x-signature-ed25519"], sent["x-signature-timestamp"]];
     return verifyKey(Buffer.from(body), ...proof, publicKey);
   },
@@ -180,12 +180,12 @@ const discord = {
 // The certificate is at hand, where the library would fetch it: each time from somewhere else, for
 // it remembers what it fetched.
 const sns = {
-  verifies: async ({ body }, secret) => {
+  verify: async ({ body }, secret) => {
     const certificate = secret.slice(secret.indexOf("-----BEGIN"));
-    https.get = (_, answer) => {
-      const found = Object.assign(Readable.from([certificate]), { statusCode: 200 });
-      answer(found);
-      return found;
+    https.get = (_, onResponse) => {
+      const response = Object.assign(Readable.from([certificate]), { statusCode: 200 });
+      onResponse(response);
+      return response;
     };
     const MessageValidator = require("sns-validator");
     const message = JSON.parse(body);
@@ -197,7 +197,7 @@ const sns = {
 };
 
 const zoom = {
-  verifies: async ({ headers, body }, webhooksSecretToken) => {
+  verify: async ({ headers, body }, webhooksSecretToken) => {
     const { AwsLambdaReceiver } = await import("@zoom/rivet/meetings");
     const receive = new AwsLambdaReceiver({ webhooksSecretToken }).start();
     return (await receive({ headers, body, isBase64Encoded: false }, {})).statusCode === 200;
@@ -205,6 +205,7 @@ const zoom = {
 };
 
 const LIBRARIES = {
+  "aws-sns": sns,
   "bitbucket": nuxt("bitbucket", "isValidBitbucketWebhook", "secretKey"),
   "clerk": clerk,
   "contentful": contentful,
@@ -222,18 +223,16 @@ const LIBRARIES = {
   "notion": notion,
   "sentry": tern("sentry"),
   "shopify": shopify,
-  "sns": sns,
   "vercel": nuxt("vercel", "isValidVercelWebhook", "secretKey"),
   "webflow": webflow,
   "woocommerce": tern("woocommerce"),
   "zoom": zoom,
 };
 
-async function answered({ name, action, secret, request }) {
-  const library = LIBRARIES[name];
+async function run({ name, action, secret, request }) {
   try {
-    const found = await library[action](request, secret);
-    return action === "signs" ? { headers: found } : { accepted: found === true };
+    const result = await LIBRARIES[name][action](request, secret);
+    return action === "sign" ? { headers: result } : { accepted: result === true };
   } catch (error) {
     return { error: String(error) };
   }
@@ -241,5 +240,5 @@ async function answered({ name, action, secret, request }) {
 
 console.log = console.info = console.debug = () => {};
 for await (const line of createInterface({ input: process.stdin })) {
-  process.stdout.write(`${JSON.stringify(await answered(JSON.parse(line)))}\n`);
+  process.stdout.write(`${JSON.stringify(await run(JSON.parse(line)))}\n`);
 }

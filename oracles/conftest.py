@@ -1,4 +1,4 @@
-"""What the tests here share."""
+"""Fixtures for every test in this folder."""
 
 from collections.abc import Iterator
 
@@ -8,13 +8,13 @@ from oracles import npm
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let the libraries warn of what they like: it is not this project's to mend."""
+    """Do not fail on warnings: most are the libraries' own."""
     for item in items:
         item.add_marker(pytest.mark.filterwarnings("default"))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def node_ends() -> Iterator[None]:
-    """Node ends with the tests."""
+def stop_node() -> Iterator[None]:
+    """Stop Node after the last test."""
     yield
     npm.close()

@@ -35,22 +35,22 @@ def _shared(secret: str) -> Keys:
     return Keys(secret, secret)
 
 
-def text() -> Keys:
+def plain_secret() -> Keys:
     """A text that is the key itself."""
     return _shared(secrets.token_hex(32))
 
 
-def hexadecimal() -> Keys:
+def hex_secret() -> Keys:
     """32 bytes in hexadecimal digits."""
     return _shared(secrets.token_bytes(32).hex().upper())
 
 
-def base64_text() -> Keys:
+def base64_secret() -> Keys:
     """32 bytes in base64."""
     return _shared(base64.b64encode(secrets.token_bytes(32)).decode())
 
 
-def whsec() -> Keys:
+def whsec_secret() -> Keys:
     """24 bytes in base64, behind ``whsec_``."""
     return _shared(f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}")
 
@@ -91,11 +91,11 @@ def p256_der() -> Keys:
 
 
 def certificate() -> Keys:
-    """An RSA key, and a certificate for it: one of two, in turn, for they take long to make."""
-    return _certificate(next(_turns))
+    """Return an RSA key and its certificate: one of two pairs, as RSA keys are slow to generate."""
+    return _certificate(next(_pair_numbers))
 
 
-_turns: Final = cycle((1, 2))
+_pair_numbers: Final = cycle((1, 2))
 
 
 @cache

@@ -1,34 +1,32 @@
-"""Libraries from npm, all asked by one process of Node."""
+"""Verifiers from npm, all run by one Node process."""
 
 from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from shutil import which
 from typing import Any, Final
 
-from oracles.keys import ed25519_hex, whsec
-from oracles.oracle import PLAIN, Oracle, Request, of_json, swapping
+from oracles.keys import ed25519_hex, whsec_secret
 from oracles.pypi.development import SNS_REQUEST, sns_keys
-from oracles.pypi.payments import PAYMENT, another_payment
-from oracles.pypi.standard import HOOK0_REQUEST, TOO_OLD, WITH_SVIX_ID
+from oracles.pypi.payments import PAYMENT, change_payment_id
+from oracles.pypi.standard import HOOK0_REQUEST, STALE_SECONDS, WITH_SVIX_ID
+from oracles.verifier import PLAIN_REQUEST, Request, Sign, Verifier, Verify, json_request, replacing
 
 HERE: Final = Path(__file__).parent
 MODULES: Final = HERE / "node_modules"
 
 
 def is_installed(package: str) -> bool:
-    """Whether Node and the package are there."""
+    """Return whether Node and the package are installed."""
     return which("node") is not None and (MODULES / package).is_dir()
 
 
 @cache
-def node() -> subprocess.Popen[str]:
-    """The process that answers for all libraries."""
+def _node() -> subprocess.Popen[str]:
     command = [which("node") or "node", str(HERE / "check.mjs")]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
@@ -36,47 +34,48 @@ def node() -> subprocess.Popen[str]:
 
 
 def close() -> None:
-    """End the process, where one was started."""
-    if node.cache_info().currsize:
-        node().communicate()
-        node.cache_clear()
+    """Stop the Node process, if it was started."""
+    if _node.cache_info().currsize:
+        _node().communicate()
+        _node.cache_clear()
 
 
-def _ask(name: str, action: str, request: Request, secret: str) -> dict[str, Any]:
-    sent = asdict(request) | {"headers": dict(request.headers), "body": request.text}
-    question = {"name": name, "action": action, "secret": secret, "request": sent}
-    asked = node()
-    assert asked.stdin is not None
-    assert asked.stdout is not None
-    print(json.dumps(question), file=asked.stdin, flush=True)
-    answer: dict[str, Any] = json.loads(asked.stdout.readline())
-    return answer
+def _call(name: str, action: str, request: Request, secret: str) -> dict[str, Any]:
+    """Have check.mjs verify or sign a request, and return its result."""
+    fields = asdict(request) | {"headers": dict(request.headers), "body": request.text}
+    call = {"name": name, "action": action, "secret": secret, "request": fields}
+    node = _node()
+    assert node.stdin is not None
+    assert node.stdout is not None
+    print(json.dumps(call), file=node.stdin, flush=True)
+    result: dict[str, Any] = json.loads(node.stdout.readline())
+    return result
 
 
-def _verifies(name: str) -> Callable[[Request, str], bool]:
-    def verifies(request: Request, secret: str) -> bool:
-        answer = _ask(name, "verifies", request, secret)
-        if "error" in answer:
-            raise ValueError(answer["error"])
-        return bool(answer["accepted"])
+def _verify_with(name: str) -> Verify:
+    def verify(request: Request, secret: str) -> bool:
+        result = _call(name, "verify", request, secret)
+        if "error" in result:
+            raise ValueError(result["error"])
+        return bool(result["accepted"])
 
-    return verifies
-
-
-def _signs(name: str) -> Callable[[Request, str], Request]:
-    def signs(request: Request, secret: str) -> Request:
-        verifies = _ask(name, "signs", request, secret)["headers"]
-        return replace(request, headers={**request.headers, **verifies})
-
-    return signs
+    return verify
 
 
-def _oracle(preset: str, package: str, *, asked: str = "", **more: Any) -> Oracle:
-    verifies = _verifies(asked or preset)
-    return Oracle(preset=preset, package=package, verifies=verifies, is_npm=True, **more)
+def _sign_with(name: str) -> Sign:
+    def sign(request: Request, secret: str) -> Request:
+        proof = _call(name, "sign", request, secret)["headers"]
+        return replace(request, headers={**request.headers, **proof})
+
+    return sign
 
 
-_SHOPIFY: Final = PLAIN.adding(
+def _verifier(preset: str, package: str, **options: Any) -> Verifier:
+    verify = _verify_with(preset)
+    return Verifier(preset=preset, package=package, verify=verify, is_npm=True, **options)
+
+
+_SHOPIFY: Final = PLAIN_REQUEST.with_headers(
     X_Shopify_Topic="orders/paid",
     X_Shopify_Shop_Domain="a-shop.example",
     X_Shopify_API_Version="2026-01",
@@ -88,59 +87,60 @@ _MEETING: Final = {
     "event_ts": 1,
     "payload": {"object": {"topic": "Zoë"}},
 }
-_LINEAR: Final = of_json(
+_LINEAR: Final = json_request(
     {"type": "Issue", "action": "create", "webhookTimestamp": 0, "data": "Zoë"}
 )
-_PAID: Final = swapping("order.paid", "order.lost")
+_CHANGE_TYPE: Final = replacing("order.paid", "order.lost")
 
-ORACLES: Final = (
-    _oracle("github", "@octokit/webhooks-methods", scheme="sha256", signs=_signs("github")),
-    _oracle("shopify", "@shopify/shopify-api", request=_SHOPIFY),
-    _oracle("linear", "@linear/sdk", request=_LINEAR, stale_seconds=120),
-    _oracle(
+VERIFIERS: Final = (
+    _verifier("github", "@octokit/webhooks-methods", scheme="sha256", sign=_sign_with("github")),
+    _verifier("shopify", "@shopify/shopify-api", request=_SHOPIFY),
+    _verifier("linear", "@linear/sdk", request=_LINEAR, stale_seconds=120),
+    _verifier(
         "contentful",
         "@contentful/node-apps-toolkit",
-        request=PLAIN.adding(X_Contentful_Topic="ContentManagement.Entry.publish"),
-        signs=_signs("contentful"),
+        request=PLAIN_REQUEST.with_headers(X_Contentful_Topic="ContentManagement.Entry.publish"),
+        sign=_sign_with("contentful"),
         stale_seconds=90,
     ),
-    _oracle("webflow", "webflow-api"),
-    _oracle("hookdeck", "@hookdeck/sdk"),
-    _oracle("notion", "@notionhq/client", signs=_signs("notion")),
-    _oracle(
+    _verifier("webflow", "webflow-api"),
+    _verifier("hookdeck", "@hookdeck/sdk"),
+    _verifier("notion", "@notionhq/client", sign=_sign_with("notion")),
+    _verifier(
         "zoom",
         "@zoom/rivet",
-        request=of_json(_MEETING),
-        altered=swapping("meeting.started", "meeting.ended"),
+        request=json_request(_MEETING),
+        tamper=replacing("meeting.started", "meeting.ended"),
     ),
-    _oracle("clerk", "@clerk/backend", request=WITH_SVIX_ID, keys=whsec, stale_seconds=TOO_OLD),
-    _oracle(
+    _verifier(
+        "clerk",
+        "@clerk/backend",
+        request=WITH_SVIX_ID,
+        make_keys=whsec_secret,
+        stale_seconds=STALE_SECONDS,
+    ),
+    _verifier(
         "lemonsqueezy",
         "lemonsqueezy-webhooks",
-        request=of_json({"meta": {"event_name": "order_created"}, "data": {"id": "Zoë"}}),
+        request=json_request({"meta": {"event_name": "order_created"}, "data": {"id": "Zoë"}}),
     ),
-    _oracle("woocommerce", "@hookflo/tern"),
-    _oracle("sentry", "@hookflo/tern", altered=_PAID),
-    _oracle("bitbucket", "nuxt-webhook-validators"),
-    _oracle("docusign", "nuxt-webhook-validators"),
-    _oracle("vercel", "nuxt-webhook-validators"),
-    _oracle("gitlab", "nuxt-webhook-validators", scheme="static-token", altered=None),
-    _oracle(
+    _verifier("woocommerce", "@hookflo/tern"),
+    _verifier("sentry", "@hookflo/tern", tamper=_CHANGE_TYPE),
+    _verifier("bitbucket", "nuxt-webhook-validators"),
+    _verifier("docusign", "nuxt-webhook-validators"),
+    _verifier("vercel", "nuxt-webhook-validators"),
+    _verifier("gitlab", "nuxt-webhook-validators", scheme="static-token", tamper=None),
+    _verifier(
         "aws-sns",
         "sns-validator",
-        asked="sns",
         scheme="version-2",
-        keys=sns_keys,
+        make_keys=sns_keys,
         request=SNS_REQUEST,
-        altered=swapping(" paid", " left"),
+        tamper=replacing(" paid", " left"),
     ),
-    _oracle("mailersend", "mailersend"),
-    _oracle("mercadopago", "mercadopago", request=PAYMENT, altered=another_payment),
-    _oracle("hook0", "hook0-client", request=HOOK0_REQUEST, stale_seconds=TOO_OLD),
-    _oracle(
-        "messagebird",
-        "messagebird",
-        stale_seconds=420,
-    ),
-    _oracle("discord", "discord-interactions", keys=ed25519_hex),
+    _verifier("mailersend", "mailersend"),
+    _verifier("mercadopago", "mercadopago", request=PAYMENT, tamper=change_payment_id),
+    _verifier("hook0", "hook0-client", request=HOOK0_REQUEST, stale_seconds=STALE_SECONDS),
+    _verifier("messagebird", "messagebird", stale_seconds=420),
+    _verifier("discord", "discord-interactions", make_keys=ed25519_hex),
 )

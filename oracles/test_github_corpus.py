@@ -14,10 +14,10 @@ import onceward
 from onceward.model.admin import PageQuery
 from onceward.ports import Store
 from oracles import npm
-from oracles.keys import text
+from oracles.keys import plain_secret
 
 PACKAGE = "@octokit/webhooks-examples"
-PAYLOADS_LEAST = 300
+MIN_PAYLOADS = 300
 URL = "http://inbox.example/webhooks/github"
 
 
@@ -36,7 +36,7 @@ def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
     found = {}
     for number, (event, payload) in enumerate(corpus()):
         delivery = str(UUID(int=number))
-        verifies = onceward.sign(
+        signed = onceward.sign(
             "github",
             secret=secret,
             headers={
@@ -47,7 +47,7 @@ def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
             body=json.dumps(payload, ensure_ascii=False).encode(),
         )
         action = payload.get("action")
-        sent = httpx.Request("POST", URL, headers=dict(verifies.headers), content=verifies.body)
+        sent = httpx.Request("POST", URL, headers=dict(signed.headers), content=signed.body)
         found[delivery] = (f"{event}.{action}" if action else event, sent)
     return found
 
@@ -68,9 +68,9 @@ async def receiving(secret: str, folder: Path) -> AsyncIterator[tuple[Store, htt
 
 
 async def test_each_payload_is_recorded_once_under_its_id_and_its_type(tmp_path: Path) -> None:
-    secret = text().private
+    secret = plain_secret().private
     sent = deliveries(secret)
-    assert len(sent) >= PAYLOADS_LEAST
+    assert len(sent) >= MIN_PAYLOADS
     async with receiving(secret, tmp_path) as (store, client):
         for is_repeated in (False, True):
             for delivery, (_, request) in sent.items():

@@ -17,13 +17,13 @@ import pytest
 from onceward.cli import main
 from onceward.settings import ENV_PREFIX, Settings
 from onceward.sources.presets import PRESETS, Preset
-from onceward.sources.presets.preset import DEFAULT
+from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VECTORS = ROOT / "tests" / "unit" / "vectors.json"
-COVERED = ROOT / "oracles" / "covered.json"
+LIBRARIES = ROOT / "oracles" / "libraries.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
 
@@ -101,16 +101,16 @@ def sources_table() -> str:
 
 def witness(preset: Preset) -> str:
     """Who says so: somebody else's library, a genuine request, or only documentation."""
-    oracles: dict[str, str] = json.loads(COVERED.read_text())
-    if preset.name in oracles:
-        return oracles[preset.name]
+    libraries: dict[str, str] = json.loads(LIBRARIES.read_text())
+    if preset.name in libraries:
+        return libraries[preset.name]
     tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
     return "a genuine request" if preset.name in tested else "from documentation"
 
 
 def schemes_of(preset: Preset) -> str:
     return "; ".join(
-        (f"`{name}`: " if name != DEFAULT else "") + summary_of(scheme)
+        (f"`{name}`: " if name != DEFAULT_SCHEME else "") + summary_of(scheme)
         for name, scheme in preset.named_schemes.items()
     )
 
@@ -125,7 +125,7 @@ def id_of(preset: Preset) -> str:
 
 
 def resent(preset: Preset) -> str:
-    hours, days = preset.resends_for_hours, preset.resends_by_hand_for_days
+    hours, days = preset.auto_retry_hours, preset.manual_resend_days
     by_itself = "not said" if hours is None else f"{hours:g} h"
     return by_itself if days is None else f"{by_itself}, by hand {days:g} days"
 

@@ -11,31 +11,31 @@ from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
-from oracles.keys import Keys, certificate, text
-from oracles.oracle import FORM, PLAIN, Oracle, Request, of_json, swapping
-from oracles.pypi.tokens import VALID_SECONDS, body_hash_base64, checked_token, token_for
+from oracles.keys import Keys, certificate, plain_secret
+from oracles.pypi.tokens import VALID_SECONDS, body_hash_base64, is_valid_token, make_token
+from oracles.verifier import FORM, PLAIN_REQUEST, Request, Verifier, json_request, replacing
 
-_EXPIRED: Final = VALID_SECONDS + 120
+_EXPIRED_SECONDS: Final = VALID_SECONDS + 120
 
 
-def _github_verifies(header: str) -> Any:
-    def verifies(request: Request, secret: str) -> bool:
+def _verify_github(header: str) -> Any:
+    def verify(request: Request, secret: str) -> bool:
         from gidgethub.sansio import validate_event
 
         validate_event(request.body, signature=request.header(header), secret=secret)
         return True
 
-    return verifies
+    return verify
 
 
-def _netlify_verifies(request: Request, secret: str) -> bool:
+def _verify_netlify(request: Request, secret: str) -> bool:
     token = request.header("X-Webhook-Signature")
-    return checked_token(token, secret, request, "HS256", "sha256", issuer="netlify")
+    return is_valid_token(token, secret, request, "HS256", "sha256", issuer="netlify")
 
 
-def _netlify_signs(request: Request, secret: str) -> Request:
-    token = token_for(request, secret, "HS256", "sha256", iss="netlify")
-    return request.adding(X_Webhook_Signature=token)
+def _sign_netlify(request: Request, secret: str) -> Request:
+    token = make_token(request, secret, "HS256", "sha256", iss="netlify")
+    return request.with_headers(X_Webhook_Signature=token)
 
 
 @cache
@@ -45,22 +45,22 @@ def _elevenlabs() -> Any:
     return ElevenLabs(api_key="none").webhooks
 
 
-def _elevenlabs_verifies(request: Request, secret: str) -> bool:
+def _verify_elevenlabs(request: Request, secret: str) -> bool:
     header = request.header("ElevenLabs-Signature")
     _elevenlabs().construct_event(request.text, header, secret)
     return True
 
 
-def _retell_verifies(request: Request, secret: str) -> bool:
+def _verify_retell(request: Request, secret: str) -> bool:
     from retell.lib.webhook_auth import verify
 
     return verify(request.text, secret, request.header("X-Retell-Signature"))
 
 
-def _retell_signs(request: Request, secret: str) -> Request:
+def _sign_retell(request: Request, secret: str) -> Request:
     from retell.lib.webhook_auth import symmetric
 
-    return request.adding(X_Retell_Signature=symmetric["sign"](request.text, secret))
+    return request.with_headers(X_Retell_Signature=symmetric["sign"](request.text, secret))
 
 
 LIVEKIT_KEY: Final = "APIv7Rk2"
@@ -68,11 +68,11 @@ LIVEKIT_KEY: Final = "APIv7Rk2"
 
 def livekit_keys() -> Keys:
     """The key of the API, which issues the tokens, and its secret."""
-    pair = text()
+    pair = plain_secret()
     return Keys(f"{LIVEKIT_KEY}:{pair.private}", f"{LIVEKIT_KEY}:{pair.public}")
 
 
-def _livekit_verifies(request: Request, secret: str) -> bool:
+def _verify_livekit(request: Request, secret: str) -> bool:
     from livekit.api import TokenVerifier, WebhookReceiver
 
     receiver = WebhookReceiver(TokenVerifier(*secret.split(":")))
@@ -80,14 +80,14 @@ def _livekit_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _livekit_signs(request: Request, secret: str) -> Request:
+def _sign_livekit(request: Request, secret: str) -> Request:
     from livekit.api import AccessToken
 
     token = AccessToken(*secret.split(":")).with_sha256(body_hash_base64(request))
-    return request.adding(Authorization=token.to_jwt())
+    return request.with_headers(Authorization=token.to_jwt())
 
 
-def _workos_verifies(request: Request, secret: str) -> bool:
+def _verify_workos(request: Request, secret: str) -> bool:
     from workos.webhooks._verification import verify_header
 
     signature = request.header("WorkOS-Signature")
@@ -104,7 +104,7 @@ def sns_keys() -> Keys:
     return Keys(f"{SNS_TOPIC}:{pair.private}", f"{SNS_TOPIC}:{pair.public}")
 
 
-def _sns_verifies(request: Request, secret: str) -> bool:
+def _verify_sns(request: Request, secret: str) -> bool:
     """The certificate is at hand, where the library would fetch it."""
     from sns_message_validator import SNSMessageValidator
 
@@ -126,7 +126,7 @@ def pubsub_keys() -> Keys:
     return Keys(f"{PUBSUB_EMAIL}:{pair.private}", f"{PUBSUB_EMAIL}:{pair.public}")
 
 
-def _pubsub_verifies(request: Request, secret: str) -> bool:
+def _verify_pubsub(request: Request, secret: str) -> bool:
     """Google's certificates are at hand, where the library would fetch them."""
     from google.oauth2.id_token import verify_oauth2_token
 
@@ -140,11 +140,9 @@ def _pubsub_verifies(request: Request, secret: str) -> bool:
     return bool(claims["email"] == email and claims["email_verified"])
 
 
-def _pubsub_signs(request: Request, secret: str) -> Request:
-    return pubsub_signed(request, secret, "https://accounts.google.com")
-
-
-def pubsub_signed(request: Request, secret: str, issuer: str) -> Request:
+def sign_pubsub(
+    request: Request, secret: str, issuer: str = "https://accounts.google.com"
+) -> Request:
     """The request with a token of that issuer."""
     from google.auth import crypt, jwt
 
@@ -159,14 +157,14 @@ def pubsub_signed(request: Request, secret: str, issuer: str) -> Request:
         "email_verified": True,
     }
     token = jwt.encode(crypt.RSASigner.from_string(key), claims)
-    return request.adding(Authorization=f"Bearer {token.decode()}")
+    return request.with_headers(Authorization=f"Bearer {token.decode()}")
 
 
-def _elsewhere(request: Request) -> Request:
+def _change_url(request: Request) -> Request:
     return replace(request, url=f"{request.url}/elsewhere")
 
 
-def _hubspot_verifies(request: Request, secret: str) -> bool:
+def _verify_hubspot(request: Request, secret: str) -> bool:
     from hubspot.utils.signature import Signature
 
     return Signature.is_valid(
@@ -180,21 +178,23 @@ def _hubspot_verifies(request: Request, secret: str) -> bool:
     )
 
 
-def _hubspot_signs(request: Request, secret: str) -> Request:
+def _sign_hubspot(request: Request, secret: str) -> Request:
     from hubspot.utils.signature import Signature
 
     now = str(int(time.time() * 1000))
-    verifies = Signature.get_signature(secret, request.text, "v3", request.url, request.method, now)
-    return request.adding(X_HubSpot_Signature_v3=verifies, X_HubSpot_Request_Timestamp=now)
+    signature = Signature.get_signature(
+        secret, request.text, "v3", request.url, request.method, now
+    )
+    return request.with_headers(X_HubSpot_Signature_v3=signature, X_HubSpot_Request_Timestamp=now)
 
 
-def _accented() -> Keys:
+def _accented_secret() -> Keys:
     """A text that is not the same when its letters are taken apart."""
-    secret = f"clé-ﬁ-{text().private}"
+    secret = f"clé-ﬁ-{plain_secret().private}"
     return Keys(secret, secret)
 
 
-def _easypost_verifies(request: Request, secret: str) -> bool:
+def _verify_easypost(request: Request, secret: str) -> bool:
     from easypost.util import validate_webhook
 
     headers = {"X-Hmac-Signature": request.header("X-Hmac-Signature")}
@@ -202,27 +202,25 @@ def _easypost_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _box_verifies(request: Request, secret: str) -> bool:
+def _verify_box(request: Request, secret: str) -> bool:
     from box_sdk_gen.managers.webhooks import WebhooksManager
 
-    return WebhooksManager.validate_message(request.text, request.lower, secret)
+    return WebhooksManager.validate_message(request.text, request.lower_headers, secret)
 
 
-def _box_signs(request: Request, secret: str) -> Request:
-    return box_signed(request, secret, escaped=False)
-
-
-def box_signed(request: Request, secret: str, *, escaped: bool) -> Request:
+def sign_box(request: Request, secret: str, *, escaped: bool = False) -> Request:
     """The request with a signature over its body, or over its body with its letters escaped."""
     from box_sdk_gen.internal.utils import compute_webhook_signature
 
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    request = request.adding(Box_Delivery_Timestamp=now)
-    signature = compute_webhook_signature(request.text, request.lower, secret, escape_body=escaped)
-    return request.adding(Box_Signature_Primary=signature)
+    request = request.with_headers(Box_Delivery_Timestamp=now)
+    signature = compute_webhook_signature(
+        request.text, request.lower_headers, secret, escape_body=escaped
+    )
+    return request.with_headers(Box_Signature_Primary=signature)
 
 
-def _dropbox_sign_verifies(request: Request, secret: str) -> bool:
+def _verify_dropbox_sign(request: Request, secret: str) -> bool:
     from dropbox_sign import EventCallbackHelper
     from dropbox_sign.models import EventCallbackRequest
 
@@ -238,7 +236,7 @@ _CALLBACK: Final = {
         "event_metadata": {"reported_for_account_id": "63522885"},
     }
 }
-SNS_REQUEST: Final = of_json(
+SNS_REQUEST: Final = json_request(
     {
         "Type": "Notification",
         "MessageId": "22b80b92-fdea-4c2c-8f9d-bdfb0c7bf324",
@@ -251,102 +249,108 @@ SNS_REQUEST: Final = of_json(
     }
 )
 
-ORACLES: Final = (
-    Oracle(
+VERIFIERS: Final = (
+    Verifier(
         preset="github",
         scheme="sha256",
         package="gidgethub",
-        verifies=_github_verifies("X-Hub-Signature-256"),
+        verify=_verify_github("X-Hub-Signature-256"),
     ),
-    Oracle(
+    Verifier(
         preset="github",
         scheme="sha1",
         package="gidgethub",
-        verifies=_github_verifies("X-Hub-Signature"),
+        verify=_verify_github("X-Hub-Signature"),
     ),
-    Oracle(
+    Verifier(
         preset="netlify",
         package="PyJWT",
         module="jwt",
-        verifies=_netlify_verifies,
-        signs=_netlify_signs,
-        stale_seconds=_EXPIRED,
+        verify=_verify_netlify,
+        sign=_sign_netlify,
+        stale_seconds=_EXPIRED_SECONDS,
     ),
-    Oracle(
+    Verifier(
         preset="elevenlabs",
         package="elevenlabs",
-        verifies=_elevenlabs_verifies,
+        verify=_verify_elevenlabs,
         stale_seconds=1860,
     ),
-    Oracle(
+    Verifier(
         preset="retell",
         package="retell-sdk",
         module="retell",
-        verifies=_retell_verifies,
-        signs=_retell_signs,
+        verify=_verify_retell,
+        sign=_sign_retell,
         stale_seconds=360,
     ),
-    Oracle(
+    Verifier(
         preset="livekit",
         package="livekit-api",
         module="livekit.api",
-        verifies=_livekit_verifies,
-        signs=_livekit_signs,
-        keys=livekit_keys,
-        request=of_json({"id": "EV_7Rk2", "event": "room_started", "room": {"name": "Zoë"}}),
-        stale_seconds=_EXPIRED,
+        verify=_verify_livekit,
+        sign=_sign_livekit,
+        make_keys=livekit_keys,
+        request=json_request({"id": "EV_7Rk2", "event": "room_started", "room": {"name": "Zoë"}}),
+        stale_seconds=_EXPIRED_SECONDS,
     ),
-    Oracle(preset="workos", package="workos", verifies=_workos_verifies, stale_seconds=240),
-    Oracle(
+    Verifier(preset="workos", package="workos", verify=_verify_workos, stale_seconds=240),
+    Verifier(
         preset="aws-sns",
         scheme="version-1",
         package="aws-sns-message-validator",
         module="sns_message_validator",
-        verifies=_sns_verifies,
-        keys=sns_keys,
+        verify=_verify_sns,
+        make_keys=sns_keys,
         request=SNS_REQUEST,
-        altered=swapping(" paid", " left"),
+        tamper=replacing(" paid", " left"),
     ),
-    Oracle(
+    Verifier(
         preset="google-pubsub",
         scheme="oidc",
         package="google-auth",
         module="google.auth",
-        verifies=_pubsub_verifies,
-        signs=_pubsub_signs,
-        keys=pubsub_keys,
-        request=of_json({"message": {"messageId": "13", "data": "e30="}, "subscription": "a/b"}),
-        altered=_elsewhere,
-        stale_seconds=_EXPIRED,
+        verify=_verify_pubsub,
+        sign=sign_pubsub,
+        make_keys=pubsub_keys,
+        request=json_request(
+            {"message": {"messageId": "13", "data": "e30="}, "subscription": "a/b"}
+        ),
+        tamper=_change_url,
+        stale_seconds=_EXPIRED_SECONDS,
     ),
-    Oracle(
+    Verifier(
         preset="hubspot",
         package="hubspot-api-client",
         module="hubspot",
-        verifies=_hubspot_verifies,
-        signs=_hubspot_signs,
-        request=of_json([{"eventId": 1, "subscriptionId": 2, "objectId": 3, "occurredAt": 4}]),
+        verify=_verify_hubspot,
+        sign=_sign_hubspot,
+        request=json_request([{"eventId": 1, "subscriptionId": 2, "objectId": 3, "occurredAt": 4}]),
         stale_seconds=360,
     ),
-    Oracle(preset="easypost", package="easypost", verifies=_easypost_verifies, keys=_accented),
-    Oracle(
+    Verifier(
+        preset="easypost", package="easypost", verify=_verify_easypost, make_keys=_accented_secret
+    ),
+    Verifier(
         preset="box",
         package="box-sdk-gen",
         module="box_sdk_gen",
-        verifies=_box_verifies,
-        signs=_box_signs,
-        request=PLAIN.adding(Box_Signature_Version="1", Box_Signature_Algorithm="HmacSHA256"),
+        verify=_verify_box,
+        sign=sign_box,
+        request=PLAIN_REQUEST.with_headers(
+            Box_Signature_Version="1", Box_Signature_Algorithm="HmacSHA256"
+        ),
         stale_seconds=660,
     ),
-    Oracle(
+    Verifier(
         preset="dropbox-sign",
         package="dropbox-sign",
         module="dropbox_sign",
-        verifies=_dropbox_sign_verifies,
+        verify=_verify_dropbox_sign,
         request=Request(
             headers={"Content-Type": FORM},
             body=urlencode({"json": json.dumps(_CALLBACK)}).encode(),
         ),
-        altered=swapping("request_sent", "request_viewed"),
+        tamper=replacing("request_sent", "request_viewed"),
     ),
 )

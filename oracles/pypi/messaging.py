@@ -11,35 +11,44 @@ from types import SimpleNamespace
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from oracles.keys import base64_text, ed25519_base64, ed25519_hex, p256_der, user_and_password
-from oracles.oracle import FORM, PLAIN, Oracle, Request, Signs, Verifies, of_json, swapping
+from oracles.keys import base64_secret, ed25519_base64, ed25519_hex, p256_der, user_and_password
 from oracles.pypi.tokens import VALID_SECONDS, body_hash
+from oracles.verifier import (
+    FORM,
+    PLAIN_REQUEST,
+    Request,
+    Sign,
+    Verifier,
+    Verify,
+    json_request,
+    replacing,
+)
 
-_EXPIRED: Final = VALID_SECONDS + 120
+_EXPIRED_SECONDS: Final = VALID_SECONDS + 120
 
 
-def _slack_verifies(request: Request, secret: str) -> bool:
+def _verify_slack(request: Request, secret: str) -> bool:
     from slack_sdk.signature import SignatureVerifier
 
     return SignatureVerifier(secret).is_valid_request(request.body, request.headers)
 
 
-def _slack_signs(request: Request, secret: str) -> Request:
+def _sign_slack(request: Request, secret: str) -> Request:
     from slack_sdk.signature import SignatureVerifier
 
     now = str(int(time.time()))
     signature = SignatureVerifier(secret).generate_signature(timestamp=now, body=request.body)
-    return request.adding(X_Slack_Request_Timestamp=now, X_Slack_Signature=signature)
+    return request.with_headers(X_Slack_Request_Timestamp=now, X_Slack_Signature=signature)
 
 
-def _discord_verifies(request: Request, secret: str) -> bool:
+def _verify_discord(request: Request, secret: str) -> bool:
     from discord_interactions import verify_key
 
     signature = request.header("X-Signature-Ed25519")
     return verify_key(request.body, signature, request.header("X-Signature-Timestamp"), secret)
 
 
-def _telegram_verifies(request: Request, secret: str) -> bool:
+def _verify_telegram(request: Request, secret: str) -> bool:
     from telegram.ext._utils.webhookhandler import TelegramHandler
     from tornado.httputil import HTTPHeaders
 
@@ -48,7 +57,7 @@ def _telegram_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _line_verifies(request: Request, secret: str) -> bool:
+def _verify_line(request: Request, secret: str) -> bool:
     from linebot.v3.webhook import SignatureValidator
 
     return SignatureValidator(secret).validate(request.text, request.header("x-line-signature"))
@@ -59,19 +68,19 @@ def _twilio_params(request: Request) -> dict[str, str] | str:
     return dict(parse_qsl(request.text, keep_blank_values=True)) if is_form else request.text
 
 
-def _twilio_verifies(algorithm: str) -> Verifies:
-    def verifies(request: Request, secret: str) -> bool:
+def _verify_twilio(algorithm: str) -> Verify:
+    def verify(request: Request, secret: str) -> bool:
         from twilio.request_validator import RequestValidator
 
         signature = request.header("X-Twilio-Signature")
         params = _twilio_params(request)
         return RequestValidator(secret).validate(request.url, params, signature, algorithm)
 
-    return verifies
+    return verify
 
 
-def _twilio_signs(algorithm: str) -> Signs:
-    def signs(request: Request, secret: str) -> Request:
+def _sign_twilio(algorithm: str) -> Sign:
+    def sign(request: Request, secret: str) -> Request:
         from twilio.request_validator import RequestValidator
 
         validator, params = RequestValidator(secret), _twilio_params(request)
@@ -79,12 +88,12 @@ def _twilio_signs(algorithm: str) -> Signs:
             url = f"{request.url}?bodySHA256={validator.compute_hash(params)}"
             request, params = replace(request, url=url), {}
         signature = validator.compute_signature(request.url, params, algorithm)
-        return request.adding(X_Twilio_Signature=signature)
+        return request.with_headers(X_Twilio_Signature=signature)
 
-    return signs
+    return sign
 
 
-def _sendgrid_verifies(request: Request, secret: str) -> bool:
+def _verify_sendgrid(request: Request, secret: str) -> bool:
     from sendgrid.helpers.eventwebhook import EventWebhook, EventWebhookHeader
 
     signature = request.header(EventWebhookHeader.SIGNATURE)
@@ -92,7 +101,7 @@ def _sendgrid_verifies(request: Request, secret: str) -> bool:
     return EventWebhook(secret).verify_signature(request.text, signature, timestamp)
 
 
-def _mailgun_verifies(request: Request, secret: str) -> bool:
+def _verify_mailgun(request: Request, secret: str) -> bool:
     from mailgun.security import SecurityGuard
 
     sent = request.document["signature"]
@@ -118,11 +127,11 @@ def _anymail_request(request: Request) -> Any:
         data=request.body,
         content_type=request.header("Content-Type"),
         secure=True,
-        headers={**request.lower, "host": parts.netloc},
+        headers={**request.lower_headers, "host": parts.netloc},
     )
 
 
-def _mandrill_verifies(request: Request, secret: str) -> bool:
+def _verify_mandrill(request: Request, secret: str) -> bool:
     sent = _anymail_request(request)
     from anymail.webhooks.mandrill import MandrillCombinedWebhookView
 
@@ -130,7 +139,7 @@ def _mandrill_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _mailersend_verifies(request: Request, secret: str) -> bool:
+def _verify_mailersend(request: Request, secret: str) -> bool:
     sent = _anymail_request(request)
     from anymail.webhooks.mailersend import MailerSendTrackingWebhookView
 
@@ -138,7 +147,7 @@ def _mailersend_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _postmark_verifies(request: Request, secret: str) -> bool:
+def _verify_postmark(request: Request, secret: str) -> bool:
     sent = _anymail_request(request)
     from anymail.webhooks.postmark import PostmarkTrackingWebhookView
 
@@ -146,7 +155,7 @@ def _postmark_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _meta_verifies(request: Request, secret: str) -> bool:
+def _verify_meta(request: Request, secret: str) -> bool:
     from pywa.utils import webhook_updates_validator
 
     return webhook_updates_validator(secret, request.body, request.header("X-Hub-Signature-256"))
@@ -158,24 +167,24 @@ def _viber(secret: str) -> Any:
     return Api(BotConfiguration(auth_token=secret, name="none", avatar="none"))
 
 
-def _viber_verifies(request: Request, secret: str) -> bool:
+def _verify_viber(request: Request, secret: str) -> bool:
     signature = request.header("X-Viber-Content-Signature")
     return _viber(secret).verify_signature(request.body, signature)
 
 
-def _viber_signs(request: Request, secret: str) -> Request:
+def _sign_viber(request: Request, secret: str) -> Request:
     signature = _viber(secret)._calculate_message_signature(request.body)
-    return request.adding(X_Viber_Content_Signature=signature)
+    return request.with_headers(X_Viber_Content_Signature=signature)
 
 
-def _telnyx_verifies(request: Request, secret: str) -> bool:
+def _verify_telnyx(request: Request, secret: str) -> bool:
     from telnyx.lib.webhook_verification import verify_webhook_signature
 
     verify_webhook_signature(request.body, request.headers, secret)
     return True
 
 
-def messagebird_signed(
+def sign_messagebird(
     request: Request, secret: str, *, algorithm: str = "HS256", without: str = ""
 ) -> Request:
     """The request with a token as MessageBird's documents have it, without one of its claims."""
@@ -192,10 +201,10 @@ def messagebird_signed(
         "payload_hash": body_hash(request),
     }
     claims.pop(without, None)
-    return request.adding(MessageBird_Signature_JWT=jwt.encode(claims, secret, algorithm))
+    return request.with_headers(MessageBird_Signature_JWT=jwt.encode(claims, secret, algorithm))
 
 
-def _messagebird_verifies(request: Request, secret: str) -> bool:
+def _verify_messagebird(request: Request, secret: str) -> bool:
     from messagebird.request_validator import RequestValidator
 
     token = request.header("MessageBird-Signature-JWT")
@@ -203,13 +212,13 @@ def _messagebird_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _vonage_verifies(request: Request, secret: str) -> bool:
+def _verify_vonage(request: Request, secret: str) -> bool:
     from vonage_jwt import verify_signature
 
     return verify_signature(request.header("Authorization").removeprefix("Bearer "), secret)
 
 
-def _pusher_verifies(request: Request, secret: str) -> bool:
+def _verify_pusher(request: Request, secret: str) -> bool:
     from pusher import Pusher
 
     client = Pusher(app_id="1", key="a-key", secret=secret)
@@ -218,19 +227,19 @@ def _pusher_verifies(request: Request, secret: str) -> bool:
     return found is not None
 
 
-def _pusher_signs(request: Request, secret: str) -> Request:
+def _sign_pusher(request: Request, secret: str) -> Request:
     from pusher.signature import sign
 
-    return request.adding(X_Pusher_Signature=sign(secret, request.text))
+    return request.with_headers(X_Pusher_Signature=sign(secret, request.text))
 
 
 def _pusher_request() -> Request:
     events = [{"name": "channel_occupied", "channel": "Zoë"}]
     document = {"time_ms": int(time.time() * 1000), "events": events}
-    return of_json(document, X_Pusher_Key="a-key")
+    return json_request(document, X_Pusher_Key="a-key")
 
 
-def _twitch_verifies(request: Request, secret: str) -> bool:
+def _verify_twitch(request: Request, secret: str) -> bool:
     from twitchAPI.eventsub.webhook import EventSubWebhook
 
     async def read() -> str:
@@ -244,7 +253,7 @@ def _twitch_verifies(request: Request, secret: str) -> bool:
     return asyncio.run(EventSubWebhook._verify_signature(hook, sent))
 
 
-def _sinch_verifies(request: Request, secret: str) -> bool:
+def _verify_sinch(request: Request, secret: str) -> bool:
     from sinch.core.internal.sinch_events.authorization_helpers import (
         validate_authentication_header,
     )
@@ -259,7 +268,7 @@ def _sinch_verifies(request: Request, secret: str) -> bool:
     )
 
 
-def _sinch_signs(request: Request, secret: str) -> Request:
+def _sign_sinch(request: Request, secret: str) -> Request:
     from sinch.core.internal.sinch_events import utils
 
     now = "2026-03-14T09:26:53Z"
@@ -271,7 +280,7 @@ def _sinch_signs(request: Request, secret: str) -> Request:
         urlsplit(request.url).path,
     )
     signature = utils.compute_signature(content, secret)
-    return request.adding(x_timestamp=now, Authorization=f"service onceward:{signature}")
+    return request.with_headers(x_timestamp=now, Authorization=f"service onceward:{signature}")
 
 
 _CALL: Final = Request(
@@ -286,125 +295,127 @@ _MAIL_EVENTS: Final = Request(
     body=urlencode({"mandrill_events": '[{"event":"send","_id":"Zoë"}]'}).encode(),
 )
 
-ORACLES: Final = (
-    Oracle(
+VERIFIERS: Final = (
+    Verifier(
         preset="slack",
         package="slack_sdk",
-        verifies=_slack_verifies,
-        signs=_slack_signs,
+        verify=_verify_slack,
+        sign=_sign_slack,
         stale_seconds=360,
     ),
-    Oracle(
+    Verifier(
         preset="discord",
         package="discord-interactions",
         module="discord_interactions",
-        verifies=_discord_verifies,
-        keys=ed25519_hex,
+        verify=_verify_discord,
+        make_keys=ed25519_hex,
     ),
-    Oracle(
+    Verifier(
         preset="telegram",
         package="python-telegram-bot",
         module="telegram",
-        verifies=_telegram_verifies,
-        altered=None,
+        verify=_verify_telegram,
+        tamper=None,
     ),
-    Oracle(preset="line", package="line-bot-sdk", module="linebot", verifies=_line_verifies),
-    Oracle(
+    Verifier(preset="line", package="line-bot-sdk", module="linebot", verify=_verify_line),
+    Verifier(
         preset="twilio",
         scheme="sha1",
         package="twilio",
-        verifies=_twilio_verifies("HMAC_SHA1"),
-        signs=_twilio_signs("HMAC_SHA1"),
+        verify=_verify_twilio("HMAC_SHA1"),
+        sign=_sign_twilio("HMAC_SHA1"),
         request=_CALL,
-        altered=swapping("%2B41", "%2B42"),
+        tamper=replacing("%2B41", "%2B42"),
     ),
-    Oracle(
+    Verifier(
         preset="twilio",
         scheme="sha256",
         package="twilio",
-        verifies=_twilio_verifies("HMAC_SHA256"),
-        signs=_twilio_signs("HMAC_SHA256"),
+        verify=_verify_twilio("HMAC_SHA256"),
+        sign=_sign_twilio("HMAC_SHA256"),
     ),
-    Oracle(
+    Verifier(
         preset="sendgrid",
         package="sendgrid",
-        verifies=_sendgrid_verifies,
-        keys=p256_der,
-        request=of_json([{"sg_event_id": "a", "event": "open", "email": "zoë@a.example"}]),
+        verify=_verify_sendgrid,
+        make_keys=p256_der,
+        request=json_request([{"sg_event_id": "a", "event": "open", "email": "zoë@a.example"}]),
     ),
-    Oracle(
+    Verifier(
         preset="mailgun",
         package="mailgun",
-        verifies=_mailgun_verifies,
-        request=of_json({"signature": {"token": "a8ce0edb2dd8301d"}, "event-data": {"id": "1"}}),
-        altered=swapping("a8ce0edb", "a8ce0edc"),
+        verify=_verify_mailgun,
+        request=json_request(
+            {"signature": {"token": "a8ce0edb2dd8301d"}, "event-data": {"id": "1"}}
+        ),
+        tamper=replacing("a8ce0edb", "a8ce0edc"),
         stale_seconds=960,
     ),
-    Oracle(
+    Verifier(
         preset="mandrill",
         package="django-anymail",
         module="anymail",
-        verifies=_mandrill_verifies,
+        verify=_verify_mandrill,
         request=_MAIL_EVENTS,
-        altered=swapping("send", "open"),
+        tamper=replacing("send", "open"),
     ),
-    Oracle(
+    Verifier(
         preset="mailersend",
         package="django-anymail",
         module="anymail",
-        verifies=_mailersend_verifies,
+        verify=_verify_mailersend,
     ),
-    Oracle(
+    Verifier(
         preset="postmark",
         package="django-anymail",
         module="anymail",
-        verifies=_postmark_verifies,
-        keys=user_and_password,
-        altered=None,
+        verify=_verify_postmark,
+        make_keys=user_and_password,
+        tamper=None,
     ),
-    Oracle(preset="meta", scheme="sha256", package="pywa", verifies=_meta_verifies),
-    Oracle(preset="viber", package="viberbot", verifies=_viber_verifies, signs=_viber_signs),
-    Oracle(
+    Verifier(preset="meta", scheme="sha256", package="pywa", verify=_verify_meta),
+    Verifier(preset="viber", package="viberbot", verify=_verify_viber, sign=_sign_viber),
+    Verifier(
         preset="telnyx",
         package="telnyx",
-        verifies=_telnyx_verifies,
-        keys=ed25519_base64,
+        verify=_verify_telnyx,
+        make_keys=ed25519_base64,
         stale_seconds=360,
     ),
-    Oracle(
+    Verifier(
         preset="messagebird",
         package="messagebird",
-        verifies=_messagebird_verifies,
-        stale_seconds=_EXPIRED,
+        verify=_verify_messagebird,
+        stale_seconds=_EXPIRED_SECONDS,
     ),
-    Oracle(
+    Verifier(
         preset="vonage",
         package="vonage-jwt",
         module="vonage_jwt",
-        verifies=_vonage_verifies,
-        only="the token, not the body",
-        altered=None,
-        stale_seconds=_EXPIRED,
+        verify=_verify_vonage,
+        scope="the token, not the body",
+        tamper=None,
+        stale_seconds=_EXPIRED_SECONDS,
     ),
-    Oracle(
+    Verifier(
         preset="pusher",
         package="pusher",
-        verifies=_pusher_verifies,
-        signs=_pusher_signs,
+        verify=_verify_pusher,
+        sign=_sign_pusher,
         request=_pusher_request(),
         stale_seconds=360,
     ),
-    Oracle(
+    Verifier(
         preset="twitch",
         package="twitchAPI",
-        verifies=_twitch_verifies,
-        request=PLAIN.adding(Twitch_Eventsub_Message_Id="e76c6bd4"),
+        verify=_verify_twitch,
+        request=PLAIN_REQUEST.with_headers(Twitch_Eventsub_Message_Id="e76c6bd4"),
     ),
-    Oracle(
+    Verifier(
         preset="sinch",
         package="sinch",
-        verifies=_sinch_verifies,
-        signs=_sinch_signs,
-        keys=base64_text,
+        verify=_verify_sinch,
+        sign=_sign_sinch,
+        make_keys=base64_secret,
     ),
 )

@@ -10,31 +10,31 @@ from urllib.parse import parse_qs, parse_qsl, urlencode, urlsplit
 
 from oracles.keys import (
     Keys,
-    hexadecimal,
+    hex_secret,
     named_certificate,
     p256_pem,
-    text,
+    plain_secret,
     user_and_password,
 )
-from oracles.oracle import FORM, Oracle, Request, of_json, swapping
-from oracles.pypi.tokens import checked_token, token_for
+from oracles.pypi.tokens import is_valid_token, make_token
+from oracles.verifier import FORM, Request, Verifier, json_request, replacing
 
 
-def _stripe_verifies(request: Request, secret: str) -> bool:
+def _verify_stripe(request: Request, secret: str) -> bool:
     import stripe
 
     header = request.header("Stripe-Signature")
     return stripe.WebhookSignature.verify_header(request.body, header, secret, tolerance=300)
 
 
-def _stripe_signs(request: Request, secret: str) -> Request:
+def _sign_stripe(request: Request, secret: str) -> Request:
     import stripe
 
     header = stripe.WebhookSignature.generate_signature_header(request.text, secret)
-    return request.adding(Stripe_Signature=header)
+    return request.with_headers(Stripe_Signature=header)
 
 
-def _square_verifies(request: Request, secret: str) -> bool:
+def _verify_square(request: Request, secret: str) -> bool:
     from square.utils.webhooks_helper import verify_signature
 
     return verify_signature(
@@ -45,20 +45,20 @@ def _square_verifies(request: Request, secret: str) -> bool:
     )
 
 
-def _paddle_verifies(request: Request, secret: str) -> bool:
+def _verify_paddle(request: Request, secret: str) -> bool:
     from paddle_billing.Notifications import Secret, Verifier
 
     return Verifier().verify(request, Secret(secret))
 
 
-def _adyen_item_verifies(request: Request, secret: str) -> bool:
+def _verify_adyen_item(request: Request, secret: str) -> bool:
     from Adyen.util import is_valid_hmac_notification
 
     items = request.document["notificationItems"]
     return all(is_valid_hmac_notification({"notificationItems": [it]}, secret) for it in items)
 
 
-def _adyen_item_signs(request: Request, secret: str) -> Request:
+def _sign_adyen_item(request: Request, secret: str) -> Request:
     from Adyen.util import generate_notification_sig
 
     document = request.document
@@ -66,43 +66,43 @@ def _adyen_item_signs(request: Request, secret: str) -> Request:
         item = holder["NotificationRequestItem"]
         signature = generate_notification_sig(item, secret).decode()
         item["additionalData"] = {"hmacSignature": signature}
-    return replace(request, body=of_json(document).body)
+    return replace(request, body=json_request(document).body)
 
 
-def _adyen_header_verifies(request: Request, secret: str) -> bool:
+def _verify_adyen_header(request: Request, secret: str) -> bool:
     from Adyen.util import is_valid_hmac_payload
 
     return is_valid_hmac_payload(request.header("hmacsignature"), secret, request.body)
 
 
-def _adyen_header_signs(request: Request, secret: str) -> Request:
+def _sign_adyen_header(request: Request, secret: str) -> Request:
     from Adyen.util import generate_payload_sig
 
-    return request.adding(HmacSignature=generate_payload_sig(request.body, secret).decode())
+    return request.with_headers(HmacSignature=generate_payload_sig(request.body, secret).decode())
 
 
-def _mollie_verifies(request: Request, secret: str) -> bool:
+def _verify_mollie(request: Request, secret: str) -> bool:
     from mollie.utils.webhooks import SignatureValidator
 
     signature = request.header("X-Mollie-Signature")
     return SignatureValidator.validate(request.text, secret, signature)
 
 
-def _mollie_signs(request: Request, secret: str) -> Request:
+def _sign_mollie(request: Request, secret: str) -> Request:
     from mollie.utils.webhooks import SignatureValidator
 
     signature = SignatureValidator.create_signature(request.text, secret)
-    return request.adding(X_Mollie_Signature=f"sha256={signature}")
+    return request.with_headers(X_Mollie_Signature=f"sha256={signature}")
 
 
-def _razorpay_verifies(request: Request, secret: str) -> bool:
+def _verify_razorpay(request: Request, secret: str) -> bool:
     import razorpay
 
     signature = request.header("X-Razorpay-Signature")
     return razorpay.Utility().verify_webhook_signature(request.text, signature, secret)
 
 
-def _paystack_verifies(request: Request, secret: str) -> bool:
+def _verify_paystack(request: Request, secret: str) -> bool:
     from pypaystack2 import PaystackClient
 
     client = PaystackClient(secret_key=secret)
@@ -110,26 +110,26 @@ def _paystack_verifies(request: Request, secret: str) -> bool:
     return client.is_verified_webhook_payload(request.body, signature)
 
 
-def _paystack_key() -> Keys:
-    key = f"sk_test_{text().private}"
+def _paystack_secret() -> Keys:
+    key = f"sk_test_{plain_secret().private}"
     return Keys(key, key)
 
 
-def _coinbase_verifies(request: Request, secret: str) -> bool:
+def _verify_coinbase(request: Request, secret: str) -> bool:
     from coinbase_commerce.webhook import Webhook
 
     Webhook.construct_event(request.text, request.header("X-CC-Webhook-Signature"), secret)
     return True
 
 
-def _coinbase_signs(request: Request, secret: str) -> Request:
+def _sign_coinbase(request: Request, secret: str) -> Request:
     from coinbase_commerce.webhook import WebhookSignature
 
     signature = WebhookSignature._compute_signature(request.text, secret)
-    return request.adding(X_CC_Webhook_Signature=signature)
+    return request.with_headers(X_CC_Webhook_Signature=signature)
 
 
-def _gocardless_verifies(request: Request, secret: str) -> bool:
+def _verify_gocardless(request: Request, secret: str) -> bool:
     from gocardless_pro import webhooks
 
     webhooks.parse(request.text, secret, request.header("Webhook-Signature"))
@@ -147,13 +147,13 @@ def _braintree(secret: str) -> Any:
     )
 
 
-def _braintree_verifies(request: Request, secret: str) -> bool:
+def _verify_braintree(request: Request, secret: str) -> bool:
     form = dict(parse_qsl(request.text))
     _braintree(secret).webhook_notification.parse(form["bt_signature"], form["bt_payload"])
     return True
 
 
-def _braintree_signs(request: Request, secret: str) -> Request:
+def _sign_braintree(request: Request, secret: str) -> Request:
     from braintree import WebhookNotification
 
     kind = WebhookNotification.Kind.SubscriptionWentPastDue
@@ -161,19 +161,19 @@ def _braintree_signs(request: Request, secret: str) -> Request:
     return replace(request, body=urlencode(form).encode())
 
 
-_NOTICE: Final = base64.encodebytes(
+_NOTIFICATION: Final = base64.encodebytes(
     b"<notification><kind>check</kind>"
     b'<timestamp type="datetime">2026-03-14T09:26:53Z</timestamp>'
     b'<subject><check type="boolean">true</check></subject></notification>'
 )
 
 
-def _mercadopago_verifies(request: Request, secret: str) -> bool:
+def _verify_mercadopago(request: Request, secret: str) -> bool:
     from mercadopago.webhook.validator import WebhookSignatureValidator
 
     WebhookSignatureValidator.validate(
         request.header("x-signature"),
-        request.lower.get("x-request-id"),
+        request.lower_headers.get("x-request-id"),
         parse_qs(urlsplit(request.url).query).get("data.id", [None])[0],
         secret,
     )
@@ -181,17 +181,17 @@ def _mercadopago_verifies(request: Request, secret: str) -> bool:
 
 
 PAYMENT: Final = replace(
-    of_json({"action": "payment.updated", "data": {"id": "123456"}}),
+    json_request({"action": "payment.updated", "data": {"id": "123456"}}),
     url="https://inbox.example/webhooks/mercadopago?data.id=123456&type=payment",
-).adding(x_request_id="bb56a2f1-6aae-46ac-982e-9dcd3581d08e")
+).with_headers(x_request_id="bb56a2f1-6aae-46ac-982e-9dcd3581d08e")
 
 
-def another_payment(request: Request) -> Request:
+def change_payment_id(request: Request) -> Request:
     """The request with another id in its URL."""
     return replace(request, url=request.url.replace("data.id=123", "data.id=124"))
 
 
-def _paypal_verifies(request: Request, secret: str) -> bool:
+def _verify_paypal(request: Request, secret: str) -> bool:
     """The library says what is signed; its own check needs a function that OpenSSL's lost."""
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.hashes import SHA256
@@ -211,15 +211,15 @@ def _paypal_verifies(request: Request, secret: str) -> bool:
     return True
 
 
-def _plaid_verifies(request: Request, secret: str) -> bool:
-    return checked_token(
+def _verify_plaid(request: Request, secret: str) -> bool:
+    return is_valid_token(
         request.header("Plaid-Verification"), secret, request, "ES256", "request_body_sha256"
     )
 
 
-def _plaid_signs(request: Request, secret: str) -> Request:
-    token = token_for(request, secret, "ES256", "request_body_sha256")
-    return request.adding(Plaid_Verification=token)
+def _sign_plaid(request: Request, secret: str) -> Request:
+    token = make_token(request, secret, "ES256", "request_body_sha256")
+    return request.with_headers(Plaid_Verification=token)
 
 
 @cache
@@ -229,12 +229,14 @@ def _modern_treasury() -> Any:
     return ModernTreasury(organization_id="none", api_key="none").webhooks
 
 
-def _modern_treasury_verifies(request: Request, secret: str) -> bool:
+def _verify_modern_treasury(request: Request, secret: str) -> bool:
     return _modern_treasury().validate_signature(request.text, request.headers, key=secret)
 
 
-def _modern_treasury_signs(request: Request, secret: str) -> Request:
-    return request.adding(X_Signature=_modern_treasury().get_signature(request.text, key=secret))
+def _sign_modern_treasury(request: Request, secret: str) -> Request:
+    return request.with_headers(
+        X_Signature=_modern_treasury().get_signature(request.text, key=secret)
+    )
 
 
 @cache
@@ -244,12 +246,12 @@ def _orb() -> Any:
     return Orb(api_key="none").webhooks
 
 
-def _orb_verifies(request: Request, secret: str) -> bool:
+def _verify_orb(request: Request, secret: str) -> bool:
     _orb().verify_signature(request.body, request.headers, secret=secret)
     return True
 
 
-def _quickbooks_verifies(request: Request, secret: str) -> bool:
+def _verify_quickbooks(request: Request, secret: str) -> bool:
     from quickbooks import QuickBooks
 
     signature = request.header("intuit-signature")
@@ -257,7 +259,7 @@ def _quickbooks_verifies(request: Request, secret: str) -> bool:
     return client.validate_webhook_signature(request.text, signature, secret)
 
 
-def _onfido_verifies(request: Request, secret: str) -> bool:
+def _verify_onfido(request: Request, secret: str) -> bool:
     from onfido import WebhookEventVerifier
 
     WebhookEventVerifier(secret).read_payload(request.text, request.header("X-SHA2-Signature"))
@@ -273,129 +275,131 @@ _ITEM: Final = {
     "eventCode": "AUTHORISATION",
     "success": "true",
 }
-_ITEMS: Final = of_json(
+_ITEMS: Final = json_request(
     {"live": "false", "notificationItems": [{"NotificationRequestItem": _ITEM}]}
 )
 
-ORACLES: Final = (
-    Oracle(
+VERIFIERS: Final = (
+    Verifier(
         preset="stripe",
         package="stripe",
-        verifies=_stripe_verifies,
-        signs=_stripe_signs,
+        verify=_verify_stripe,
+        sign=_sign_stripe,
         stale_seconds=360,
     ),
-    Oracle(preset="square", package="squareup", module="square", verifies=_square_verifies),
-    Oracle(
+    Verifier(preset="square", package="squareup", module="square", verify=_verify_square),
+    Verifier(
         preset="paddle",
         package="paddle-python-sdk",
         module="paddle_billing",
-        verifies=_paddle_verifies,
+        verify=_verify_paddle,
         stale_seconds=10,
     ),
-    Oracle(
+    Verifier(
         preset="adyen",
         scheme="items",
         package="Adyen",
-        verifies=_adyen_item_verifies,
-        signs=_adyen_item_signs,
-        keys=hexadecimal,
+        verify=_verify_adyen_item,
+        sign=_sign_adyen_item,
+        make_keys=hex_secret,
         request=_ITEMS,
-        altered=swapping("1130", "9130"),
+        tamper=replacing("1130", "9130"),
     ),
-    Oracle(
+    Verifier(
         preset="adyen",
         scheme="header",
         package="Adyen",
-        verifies=_adyen_header_verifies,
-        signs=_adyen_header_signs,
-        keys=hexadecimal,
+        verify=_verify_adyen_header,
+        sign=_sign_adyen_header,
+        make_keys=hex_secret,
     ),
-    Oracle(
+    Verifier(
         preset="mollie",
         package="mollie-api-py",
         module="mollie",
-        verifies=_mollie_verifies,
-        signs=_mollie_signs,
+        verify=_verify_mollie,
+        sign=_sign_mollie,
     ),
-    Oracle(preset="razorpay", package="razorpay", verifies=_razorpay_verifies),
-    Oracle(
+    Verifier(preset="razorpay", package="razorpay", verify=_verify_razorpay),
+    Verifier(
         preset="paystack",
         package="pypaystack2",
-        verifies=_paystack_verifies,
-        keys=_paystack_key,
+        verify=_verify_paystack,
+        make_keys=_paystack_secret,
     ),
-    Oracle(
+    Verifier(
         preset="coinbase-commerce",
         package="coinbase-commerce",
         module="coinbase_commerce",
-        verifies=_coinbase_verifies,
-        signs=_coinbase_signs,
-        request=of_json({"event": {"id": "24934862", "type": "charge:confirmed", "data": {}}}),
+        verify=_verify_coinbase,
+        sign=_sign_coinbase,
+        request=json_request({"event": {"id": "24934862", "type": "charge:confirmed", "data": {}}}),
     ),
-    Oracle(
+    Verifier(
         preset="gocardless",
         package="gocardless_pro",
-        verifies=_gocardless_verifies,
-        request=of_json({"events": [{"id": "EV01", "action": "paid", "details": {"note": "Zoë"}}]}),
+        verify=_verify_gocardless,
+        request=json_request(
+            {"events": [{"id": "EV01", "action": "paid", "details": {"note": "Zoë"}}]}
+        ),
     ),
-    Oracle(
+    Verifier(
         preset="braintree",
         package="braintree",
-        verifies=_braintree_verifies,
-        signs=_braintree_signs,
-        keys=user_and_password,
+        verify=_verify_braintree,
+        sign=_sign_braintree,
+        make_keys=user_and_password,
         request=Request(
             headers={"Content-Type": FORM},
-            body=urlencode({"bt_payload": _NOTICE}).encode(),
+            body=urlencode({"bt_payload": _NOTIFICATION}).encode(),
         ),
-        altered=swapping("bt_payload=P", "bt_payload=Q"),
+        tamper=replacing("bt_payload=P", "bt_payload=Q"),
     ),
-    Oracle(
+    Verifier(
         preset="mercadopago",
         package="mercadopago",
-        verifies=_mercadopago_verifies,
+        verify=_verify_mercadopago,
         request=PAYMENT,
-        altered=another_payment,
+        tamper=change_payment_id,
     ),
-    Oracle(
+    Verifier(
         preset="paypal",
         package="paypalrestsdk",
-        only="what is signed",
-        verifies=_paypal_verifies,
-        keys=named_certificate,
+        scope="what is signed",
+        verify=_verify_paypal,
+        make_keys=named_certificate,
     ),
-    Oracle(
+    Verifier(
         preset="plaid",
         package="PyJWT",
         module="jwt",
-        verifies=_plaid_verifies,
-        signs=_plaid_signs,
-        keys=p256_pem,
+        verify=_verify_plaid,
+        sign=_sign_plaid,
+        make_keys=p256_pem,
         stale_seconds=600,
     ),
-    Oracle(
+    Verifier(
         preset="modern-treasury",
         package="modern-treasury",
         module="modern_treasury",
-        verifies=_modern_treasury_verifies,
-        signs=_modern_treasury_signs,
+        verify=_verify_modern_treasury,
+        sign=_sign_modern_treasury,
     ),
-    Oracle(
-        preset="orb", package="orb-billing", module="orb", verifies=_orb_verifies, stale_seconds=360
+    Verifier(
+        preset="orb", package="orb-billing", module="orb", verify=_verify_orb, stale_seconds=360
     ),
-    Oracle(
+    Verifier(
         preset="quickbooks",
         package="python-quickbooks",
         module="quickbooks",
-        verifies=_quickbooks_verifies,
+        verify=_verify_quickbooks,
     ),
-    Oracle(
+    Verifier(
         preset="onfido",
         package="onfido-python",
         module="onfido",
-        verifies=_onfido_verifies,
-        request=of_json(
+        verify=_verify_onfido,
+        request=json_request(
             {
                 "payload": {
                     "resource_type": "workflow_run",

@@ -7,7 +7,7 @@ import hashlib
 import time
 from typing import Any
 
-from oracles.oracle import Request
+from oracles.verifier import Request
 
 VALID_SECONDS = 300
 
@@ -22,7 +22,9 @@ def body_hash_base64(request: Request) -> str:
     return base64.b64encode(hashlib.sha256(request.body).digest()).decode()
 
 
-def token_for(request: Request, secret: str, algorithm: str, body_claim: str, **claims: Any) -> str:
+def make_token(
+    request: Request, secret: str, algorithm: str, body_claim: str, **claims: Any
+) -> str:
     """A token that names the body, issued now."""
     import jwt
 
@@ -31,7 +33,7 @@ def token_for(request: Request, secret: str, algorithm: str, body_claim: str, **
     return jwt.encode({**times, body_claim: body_hash(request), **claims}, secret, algorithm)
 
 
-def checked_token(
+def is_valid_token(
     token: str, secret: str, request: Request, algorithm: str, body_claim: str, **options: Any
 ) -> bool:
     """Whether a token is genuine, in its time, and names the body."""

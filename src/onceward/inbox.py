@@ -216,5 +216,5 @@ def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list
         f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
         f"Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
-        if settings.dedupe_window_days < (days := source.base.resends_for_days)
+        if settings.dedupe_window_days < (days := source.base.max_resend_days)
     ]

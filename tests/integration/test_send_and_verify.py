@@ -47,7 +47,7 @@ def test_an_example_is_sent_and_received(folder: Path) -> None:
             *("--id", "evt_mine", "--type", "order.paid"),
             cwd=folder,
         )
-        assert json.loads(json.loads(chosen.stdout)["answer"])["event_id"] == "evt_mine"
+        assert json.loads(json.loads(chosen.stdout)["body"])["event_id"] == "evt_mine"
         wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
         assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
         (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')

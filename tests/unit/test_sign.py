@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 import pytest
 
 import onceward
-from onceward.cli._examples import example_of
+from onceward.cli._examples import example_request
 from onceward.errors import ConfigurationError, SignatureRejected
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, Preset, find_preset
@@ -32,7 +32,7 @@ def source_of(preset: Preset, name: str, pair: Pair) -> Source:
 
 
 def sent(preset: Preset, scheme: Scheme, pair: Pair, **given: Any) -> Request:
-    draft = example_of(preset, url=URL, **given)
+    draft = example_request(preset, url=URL, **given)
     scheme.sign(pair.private, draft, NOW)
     return draft.request()
 
@@ -161,7 +161,7 @@ def test_what_cannot_be_signed_says_why(preset: str, body: bytes, message: str) 
 
 @pytest.mark.parametrize("preset", ["sendgrid", "discord", "aws-sns"])
 def test_a_public_key_signs_nothing(preset: str) -> None:
-    draft = example_of(find_preset(preset), url=URL)
+    draft = example_request(find_preset(preset), url=URL)
     scheme = find_preset(preset).scheme()
     public = pair_for(preset, scheme).public.replace("-----BEGIN PUBLIC", "-----BEGIN PUBLIC")
     if preset == "discord":
@@ -172,6 +172,6 @@ def test_a_public_key_signs_nothing(preset: str) -> None:
 
 def test_a_user_without_an_id_is_told_that_there_is_no_place_for_one() -> None:
     with pytest.raises(ConfigurationError, match="known by their bytes"):
-        example_of(find_preset("meta"), url=URL, id="1")
+        example_request(find_preset("meta"), url=URL, id="1")
     with pytest.raises(ConfigurationError, match="no place for a type"):
-        example_of(replace(find_preset("hmac"), type=()), url=URL, type="x")
+        example_request(replace(find_preset("hmac"), type=()), url=URL, type="x")

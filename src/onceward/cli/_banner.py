@@ -10,6 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
+from onceward.cli._options import print_json
 from onceward.http.admin_app import ADMIN
 from onceward.http.receive_app import INGEST, WEBHOOKS
 from onceward.operate.filters import LISTS
@@ -18,12 +19,20 @@ from onceward.sources.source import Source
 from onceward.version import __version__
 
 
-def facts(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
+def announce(service: Service, address: str | None, token: str | None, *, as_json: bool) -> None:
+    """Print what runs, as a line of JSON or as a banner."""
+    if as_json:
+        print_json(startup_info(service, address, token))
+    else:
+        _print_banner(service, address, token)
+
+
+def startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
     """What there is to say at the start, for programs."""
     return {
         "onceward": __version__,
         "address": address,
-        "database": shown_url(service.settings.database_url),
+        "database": redact_url(service.settings.database_url),
         "dev": service.dev,
         "workers": service.settings.workers if service.handlers else 0,
         "sources": {name: source.preset for name, source in service.sources.items()},
@@ -31,13 +40,12 @@ def facts(service: Service, address: str | None, token: str | None) -> dict[str,
             name: [route.pattern for route in handler.routes]
             for name, handler in service.handlers.items()
         },
-        "handlers_elsewhere": service.unhandled,
+        "undefined_handlers": service.unhandled,
         **({"admin_token": token} if token else {}),
     }
 
 
-def show(service: Service, address: str | None, token: str | None) -> None:
-    """Say it to a person."""
+def _print_banner(service: Service, address: str | None, token: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(_title(service))
     for name, value in _rows(service, address):
@@ -48,9 +56,9 @@ def show(service: Service, address: str | None, token: str | None) -> None:
         console.print("Keep it, or set your own in ONCEWARD_ADMIN_TOKENS=name:token.")
     if address:
         console.print("\n[bold]Try it, and send it twice:[/]\n")
-        console.print(Text(_curl(service, address)))
+        console.print(Text(_sample_request(service, address)))
         console.print("\n[bold]Then see what happened:[/]\n")
-        console.print(Text(f"curl{_credentials(service)} {address}{ADMIN}/effects"))
+        console.print(Text(f"curl{_authorization(service)} {address}{ADMIN}/effects"))
     console.print("\n[dim]Ctrl-C stops it; what was accepted is kept.[/]\n")
 
 
@@ -67,9 +75,10 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     rows = []
     if address:
         rows.append(("Post", f"{address}{INGEST}"))
-        rows += [("", f"{address}{WEBHOOKS}{_shown(it)}") for it in service.sources.values()]
+        labels = [_source_label(source) for source in service.sources.values()]
+        rows += [("", f"{address}{WEBHOOKS}{label}") for label in labels]
         rows.append(("Look", f"{address}{ADMIN}/" + "  /".join(LISTS)))
-    rows.append(("Ledger", shown_url(service.settings.database_url)))
+    rows.append(("Ledger", redact_url(service.settings.database_url)))
     for index, (name, handler) in enumerate(service.handlers.items()):
         patterns = ", ".join(route.pattern for route in handler.routes)
         rows.append(("Handlers" if index == 0 else "", f"{name} ← {patterns}"))
@@ -83,29 +92,29 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     return rows
 
 
-def _shown(source: Source) -> str:
+def _source_label(source: Source) -> str:
     """A source's name, and what it is where the name does not say it."""
     if source.unsigned:
         return f"{source.name}  unsigned: it takes what anyone sends"
     return source.name if source.preset == source.name else f"{source.name}  as {source.preset}"
 
 
-def _curl(service: Service, address: str) -> str:
+def _sample_request(service: Service, address: str) -> str:
     handler = next(iter(service.handlers.values()), None)
     route = handler.routes[0] if handler else None
     event_type = (route.text + ("example" if route.is_prefix else "")) if route else "example"
-    payload = sample(handler.model) if handler and handler.model else {"hello": "world"}
+    payload = sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())
-    credentials = _credentials(service)
-    return f"curl{credentials} -H 'content-type: application/json' {address}{INGEST} -d {text}"
+    authorization = _authorization(service)
+    return f"curl{authorization} -H 'content-type: application/json' {address}{INGEST} -d {text}"
 
 
-def _credentials(service: Service) -> str:
+def _authorization(service: Service) -> str:
     return "" if service.dev else ' -H "authorization: Bearer $ONCEWARD_TOKEN"'
 
 
-def sample(model: Any) -> Any:
+def sample_payload(model: Any) -> Any:
     """A payload that a model takes, more or less."""
     match msgspec.inspect.type_info(model):
         case msgspec.inspect.StructType(fields=fields):
@@ -126,13 +135,13 @@ def _sample_value(name: str, kind: msgspec.inspect.Type) -> Any:
         case msgspec.inspect.BoolType():
             return True
         case msgspec.inspect.StructType(cls=cls):
-            return sample(cls)
+            return sample_payload(cls)
         case msgspec.inspect.ListType():
             return []
     return {}
 
 
-def shown_url(url: str) -> str:
+def redact_url(url: str) -> str:
     """A database's address without its password, wherever in it that stands."""
     if url.startswith("sqlite:"):
         return url

@@ -19,7 +19,7 @@ def load_examples() -> dict[str, Example]:
     return msgspec.json.decode(text, type=dict[str, Example])
 
 
-def example_of(
+def example_request(
     preset: Preset,
     *,
     url: str,

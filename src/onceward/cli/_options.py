@@ -21,32 +21,32 @@ from onceward.runtime.redact import printable, redact
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_database = click.option(
+_database_option = click.option(
     "--database", metavar="URL", help="Where the ledger is: sqlite:///file.db or postgresql://…"
 )
-json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-_weak = click.option(
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+_weak_durability_option = click.option(
     "--allow-weak-durability",
     is_flag=True,
     default=None,
     help="Start although the database may lose what it acknowledged.",
 )
-_workers = click.option(
+_workers_option = click.option(
     "--workers", type=click.IntRange(min=0), help="Handlers that run at one time in this process."
 )
 
 
-def common(command: F) -> F:
+def database_options(command: F) -> F:
     """The options that every command has."""
-    return _database(json_flag(command))
+    return _database_option(json_option(command))
 
 
-def serving(command: F) -> F:
+def service_options(command: F) -> F:
     """The options of commands that write to the ledger."""
-    return common(_weak(_workers(command)))
+    return database_options(_weak_durability_option(_workers_option(command)))
 
 
-def given(**options: Any) -> dict[str, Any]:
+def drop_unset(**options: Any) -> dict[str, Any]:
     """The settings that were named on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
@@ -67,18 +67,18 @@ def report_errors() -> Iterator[None]:
 
 def load_inbox(app: str) -> Inbox:
     """Find the Inbox in ``file.py``, ``file.py:name`` or ``module:name``."""
-    place, _, name = app.partition(":")
-    module = _load_file(Path(place)) if place.endswith(".py") else _load_module(place)
+    location, _, name = app.partition(":")
+    module = _load_file(Path(location)) if location.endswith(".py") else _load_module(location)
     if name:
-        found = getattr(module, name, None)
-        if not isinstance(found, Inbox):
-            msg = f"{place} has no Inbox called {name!r}."
+        inbox = getattr(module, name, None)
+        if not isinstance(inbox, Inbox):
+            msg = f"{location} has no Inbox called {name!r}."
             raise ConfigurationError(msg)
-        return found
+        return inbox
     inboxes = {key: value for key, value in vars(module).items() if isinstance(value, Inbox)}
     if len(inboxes) != 1:
         names = ", ".join(inboxes) or "none"
-        msg = f"{place} must have one Inbox; it has {names}. Name one: {place}:inbox"
+        msg = f"{location} must have one Inbox; it has {names}. Name one: {location}:inbox"
         raise ConfigurationError(msg)
     return next(iter(inboxes.values()))
 

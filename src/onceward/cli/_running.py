@@ -11,34 +11,36 @@ from onceward.http.server.server import Server
 from onceward.service import Service
 from onceward.work.worker import Worker
 
-Started = Callable[[str | None], None]
+OnStarted = Callable[[str | None], None]
 
 
-async def run(service: Service, listener: socket.socket | None, started: Started) -> None:
-    """Run until a signal or a fault; `started` is told the first admin token, if one was made."""
+async def run_service(
+    service: Service, listener: socket.socket | None, on_started: OnStarted
+) -> None:
+    """Run until a signal or an error. `on_started` receives a newly created admin token, if any."""
     await service.open()
     try:
         token = await service.create_first_token() if listener else None
         server = Server(service.app(), service.settings) if listener else None
-        works = service.settings.workers > 0 and service.handlers
-        worker = service.worker() if works else None
+        has_work = service.settings.workers > 0 and service.handlers
+        worker = service.worker() if has_work else None
         _stop_on_signals(server, worker)
-        started(token)
-        await _until_stopped(server, listener, worker)
+        on_started(token)
+        await _run_until_stopped(server, listener, worker)
     finally:
         await service.close()
 
 
-async def _until_stopped(
+async def _run_until_stopped(
     server: Server | None, listener: socket.socket | None, worker: Worker | None
 ) -> None:
     """Whichever part ends first, for whatever reason, takes the other along in good order."""
-    parts: list[Awaitable[None]] = []
+    loops: list[Awaitable[None]] = []
     if server is not None and listener is not None:
-        parts.append(server.serve(sockets=[listener]))
+        loops.append(server.serve(sockets=[listener]))
     if worker is not None:
-        parts.append(worker.run())
-    tasks = [asyncio.ensure_future(part) for part in parts]
+        loops.append(worker.run())
+    tasks = [asyncio.ensure_future(loop) for loop in loops]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     _stop(server, worker)
     await asyncio.gather(*tasks)
@@ -47,12 +49,13 @@ async def _until_stopped(
 def _stop_on_signals(server: Server | None, worker: Worker | None) -> None:
     loop = asyncio.get_running_loop()
 
-    def stop(number: signal.Signals) -> None:
-        loop.remove_signal_handler(number)  # a second one ends the process at once; nothing is lost
+    def stop(received: signal.Signals) -> None:
+        # A second signal ends the process at once; the ledger has all that was accepted.
+        loop.remove_signal_handler(received)
         _stop(server, worker)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop, number)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(stop_signal, stop, stop_signal)
 
 
 def _stop(server: Server | None, worker: Worker | None) -> None:

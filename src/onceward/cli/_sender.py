@@ -30,7 +30,7 @@ _OPTIONS = (
 )
 
 
-def trying(command: F) -> F:
+def sender_options(command: F) -> F:
     """The options that say which sender is meant."""
     for option in reversed(_OPTIONS):
         command = option(command)
@@ -45,16 +45,14 @@ class Sender:
     scheme: Scheme
     secrets: tuple[str | bytes, ...] = field(repr=False)
     url: str | None
-    is_given: bool = True
-    """Whether the secret comes from the command line."""
+    uses_app_secrets: bool = False
     unsigned: bool = False
 
-    @property
-    def secret(self) -> str | bytes:
-        """The first. Raises ConfigurationError where there is none."""
+    def require_secret(self) -> str | bytes:
+        """Return the first secret. Raises ConfigurationError when the sender has none."""
         if self.secrets:
             return self.secrets[0]
-        if self.is_given:
+        if not self.uses_app_secrets:
             raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
         message = "the app has no secret for it: `onceward secrets` shows what was handed over"
         raise ConfigurationError(f"{message}; give it with --secret")
@@ -77,27 +75,28 @@ def resolve_sender(
     url: str | None,
 ) -> Sender:
     """The sender that the options mean. Raises ConfigurationError."""
-    given = _given_secrets(secret, secret_file)
+    cli_secrets = _cli_secrets(secret, secret_file)
     if app is None:
         preset = find_preset(preset_name or source)
-        return Sender(preset, preset.scheme(scheme_name), given, url)
+        return Sender(preset, preset.scheme(scheme_name), cli_secrets, url)
     sources = load_inbox(app).sources
     if source not in sources:
-        known = ", ".join(sorted(sources)) or "none"
-        raise ConfigurationError(f"{app} has no source {source!r}; there are: {known}")
-    found = sources[source]
-    scheme = found.scheme if scheme_name is None else found.base.scheme(scheme_name)
+        names = ", ".join(sorted(sources)) or "none"
+        raise ConfigurationError(f"{app} has no source {source!r}; there are: {names}")
+    configured = sources[source]
+    preset = configured.base
+    scheme = configured.scheme if scheme_name is None else preset.scheme(scheme_name)
     return Sender(
-        found.base,
+        preset,
         scheme,
-        given or found.secrets,
-        url or found.url,
-        is_given=bool(given),
-        unsigned=found.unsigned,
+        cli_secrets or configured.secrets,
+        url or configured.url,
+        uses_app_secrets=not cli_secrets,
+        unsigned=configured.unsigned,
     )
 
 
-def _given_secrets(secret: str | None, secret_file: str | None) -> tuple[str | bytes, ...]:
+def _cli_secrets(secret: str | None, secret_file: str | None) -> tuple[str | bytes, ...]:
     if secret_file is None:
         return () if secret is None else (secret,)
     text = Path(secret_file).read_bytes()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli._banner import shown_url
+from onceward.cli._banner import redact_url
 from onceward.cli._options import (
-    common,
-    given,
+    database_options,
+    drop_unset,
     load_inbox,
     print_json,
     report_errors,
@@ -20,19 +20,19 @@ from onceward.ports import Store
 
 @click.command()
 @click.argument("app", required=False)
-@common
+@database_options
 def migrate(app: str | None, database: str | None, as_json: bool) -> None:
     """Bring the database up to date: of APP, or the one named by --database."""
     start_logging(as_json=as_json)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
-        service = inbox.service(given(database_url=database))
+        service = inbox.service(drop_unset(database_url=database))
         applied = uvloop.run(_migrate(service.store))
-        shown = shown_url(service.settings.database_url)
+        url = redact_url(service.settings.database_url)
         if as_json:
-            print_json({"database": shown, "applied": applied})
+            print_json({"database": url, "applied": applied})
         else:
-            click.echo(f"{shown}: {', '.join(applied) or 'up to date'}")
+            click.echo(f"{url}: {', '.join(applied) or 'up to date'}")
 
 
 async def _migrate(store: Store) -> list[str]:

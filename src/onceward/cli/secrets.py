@@ -6,8 +6,8 @@ import click
 import uvloop
 
 from onceward.cli._options import (
-    common,
-    given,
+    database_options,
+    drop_unset,
     load_inbox,
     print_json,
     report_errors,
@@ -21,38 +21,45 @@ from onceward.ports import Store
 
 @click.command()
 @click.argument("app", required=False)
-@click.option("--forget", metavar="SOURCE", help="Forget those of this source first.")
-@common
-def secrets(app: str | None, forget: str | None, database: str | None, as_json: bool) -> None:
+@click.option(
+    "--forget", "deleted_source", metavar="SOURCE", help="Delete the secrets of this source first."
+)
+@database_options
+def secrets(
+    app: str | None, deleted_source: str | None, database: str | None, as_json: bool
+) -> None:
     """Show the secrets that Asana and Notion handed over: of APP, or of --database."""
     start_logging(as_json=as_json)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
-        store = inbox.service(given(database_url=database)).store
-        learned = uvloop.run(_learned(store, forget))
+        store = inbox.service(drop_unset(database_url=database)).store
+        provisioned = uvloop.run(_load_secrets(store, deleted_source))
         if as_json:
-            for one in learned:
-                secret = one.secret.decode("latin-1")
+            for entry in provisioned:
                 print_json(
-                    {"source": one.source, "secret": secret, "learned_at": one.provisioned_at}
+                    {
+                        "source": entry.source,
+                        "secret": entry.secret.decode("latin-1"),
+                        "provisioned_at": entry.provisioned_at,
+                    }
                 )
         else:
-            _show(learned)
+            _print_secrets(provisioned)
 
 
-async def _learned(store: Store, forget: str | None) -> list[ProvisionedSecret]:
+async def _load_secrets(store: Store, deleted_source: str | None) -> list[ProvisionedSecret]:
     try:
         await store.open(serving=False)
-        if forget is not None and not await store.delete_secrets(forget):
-            raise ConfigurationError(f"no sender has handed over a secret to source {forget!r}")
+        if deleted_source is not None and not await store.delete_secrets(deleted_source):
+            raise ConfigurationError(f"no secret is stored for source {deleted_source!r}")
         return await store.provisioned_secrets()
     finally:
         await store.close()
 
 
-def _show(learned: list[ProvisionedSecret]) -> None:
-    if not learned:
+def _print_secrets(provisioned: list[ProvisionedSecret]) -> None:
+    if not provisioned:
         click.echo("No sender has handed over a secret.")
-    for one in learned:  # a line each, never broken: they are there to be copied
-        when = f"{one.provisioned_at:%Y-%m-%d %H:%M:%S} UTC"
-        click.echo(f"{one.source}  {when}  {one.secret.decode('latin-1')}")
+    for entry in provisioned:  # a line each, never broken: they are there to be copied
+        when = f"{entry.provisioned_at:%Y-%m-%d %H:%M:%S} UTC"
+        click.echo(f"{entry.source}  {when}  {entry.secret.decode('latin-1')}")

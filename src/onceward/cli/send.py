@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import sys
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
@@ -11,28 +12,28 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from onceward.cli._examples import example_of
-from onceward.cli._options import json_flag, print_json, report_errors
-from onceward.cli._sender import Sender, resolve_sender, trying
+from onceward.cli._examples import example_request
+from onceward.cli._options import json_option, print_json, report_errors
+from onceward.cli._sender import Sender, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS
 from onceward.runtime.clock import SystemClock
 from onceward.sources.outgoing import OutgoingRequest
 
-ANSWER_SECONDS = 30.0
-OK = range(200, 300)
+RESPONSE_TIMEOUT_SECONDS = 30.0
+SUCCESS = range(200, 300)
 
 
 @click.command()
 @click.argument("source")
-@trying
+@sender_options
 @click.option("--to", metavar="URL", help="Where to post; http://127.0.0.1:3000/webhooks/SOURCE.")
 @click.option("--id", "event_id", metavar="TEXT", help="The event's id; else a new one.")
 @click.option("--type", "event_type", metavar="TEXT", help="The event's type; else the example's.")
 @click.option("--data", type=click.File("rb"), help="A body of your own; - for standard input.")
 @click.option("--times", type=click.IntRange(1, 1000), default=1, help="Send the same so often.")
 @click.option("--dry-run", is_flag=True, help="Print the request and send nothing.")
-@json_flag
+@json_option
 def send(
     source: str,
     to: str | None,
@@ -42,7 +43,7 @@ def send(
     times: int,
     dry_run: bool,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Send an example event to SOURCE, signed as its sender would.
 
@@ -50,33 +51,37 @@ def send(
     app, else from --secret; for senders with a key pair it is the private key.
     """
     with report_errors():
-        found = resolve_sender(source, **given)
+        sender = resolve_sender(source, **options)
         address = to or f"http://127.0.0.1:3000{WEBHOOKS}{source}"
         body = data.read() if data else None
-        draft = example_of(
-            found.preset, url=found.url or address, id=event_id, type=event_type, body=body
+        draft = example_request(
+            sender.preset, url=sender.url or address, id=event_id, type=event_type, body=body
         )
-        if not found.unsigned:
-            _sign(found, draft)
+        if not sender.unsigned:
+            _sign(sender, draft)
         if dry_run:
             _print_request(draft, as_json=as_json)
             return
         statuses = [_post(address, draft, as_json=as_json) for _ in range(times)]
-    sys.exit(0 if all(status in OK for status in statuses) else 1)
+    sys.exit(0 if all(status in SUCCESS for status in statuses) else 1)
 
 
-def _sign(found: Sender, draft: OutgoingRequest) -> None:
+def _sign(sender: Sender, draft: OutgoingRequest) -> None:
     """Sign as the sender would. Raises ConfigurationError that says what to do."""
-    if found.needs_private_key and not found.is_given:
+    if sender.needs_private_key and sender.uses_app_secrets:
         message = "the app has only the public key: give --secret-file with the private one"
         raise ConfigurationError(message)
     try:
-        found.scheme.sign(found.secret, draft, SystemClock().now())
+        sender.scheme.sign(sender.require_secret(), draft, SystemClock().now())
     except ConfigurationError as error:
-        report_errors = [
-            f"the secret {it}" if it.startswith(("is ", "has ")) else it for it in error.faults
-        ]
-        raise ConfigurationError(report_errors) from None
+        raise ConfigurationError(_name_the_secret(error.faults)) from None
+
+
+def _name_the_secret(faults: Iterable[str]) -> list[str]:
+    """Complete the faults of a secret, which begin with their verb."""
+    return [
+        f"the secret {fault}" if fault.startswith(("is ", "has ")) else fault for fault in faults
+    ]
 
 
 def raw_request(draft: OutgoingRequest) -> bytes:
@@ -91,19 +96,15 @@ def raw_request(draft: OutgoingRequest) -> bytes:
 def _print_request(draft: OutgoingRequest, *, as_json: bool) -> None:
     if as_json:
         body = draft.body.decode(errors="backslashreplace")
-        report_errors = {
-            "method": draft.method,
-            "url": draft.url,
-            "headers": draft.headers,
-            "body": body,
-        }
-        print_json(report_errors)
+        print_json(
+            {"method": draft.method, "url": draft.url, "headers": draft.headers, "body": body}
+        )
     else:
         sys.stdout.buffer.write(raw_request(draft))
         sys.stdout.flush()
 
 
-def _split(url: str) -> SplitResult:
+def _split_url(url: str) -> SplitResult:
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -114,21 +115,23 @@ def _split(url: str) -> SplitResult:
 
 def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
     """Send it, and show the answer."""
-    place, signed = _split(address), _split(draft.url)
-    if place.scheme not in ("http", "https") or not place.hostname:
+    target, signed = _split_url(address), _split_url(draft.url)
+    if target.scheme not in ("http", "https") or not target.hostname:
         raise ConfigurationError(f"{address} is not a URL that one can post to")
-    kind = http.client.HTTPSConnection if place.scheme == "https" else http.client.HTTPConnection
-    connection = kind(place.netloc.rpartition("@")[2], timeout=ANSWER_SECONDS)
-    target = place._replace(scheme="", netloc="", query=signed.query).geturl() or "/"
+    is_tls = target.scheme == "https"
+    connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
+    host = target.netloc.rpartition("@")[2]
+    connection = connect(host, timeout=RESPONSE_TIMEOUT_SECONDS)
+    path = target._replace(scheme="", netloc="", query=signed.query).geturl() or "/"
     headers = {name: value.encode("latin-1", "replace") for name, value in draft.headers.items()}
     try:
-        connection.request(draft.method, target, draft.body, headers)
-        answer = connection.getresponse()
-        _show(answer.status, answer.read().decode(errors="replace"), as_json=as_json)
-        return answer.status
+        connection.request(draft.method, path, draft.body, headers)
+        response = connection.getresponse()
+        text = response.read().decode(errors="replace")
+        _print_response(response.status, text, as_json=as_json)
+        return response.status
     except OSError as error:
-        where = place.netloc.rpartition("@")[2]
-        message = f"nobody answers at {place.scheme}://{where} ({error.strerror or error})"
+        message = f"nobody answers at {target.scheme}://{host} ({error.strerror or error})"
         raise ConfigurationError(f"{message}; start the inbox, or name another with --to") from None
     except (ValueError, http.client.HTTPException):
         raise ConfigurationError("it cannot be sent: a header or the URL is not valid") from None
@@ -136,9 +139,9 @@ def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
         connection.close()
 
 
-def _show(status: int, body: str, *, as_json: bool) -> None:
+def _print_response(status: int, body: str, *, as_json: bool) -> None:
     if as_json:
-        print_json({"status": status, "answer": body})
+        print_json({"status": status, "body": body})
         return
-    style = "bold green" if status in OK else "bold red"
+    style = "bold green" if status in SUCCESS else "bold red"
     Console(highlight=False, soft_wrap=True).print(Text.assemble((str(status), style), " ", body))

@@ -5,16 +5,15 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli import _banner as banner
+from onceward.cli._banner import announce
 from onceward.cli._options import (
-    given,
+    drop_unset,
     load_inbox,
-    print_json,
     report_errors,
-    serving,
+    service_options,
     start_logging,
 )
-from onceward.cli._running import run
+from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
 from onceward.http.auth import is_loopback
 from onceward.http.server.server import listen
@@ -25,7 +24,7 @@ from onceward.http.server.server import listen
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=3000, show_default=True, help="Port to listen on.")
 @click.option("--dev", is_flag=True, help="Open everything to this machine; never in production.")
-@serving
+@service_options
 def serve(
     app: str,
     host: str,
@@ -45,7 +44,7 @@ def serve(
         if dev and not is_loopback(host):
             msg = f"--dev opens everything, so it listens on loopback only, and {host} is not."
             raise ConfigurationError(msg)
-        settings = given(
+        settings = drop_unset(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability
         )
         service = load_inbox(app).service(settings, dev=dev)
@@ -53,10 +52,7 @@ def serve(
         port = listener.getsockname()[1]
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
-        def started(token: str | None) -> None:
-            if as_json:
-                print_json(banner.facts(service, address, token))
-            else:
-                banner.show(service, address, token)
+        def on_started(token: str | None) -> None:
+            announce(service, address, token, as_json=as_json)
 
-        uvloop.run(run(service, listener, started))
+        uvloop.run(run_service(service, listener, on_started))

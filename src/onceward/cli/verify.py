@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -14,8 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_flag, load_inbox, print_json, report_errors
-from onceward.cli._sender import resolve_sender, trying
+from onceward.cli._options import json_option, load_inbox, print_json, report_errors
+from onceward.cli._sender import resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
@@ -23,18 +24,18 @@ from onceward.sources.diagnose import Explanation, explain
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
 
-_FIRST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
+_REQUEST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
 _MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("·", "dim")}
 
 
 @click.command()
 @click.argument("source")
 @click.argument("request_file", metavar="[REQUEST]", default="-")
-@trying
+@sender_options
 @click.option("--header", "-H", "headers", multiple=True, help="'Name: value'; REQUEST is a body.")
 @click.option("--method", default="POST", show_default=True, help="With --header: the method.")
 @click.option("--at", metavar="TIME", help="When it came, as 2026-11-16T09:00:00Z; else now.")
-@json_flag
+@json_option
 def verify(
     source: str,
     request_file: str,
@@ -42,7 +43,7 @@ def verify(
     method: str,
     at: str | None,
     as_json: bool,
-    **given: Any,
+    **options: Any,
 ) -> None:
     """Read a captured request and explain, check by check, why it does or does not verify.
 
@@ -50,41 +51,49 @@ def verify(
     line, the body. With --header it is the body alone. Without it, standard input is read.
     """
     with report_errors():
-        checked = _source(source, **given)
-        content = _read(request_file)
-        request, note = (
-            (_of_headers(headers, content, method), "") if headers else parse_request(content)
-        )
-        request.url = _public_url(checked, given["url"], request.url)
-        now = SystemClock().now() if at is None else _time(at)
-        found = explain(checked, request, now)
-        if as_json:
-            hints = [note, *found.hints] if note else found.hints
-            print_json({"verified": found.verified, "checks": found.checks, "hints": hints})
+        checked = _resolve_source(source, **options)
+        content = _read_input(request_file)
+        if headers:
+            request, note = _request_from_headers(headers, content, method), ""
         else:
-            _show(found, note)
-    sys.exit(0 if found.verified else 1)
+            request, note = parse_request(content)
+        request.url = _public_url(checked, options["url"], request.url)
+        now = SystemClock().now() if at is None else _parse_time(at)
+        explanation = explain(checked, request, now)
+        if note:
+            explanation = replace(explanation, hints=(note, *explanation.hints))
+        if as_json:
+            print_json(
+                {
+                    "verified": explanation.verified,
+                    "checks": explanation.checks,
+                    "hints": explanation.hints,
+                }
+            )
+        else:
+            _print_explanation(explanation)
+    sys.exit(0 if explanation.verified else 1)
 
 
-def _public_url(source: Source, given: str | None, captured: str) -> str:
+def _public_url(source: Source, option: str | None, captured: str) -> str:
     """The URL as the sender has it: what is configured or given, with the request's own query."""
-    if given is not None:
-        return given
+    if option is not None:
+        return option
     return captured if source.url is None else source.public_url(captured.partition("?")[2])
 
 
-def _source(name: str, **given: Any) -> Source:
+def _resolve_source(name: str, **options: Any) -> Source:
     """The source as it is configured, else one made of what is given."""
-    if given["app"] is not None and not (given["secret"] or given["secret_file"]):
-        configured = load_inbox(given["app"]).sources
-        if name in configured and given["scheme_name"] is None:
+    if options["app"] is not None and not (options["secret"] or options["secret_file"]):
+        configured = load_inbox(options["app"]).sources
+        if name in configured and options["scheme_name"] is None:
             return configured[name]
-    found = resolve_sender(name, **given)
-    _ = found.secret  # there must be one
-    return make_source("source", preset=found.preset, scheme=found.scheme, secrets=found.secrets)
+    sender = resolve_sender(name, **options)
+    sender.require_secret()
+    return make_source("source", preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets)
 
 
-def _read(path: str) -> bytes:
+def _read_input(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read()
     if not Path(path).is_file():
@@ -92,21 +101,21 @@ def _read(path: str) -> bytes:
     return Path(path).read_bytes()
 
 
-def _time(text: str) -> float:
+def _parse_time(text: str) -> float:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
             f"--at {text!r} is not a time such as 2026-11-16T09:00:00Z"
         ) from None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _of_headers(lines: Sequence[str], body: bytes, method: str) -> Request:
-    return Request(Headers([_header(line.encode()) for line in lines]), body, method=method)
+def _request_from_headers(lines: Sequence[str], body: bytes, method: str) -> Request:
+    return Request(Headers([_parse_header(line.encode()) for line in lines]), body, method=method)
 
 
-def _header(line: bytes) -> tuple[bytes, bytes]:
+def _parse_header(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or not name.strip():
         shown = line[:40].decode(errors="replace")
@@ -121,33 +130,33 @@ def parse_request(content: bytes) -> tuple[Request, str]:
     line_break = b"\r\n" if content[max(first_break - 1, 0) : first_break] == b"\r" else b"\n"
     head, _, body = content.partition(line_break * 2)
     first, *lines = head.split(line_break)
-    found = _FIRST_LINE.fullmatch(first)
-    if found is None:
+    request_line = _REQUEST_LINE.fullmatch(first)
+    if request_line is None:
         message = "REQUEST does not begin with a line such as POST /webhooks/stripe HTTP/1.1"
         raise ConfigurationError(f"{message}; give --header where it is a body")
-    headers = Headers([_header(line) for line in lines])
+    headers = Headers([_parse_header(line) for line in lines])
     host = (headers.joined(b"host") or b"").decode("latin-1")
-    method, target = found[1].decode(), found[2].decode("latin-1")
+    method, target = request_line[1].decode(), request_line[2].decode("latin-1")
     url = target if "://" in target else f"https://{host}{target}"
-    body, note = _cut(body, headers)
+    body, note = _trim_body(body, headers)
     return Request(headers, body, method=method, url=url), note
 
 
-def _cut(body: bytes, headers: Headers) -> tuple[bytes, str]:
+def _trim_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
     """A body without the line break that an editor put behind it."""
     length = headers.joined(b"content-length") or b""
     if b"chunked" in (headers.joined(b"transfer-encoding") or b"").lower():
-        return _unchunked(body)
+        return _join_chunks(body)
     if not length.isdigit() or int(length) == len(body):
         return body, ""
-    said = int(length)
-    if said < len(body) and not body[said:].strip(b"\r\n"):
-        return body[:said], "A line break behind the body was passed over."
-    cut = ": it is cut off" if len(body) < said else ""
-    return body, f"The body has {len(body)} bytes, and its Content-Length says {said}{cut}."
+    declared = int(length)
+    if declared < len(body) and not body[declared:].strip(b"\r\n"):
+        return body[:declared], "A line break behind the body was passed over."
+    suffix = ": it is cut off" if len(body) < declared else ""
+    return body, f"The body has {len(body)} bytes, and its Content-Length says {declared}{suffix}."
 
 
-def _unchunked(body: bytes) -> tuple[bytes, str]:
+def _join_chunks(body: bytes) -> tuple[bytes, str]:
     """The body of a request that came in chunks, whose sizes stand between them."""
     parts, rest = [], body
     while rest:
@@ -163,18 +172,18 @@ def _unchunked(body: bytes) -> tuple[bytes, str]:
     return b"".join(parts), "The chunks of the body were put together."
 
 
-def _show(found: Explanation, note: str) -> None:
+def _print_explanation(explanation: Explanation) -> None:
     console = Console(highlight=False)
     table = Table(box=None, show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
-    for check in found.checks:
+    for check in explanation.checks:
         mark, style = _MARKS[check.state]
         table.add_row(Text(mark, style), Text(check.name), Text(check.detail, "dim"))
     console.print(table)
-    for line in [note, *found.hints] if note else found.hints:
-        console.print(Text.assemble(("\n→ ", "bold yellow"), line))
+    for hint in explanation.hints:
+        console.print(Text.assemble(("\n→ ", "bold yellow"), hint))
     verdict = ("It verifies.", "bold green")
-    if not found.verified:
+    if not explanation.verified:
         verdict = ("It does not verify.", "bold red")
     console.print(Text.assemble("\n", verdict))

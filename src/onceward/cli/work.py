@@ -5,22 +5,21 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli import _banner as banner
+from onceward.cli._banner import announce
 from onceward.cli._options import (
-    given,
+    drop_unset,
     load_inbox,
-    print_json,
     report_errors,
-    serving,
+    service_options,
     start_logging,
 )
-from onceward.cli._running import run
+from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
 
 
 @click.command()
 @click.argument("app")
-@serving
+@service_options
 def work(
     app: str,
     database: str | None,
@@ -34,7 +33,7 @@ def work(
     """
     start_logging(as_json=as_json)
     with report_errors():
-        settings = given(
+        settings = drop_unset(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability
         )
         service = load_inbox(app).service(settings)
@@ -42,10 +41,7 @@ def work(
             msg = f"{app} gives nothing to do: it has no handlers, or --workers is 0."
             raise ConfigurationError(msg)
 
-        def started(_: str | None) -> None:
-            if as_json:
-                print_json(banner.facts(service, None, None))
-            else:
-                banner.show(service, None, None)
+        def on_started(_: str | None) -> None:
+            announce(service, None, None, as_json=as_json)
 
-        uvloop.run(run(service, None, started))
+        uvloop.run(run_service(service, None, on_started))

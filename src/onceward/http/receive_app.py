@@ -48,7 +48,7 @@ class _Endpoint(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def accepted(self) -> int | Reply:
-        return ACCEPTED if self.source is None else self.source.base.accepted
+        return ACCEPTED if self.source is None else self.source.base.success_response
 
 
 class _Receipt(msgspec.Struct, gc=False):

@@ -240,7 +240,7 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
 
 def _statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
     """How what is durable is answered, and whether by a receipt; those with one come last."""
-    accepted = [source.base.accepted for source in sources.values()] or [202]
+    accepted = [source.base.success_response for source in sources.values()] or [202]
     return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
 
 

@@ -35,7 +35,7 @@ PRESETS: Final = (
             "X-Shopify-Triggered-At",
             "X-Shopify-Webhook-Id",
         ),
-        resends_for_hours=4,
+        auto_retry_hours=4,
         note="With several subscriptions to one topic, set id='header:X-Shopify-Webhook-Id'.",
     ),
     Preset(
@@ -46,7 +46,7 @@ PRESETS: Final = (
         type="header:X-WC-Webhook-Topic",
         reference="json:id",
         keep_headers=("X-WC-Webhook-ID", "X-WC-Webhook-Source", "X-WC-Webhook-Topic"),
-        resends_for_hours=0,
+        auto_retry_hours=0,
         note="Its delivery id is not unique; the topic, the object and its last change are.",
     ),
     Preset(
@@ -72,7 +72,7 @@ PRESETS: Final = (
             content="{method}{url}{body}{timestamp}",
             tolerance_seconds=300,
         ),
-        resends_for_hours=24,
+        auto_retry_hours=24,
         events="json:[]",
         id=(
             "json:eventId",
@@ -92,7 +92,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:topic",
         reference="json:data.item.id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
         volatile_fields=("delivered_at", "delivery_attempts", "delivery_status", "first_sent_at"),
     ),
     Preset(
@@ -182,7 +182,7 @@ PRESETS: Final = (
         ),
         type="json:event.event_type",
         reference="json:signature_request.signature_request_id",
-        accepted=Reply(200, b"Hello API Event Received"),
+        success_response=Reply(200, b"Hello API Event Received"),
         note="The secret is the key of the API. The time and the type are signed, nothing else.",
     ),
     Preset(

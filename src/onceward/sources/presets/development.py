@@ -7,7 +7,7 @@ from typing import Final
 from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.graph import ClientState
-from onceward.sources.presets.vendor_schemes.named_headers import CONTENTFUL, HOOK0
+from onceward.sources.presets.vendor_schemes.signed_headers import CONTENTFUL, HOOK0
 from onceward.sources.presets.vendor_schemes.sns import Sns
 from onceward.sources.schemes import Hmac, Jwt, Signature, Token
 
@@ -29,8 +29,8 @@ PRESETS: Final = (
             "X-GitHub-Hook-Installation-Target-ID",
             "X-GitHub-Hook-Installation-Target-Type",
         ),
-        resends_for_hours=0,
-        resends_by_hand_for_days=7,
+        auto_retry_hours=0,
+        manual_resend_days=7,
     ),
     Preset(
         name="bitbucket",
@@ -63,7 +63,7 @@ PRESETS: Final = (
         id="header:Linear-Delivery",
         type=("json:type", "json:action"),
         reference="json:data.id",
-        accepted=200,
+        success_response=200,
         volatile_fields=("webhookTimestamp",),
     ),
     Preset(
@@ -89,7 +89,7 @@ PRESETS: Final = (
         id="header:X-Webhook-Id|json:event.id",
         type="json:event.event_type",
         reference="json:event.data.id",
-        resends_for_hours=0.34,
+        auto_retry_hours=0.34,
     ),
     Preset(
         name="vercel",
@@ -193,7 +193,7 @@ PRESETS: Final = (
         id="json:action.id",
         type="json:action.type",
         reference="json:model.id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
     ),
     Preset(
         name="asana",
@@ -204,7 +204,7 @@ PRESETS: Final = (
         type=("json:resource.resource_type", "json:action"),
         reference="json:resource.gid",
         challenge=challenges.ASANA,
-        resends_for_hours=24,
+        auto_retry_hours=24,
         note="It hands over its secret where the URL has ?verify_token=…. Its events have no id "
         "and are known by their bytes, which have the time.",
     ),
@@ -254,7 +254,7 @@ PRESETS: Final = (
         name="microsoft-graph",
         title="Microsoft Graph",
         schemes=ClientState(),
-        resends_for_hours=4,
+        auto_retry_hours=4,
         events="json:value[]",
         id="json:id|body:sha256",
         type="json:changeType",
@@ -267,7 +267,7 @@ PRESETS: Final = (
         name="azure-event-grid",
         title="Azure Event Grid",
         schemes=Token(at="query:code"),
-        resends_for_hours=24,
+        auto_retry_hours=24,
         events="json:[]",
         id="json:id",
         type="json:eventType|json:type",

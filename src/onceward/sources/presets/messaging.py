@@ -52,9 +52,9 @@ PRESETS: Final = (
         ),
         id="json:id|body:sha256",
         type="json:event.type|json:type",
-        resends_for_hours=0.17,
+        auto_retry_hours=0.17,
         challenge=challenges.DISCORD,
-        accepted=Reply(204),
+        success_response=Reply(204),
     ),
     Preset(
         name="telegram",
@@ -62,7 +62,7 @@ PRESETS: Final = (
         schemes=Token(at="header:X-Telegram-Bot-Api-Secret-Token"),
         id="json:update_id",
         reference="json:message.message_id",
-        resends_for_hours=24,
+        auto_retry_hours=24,
         note="The token proves who sends, and nothing about the body.",
     ),
     Preset(
@@ -73,7 +73,7 @@ PRESETS: Final = (
         id="json:webhookEventId",
         type="json:type",
         reference="json:message.id",
-        accepted=200,
+        success_response=200,
     ),
     Preset(
         name="meta",
@@ -82,12 +82,12 @@ PRESETS: Final = (
             "sha256": Signature(at="header:X-Hub-Signature-256", prefix="sha256="),
             "sha1": Signature(at="header:X-Hub-Signature", prefix="sha1=", algorithm=Hmac("sha1")),
         },
-        resends_for_hours=36,
+        auto_retry_hours=36,
         events="json:entry[]",
         id="body:sha256",
         reference="json:id",
         challenge=challenges.META,
-        accepted=200,
+        success_response=200,
         note="An entry is an event, known by its bytes: it has no id of its own.",
     ),
     Preset(
@@ -133,7 +133,7 @@ PRESETS: Final = (
         id=("json:event", "json:_id", "json:ts"),
         type="json:event",
         reference="json:_id",
-        challenge=challenges.HEAD,
+        challenge=challenges.HEAD_PROBE,
     ),
     Preset(
         name="sinch",
@@ -155,7 +155,7 @@ PRESETS: Final = (
         id="json:event-data.id",
         type="json:event-data.event",
         reference="json:event-data.message.headers.message-id",
-        accepted=200,
+        success_response=200,
         volatile_fields=("signature", "timestamp", "token"),
         note="A time and a token are signed, not the event: who captured a request can send "
         "another body with them while the time is fresh.",
@@ -180,7 +180,7 @@ PRESETS: Final = (
         ),
         type="json:RecordType",
         reference="json:MessageID",
-        accepted=200,
+        success_response=200,
         note="The secret is user:password, as in the URL that Postmark is given.",
     ),
     Preset(
@@ -223,7 +223,7 @@ PRESETS: Final = (
             tolerance_seconds=300,
         ),
         id="body:sha256",
-        resends_for_hours=0.09,
+        auto_retry_hours=0.09,
         note="A request holds several events and is recorded as one.",
     ),
     Preset(
@@ -239,7 +239,7 @@ PRESETS: Final = (
         type="json:event",
         reference="json:payload.object.id",
         challenge=challenges.ZOOM,
-        accepted=200,
+        success_response=200,
     ),
     Preset(
         name="twitch",

@@ -30,8 +30,8 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:data.object.id|json:related_object.id",
-        resends_for_hours=72,
-        resends_by_hand_for_days=30,
+        auto_retry_hours=72,
+        manual_resend_days=30,
         volatile_fields=("pending_webhooks",),
     ),
     Preset(
@@ -46,7 +46,7 @@ PRESETS: Final = (
         type="json:type",
         reference="json:data.id",
         keep_headers=("square-environment", "square-retry-number"),
-        resends_for_hours=24,
+        auto_retry_hours=24,
     ),
     Preset(
         name="paddle",
@@ -62,8 +62,8 @@ PRESETS: Final = (
         id="json:event_id",
         type="json:event_type",
         reference="json:data.id",
-        resends_for_hours=72,
-        accepted=200,
+        auto_retry_hours=72,
+        success_response=200,
         note="Paddle's own tolerance is 5 s: set tolerance_seconds where clocks differ by more.",
     ),
     Preset(
@@ -82,7 +82,7 @@ PRESETS: Final = (
         id="header:x-razorpay-event-id|body:sha256",
         type="json:event",
         reference="json:payload.payment.entity.id",
-        resends_for_hours=24,
+        auto_retry_hours=24,
     ),
     Preset(
         name="paystack",
@@ -91,8 +91,8 @@ PRESETS: Final = (
         id=("json:event", "json:data.id"),
         type="json:event",
         reference="json:data.reference",
-        resends_for_hours=72,
-        accepted=200,
+        auto_retry_hours=72,
+        success_response=200,
         note="The secret is the account's secret key.",
     ),
     Preset(
@@ -113,7 +113,7 @@ PRESETS: Final = (
         id="json:event.id",
         type="json:event.type",
         reference="json:event.data.code",
-        accepted=200,
+        success_response=200,
         volatile_fields=("attempt_number",),
     ),
     Preset(
@@ -132,7 +132,7 @@ PRESETS: Final = (
         id=("json:meta.event_name", "json:data.id", "json:data.attributes.updated_at"),
         type="json:meta.event_name",
         reference="json:data.id",
-        accepted=200,
+        success_response=200,
     ),
     Preset(
         name="checkout-com",
@@ -141,7 +141,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:data.id",
-        resends_by_hand_for_days=90,
+        manual_resend_days=90,
     ),
     Preset(
         name="plaid",
@@ -155,7 +155,7 @@ PRESETS: Final = (
         id="hash:Plaid-Verification",
         type=("json:webhook_type", "json:webhook_code"),
         reference="json:item_id",
-        accepted=200,
+        success_response=200,
         note="Its requests have neither id nor time, and each is an event. The secret is Plaid's "
         "public key for webhooks, in PEM: fetch it once, by its key id.",
     ),
@@ -200,7 +200,7 @@ PRESETS: Final = (
         id=("json:resourceId", "json:eventType", "json:eventDateUtc"),
         type=("json:eventCategory", "json:eventType"),
         reference="json:resourceId",
-        accepted=Reply(200),
+        success_response=Reply(200),
     ),
     Preset(
         name="adyen",
@@ -219,7 +219,7 @@ PRESETS: Final = (
         ),
         type="json:NotificationRequestItem.eventCode|json:type",
         reference="json:NotificationRequestItem.pspReference",
-        accepted=Reply(200, b"[accepted]"),
+        success_response=Reply(200, b"[accepted]"),
         note="Standard notifications sign eight fields of each item, and nothing else. Those of "
         "the platform and of the management API have the signature in a header.",
     ),
@@ -230,7 +230,7 @@ PRESETS: Final = (
         id=("json:action|json:type", "json:id"),
         type="json:action|json:type",
         reference="json:data.id",
-        accepted=200,
+        success_response=200,
         note="The body is not signed: fetch the payment from the API before you trust it.",
     ),
     Preset(
@@ -240,7 +240,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:event_type",
         reference="json:resource.id",
-        resends_for_hours=72,
+        auto_retry_hours=72,
         note="The secret is WEBHOOK_ID:certificate: the webhook's id, a colon, and the certificate "
         "at PAYPAL-CERT-URL, in PEM. A checksum of the body is signed, not the body.",
     ),

@@ -14,8 +14,8 @@ from onceward.sources.schemes import Scheme
 from onceward.sources.selectors import parse_selector
 from onceward.sources.unpacking import EventLayout, Split
 
-DEFAULT: Final = "default"
-UNSAID_DAYS: Final = 30
+DEFAULT_SCHEME: Final = "default"
+DEFAULT_MANUAL_RESEND_DAYS: Final = 30
 """How long a sender is taken to resend by hand that does not say."""
 
 
@@ -39,15 +39,15 @@ class Preset:
     events: str | None = None
     """Where the events are, if a request holds several: all places are then those of one event."""
     challenge: Challenge | None = None
-    accepted: int | Reply = 202
+    success_response: int | Reply = 202
     """The status of the answer, or all of it, where the sender insists."""
     keep_headers: tuple[str, ...] = ()
     """Headers worth keeping with the payload, beyond content-type and user-agent."""
     volatile_fields: tuple[str, ...] = ()
     """Members of the body that differ between deliveries of one event: they make no conflict."""
-    resends_for_hours: float | None = None
+    auto_retry_hours: float | None = None
     """How long the sender tries again by itself; None where it does not say."""
-    resends_by_hand_for_days: float | None = None
+    manual_resend_days: float | None = None
     """How long somebody can have it send an event again; None where it does not say."""
     builtin_handlers: Mapping[str, str] = field(default_factory=dict)
     """Event types that a handler of `onceward.work.builtin` takes without being registered."""
@@ -65,22 +65,23 @@ class Preset:
         object.__setattr__(self, "layout", layout)
         for name in self.keep_headers:
             header_key(name)
-        object.__setattr__(self, "locators", self._located())
-
-    def _located(self) -> Locators:
-        is_part = self.events is not None
-        return make_locators(self.ids, self.types, self.reference, is_part=is_part)
+        locators = make_locators(
+            self.ids, self.types, self.reference, is_part=self.events is not None
+        )
+        object.__setattr__(self, "locators", locators)
 
     @property
-    def resends_for_days(self) -> float:
+    def max_resend_days(self) -> float:
         """How long the sender may send an event again, by itself or by hand, at most."""
-        by_hand = self.resends_by_hand_for_days
-        return max((self.resends_for_hours or 0) / 24, UNSAID_DAYS if by_hand is None else by_hand)
+        manual_days = self.manual_resend_days
+        if manual_days is None:
+            manual_days = DEFAULT_MANUAL_RESEND_DAYS
+        return max((self.auto_retry_hours or 0) / 24, manual_days)
 
     @property
     def named_schemes(self) -> Mapping[str, Scheme]:
         """The schemes by their names."""
-        return self.schemes if isinstance(self.schemes, Mapping) else {DEFAULT: self.schemes}
+        return self.schemes if isinstance(self.schemes, Mapping) else {DEFAULT_SCHEME: self.schemes}
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -100,6 +101,6 @@ class Preset:
         try:
             return schemes[name]
         except KeyError:
-            known = ", ".join(schemes)
-            message = f"the preset {self.name!r} has no scheme {name!r}; there are: {known}"
+            names = ", ".join(schemes)
+            message = f"the preset {self.name!r} has no scheme {name!r}; there are: {names}"
             raise ConfigurationError(message) from None

@@ -37,7 +37,7 @@ PRESETS: Final = (
         id=ID,
         type="json:type",
         reference="json:data.id",
-        resends_for_hours=75.6,
+        auto_retry_hours=75.6,
     ),
     Preset(
         name="svix",
@@ -45,7 +45,7 @@ PRESETS: Final = (
         schemes={"v1": SVIX, "v1a": replace(SVIX, prefix="v1a,", algorithm=ED25519)},
         id=SVIX_ID,
         type="json:type|json:eventType|json:event_type",
-        resends_for_hours=27.6,
+        auto_retry_hours=27.6,
     ),
     Preset(
         name="clerk",
@@ -120,7 +120,7 @@ PRESETS: Final = (
         },
         id="json:event_id|header:Webhook-Id",
         type="json:event_type",
-        resends_for_hours=48,
+        auto_retry_hours=48,
         note="Its documents show two forms, and do not say whether the secret is decoded: name "
         "the scheme that your account uses.",
     ),

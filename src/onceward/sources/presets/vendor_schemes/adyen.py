@@ -10,7 +10,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, from_base64, to_base64
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, decode_base64, encode_base64
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import as_hex
@@ -43,7 +43,7 @@ class AdyenItems(VendorScheme):
         document = draft.document()
         try:
             for item in _items(document):
-                signature = to_base64(signer(_content(item)))
+                signature = encode_base64(signer(_signed_content(item)))
                 data = item.get("additionalData")
                 data = data if isinstance(data, dict) else {}
                 item["additionalData"] = {**data, "hmacSignature": signature}
@@ -59,8 +59,8 @@ class AdyenItems(VendorScheme):
             if not isinstance(sent, str):
                 message = "an item has no additionalData.hmacSignature"
                 raise SignatureRejected(message, RejectionCause.MISSING)
-            signature = from_base64(sent.encode(errors="replace"), "hmacSignature")
-            require_match(keys, _content(item), (signature,))
+            signature = decode_base64(sent.encode(errors="replace"), "hmacSignature")
+            require_match(keys, _signed_content(item), (signature,))
 
 
 def _items(document: Any) -> Iterator[dict[str, Any]]:
@@ -76,7 +76,7 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
         yield item
 
 
-def _content(item: dict[str, Any]) -> bytes:
+def _signed_content(item: dict[str, Any]) -> bytes:
     amount = item.get("amount")
     amount = amount if isinstance(amount, dict) else {}
     fields = [
@@ -89,10 +89,10 @@ def _content(item: dict[str, Any]) -> bytes:
         item.get("eventCode"),
         item.get("success"),
     ]
-    return ":".join(_text(value) for value in fields).encode(errors="surrogatepass")
+    return ":".join(_field_text(value) for value in fields).encode(errors="surrogatepass")
 
 
-def _text(value: object) -> str:
+def _field_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return "" if value is None else str(value)

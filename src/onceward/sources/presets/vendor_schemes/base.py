@@ -39,30 +39,30 @@ class VendorScheme:
         return (RejectionCause.MISSING, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
 
 
-def from_base64(text: bytes, what: str) -> bytes:
+def decode_base64(text: bytes, location: str) -> bytes:
     """What a signature stands for. Raises SignatureRejected."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
-        message = f"the signature in the {what} is badly encoded"
+        message = f"the signature in the {location} is badly encoded"
         raise SignatureRejected(message, RejectionCause.MALFORMED) from None
 
 
-def to_base64(signature: bytes) -> str:
+def encode_base64(signature: bytes) -> str:
     """A signature as it is written."""
     return base64.b64encode(signature).decode()
 
 
-def header(request: Request, name: str) -> bytes:
+def require_header(request: Request, name: str) -> bytes:
     """A header that must be there. Raises SignatureRejected."""
-    found = request.headers.get(header_key(name))
-    if found is None:
+    value = request.headers.get(header_key(name))
+    if value is None:
         raise SignatureRejected(f"no {name} header", RejectionCause.MISSING)
-    return found
+    return value
 
 
-def unmatched(secrets: int) -> SignatureRejected:
+def mismatch_error(key_count: int) -> SignatureRejected:
     """None of the secrets made the signature."""
     return SignatureRejected(
-        f"no signature matched any of {secrets} secrets", RejectionCause.MISMATCH
+        f"no signature matched any of {key_count} secrets", RejectionCause.MISMATCH
     )

@@ -10,14 +10,14 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 
-ESCAPED_MOST: Final = 65_536
+MAX_ESCAPED_BODY_BYTES: Final = 65_536
 """Larger bodies are not spelt anew for a request that nobody has proved."""
-_LETTERS: Final = re.compile(r"[^\x20-\x7e]")
+_UNPRINTABLE_OR_NON_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 _BACKSLASHES: Final = re.compile(r"\\(?!/)")
-_SHORT: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
-class Box(Signature):
+class BoxSignature(Signature):
     """The body, or the body with its letters beyond ASCII escaped as in JSON, and the time."""
 
     __slots__ = ()
@@ -27,24 +27,25 @@ class Box(Signature):
         try:
             return super().verify(keys, request, now)
         except SignatureRejected as rejected:
-            if rejected.cause is not RejectionCause.MISMATCH or len(request.body) > ESCAPED_MOST:
+            is_small = len(request.body) <= MAX_ESCAPED_BODY_BYTES
+            if rejected.cause is not RejectionCause.MISMATCH or not is_small:
                 raise
-            escaped = _escaped(request.body)
-        return super().verify(keys, Request(request.headers, escaped), now)
+        escaped_body = _escape_body(request.body)
+        return super().verify(keys, Request(request.headers, escaped_body), now)
 
 
-def _escaped(body: bytes) -> bytes:
+def _escape_body(body: bytes) -> bytes:
     text = _BACKSLASHES.sub(r"\\\\", body.decode(errors="replace"))
-    return _LETTERS.sub(lambda found: _escape(found[0]), text).encode()
+    return _UNPRINTABLE_OR_NON_ASCII.sub(lambda match: _escape_character(match[0]), text).encode()
 
 
-def _escape(letter: str) -> str:
-    units = letter.encode("utf-16-be", "replace")
-    codes = [units[place : place + 2].hex() for place in range(0, len(units), 2)]
-    return _SHORT.get(letter) or "".join(rf"\u{code}" for code in codes)
+def _escape_character(character: str) -> str:
+    units = character.encode("utf-16-be", "replace")
+    codes = [units[index : index + 2].hex() for index in range(0, len(units), 2)]
+    return _SHORT_ESCAPES.get(character) or "".join(rf"\u{code}" for code in codes)
 
 
-BOX: Final = Box(
+BOX: Final = BoxSignature(
     at="header:Box-Signature-Primary|header:Box-Signature-Secondary",
     encoding="base64",
     timestamp="header:Box-Delivery-Timestamp",

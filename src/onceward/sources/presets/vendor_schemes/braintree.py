@@ -11,7 +11,7 @@ from typing import Final
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, unmatched
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, mismatch_error
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
@@ -19,9 +19,9 @@ from onceward.sources.schemes.named import name_of, named_keys, split_named_secr
 from onceward.sources.schemes.scheme import SIGNATURES_TRIED
 from onceward.sources.selectors import FieldSelector
 
-FORM: Final = "public_key:private_key"
-PAYLOAD: Final = FieldSelector("form", "bt_payload")
-SIGNATURE: Final = FieldSelector("form", "bt_signature")
+KEY_FORMAT: Final = "public_key:private_key"
+PAYLOAD_FIELD: Final = FieldSelector("form", "bt_payload")
+SIGNATURE_FIELD: Final = FieldSelector("form", "bt_signature")
 _CHALLENGE: Final = re.compile(r"[a-f0-9]{20,32}")
 _DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
 
@@ -39,44 +39,59 @@ class Braintree(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The private key, under its public name. Raises ConfigurationError."""
-        return named_keys(secret, FORM, _ALGORITHM.keys)
+        return named_keys(secret, KEY_FORMAT, _ALGORITHM.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into the form. Raises ConfigurationError."""
-        draft.put(SIGNATURE, signed(secret, PAYLOAD.bytes_of(draft.request()) or b""))
+        payload = PAYLOAD_FIELD.bytes_of(draft.request()) or b""
+        draft.put(SIGNATURE_FIELD, _named_signature(secret, payload))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the payload was signed."""
-        names = [name for name, _ in request.form]
-        if any(names.count(place.name) > 1 for place in (PAYLOAD, SIGNATURE)):
-            raise SignatureRejected("a field occurs more than once", RejectionCause.MISSING)
-        payload, sent = PAYLOAD.bytes_of(request), SIGNATURE.bytes_of(request)
-        if payload is None or sent is None:
-            missing = PAYLOAD if payload is None else SIGNATURE
-            raise SignatureRejected(f"no {missing}", RejectionCause.MISSING)
+        payload, signature_list = _read_fields(request)
         if _CHALLENGE.fullmatch(payload.decode("latin-1")):
             raise SignatureRejected(
                 "the payload is a challenge, not an event", RejectionCause.MALFORMED
             )
-        pairs = [pair.partition(b"|") for pair in sent.split(b"&")[:SIGNATURES_TRIED]]
-        digests = [(name, digest) for name, _, digest in pairs if _DIGEST.fullmatch(digest)]
-        if not digests:
-            raise SignatureRejected(
-                "no <key>|<signature> in form:bt_signature", RejectionCause.MALFORMED
-            )
+        signatures = _parse_signatures(signature_list)
         for key in keys:
-            own = [
-                bytes.fromhex(digest.decode())
-                for name, digest in digests
-                if name == name_of(key).encode()
-            ]
+            own = [digest for name, digest in signatures if name == name_of(key).encode()]
             # A line break at the end is lost on some ways.
             if key.verifies(payload, own) or key.verifies(payload + b"\n", own):
                 return
-        raise unmatched(len(keys))
+        raise mismatch_error(len(keys))
 
 
-class _Sha1(Hmac):
+def _read_fields(request: Request) -> tuple[bytes, bytes]:
+    """Return the payload and the signature list. Raises SignatureRejected."""
+    names = [name for name, _ in request.form]
+    if any(names.count(field.name) > 1 for field in (PAYLOAD_FIELD, SIGNATURE_FIELD)):
+        raise SignatureRejected("a field occurs more than once", RejectionCause.MISSING)
+    payload = PAYLOAD_FIELD.bytes_of(request)
+    if payload is None:
+        raise SignatureRejected(f"no {PAYLOAD_FIELD}", RejectionCause.MISSING)
+    signature_list = SIGNATURE_FIELD.bytes_of(request)
+    if signature_list is None:
+        raise SignatureRejected(f"no {SIGNATURE_FIELD}", RejectionCause.MISSING)
+    return payload, signature_list
+
+
+def _parse_signatures(signature_list: bytes) -> list[tuple[bytes, bytes]]:
+    """Return the key name and digest of each signature. Raises SignatureRejected."""
+    pairs = [pair.partition(b"|") for pair in signature_list.split(b"&")[:SIGNATURES_TRIED]]
+    signatures = [
+        (name, bytes.fromhex(digest.decode()))
+        for name, _, digest in pairs
+        if _DIGEST.fullmatch(digest)
+    ]
+    if not signatures:
+        raise SignatureRejected(
+            "no <key>|<signature> in form:bt_signature", RejectionCause.MALFORMED
+        )
+    return signatures
+
+
+class _HashedKeyHmac(Hmac):
     """The hash of the private key is the key."""
 
     __slots__ = ()
@@ -85,21 +100,21 @@ class _Sha1(Hmac):
         return (hashlib.sha1(secret_bytes(secret)).digest(),)  # noqa: S324 - the sender's choice
 
 
-_ALGORITHM: Final = _Sha1("sha1")
+_ALGORITHM: Final = _HashedKeyHmac("sha1")
 
 
-def signed(secret: str | bytes, content: bytes) -> str:
+def _named_signature(secret: str | bytes, content: bytes) -> str:
     """A signature, behind the name of its key."""
-    name, private = split_named_secret(secret, FORM)
+    name, private = split_named_secret(secret, KEY_FORMAT)
     return f"{name}|{_ALGORITHM.signer(private)(content).hex()}"
 
 
-def _answer(request: Request, known: ChallengeCredentials) -> Reply | None:
+def _challenge_reply(request: Request, credentials: ChallengeCredentials) -> Reply | None:
     challenge = dict(request.query).get("bt_challenge", "")
-    if not known.secrets or not _CHALLENGE.fullmatch(challenge):
+    if not credentials.secrets or not _CHALLENGE.fullmatch(challenge):
         return None
-    return Reply(body=signed(known.secrets[0], challenge.encode()).encode())
+    return Reply(body=_named_signature(credentials.secrets[0], challenge.encode()).encode())
 
 
-CHALLENGE: Final = Challenge(unsigned=_answer, methods=("GET",))
+CHALLENGE: Final = Challenge(unsigned=_challenge_reply, methods=("GET",))
 """Anyone may ask, and has it signed: so what could be a challenge is no payload."""

@@ -13,7 +13,7 @@ from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 from onceward.sources.selectors import FieldSelector
 
-FIELD: Final = FieldSelector("form", "json")
+JSON_FIELD: Final = FieldSelector("form", "json")
 _SIGNATURE: Final = Signature(
     at="json:event.event_hash", content="{json:event.event_time}{json:event.event_type}"
 )
@@ -41,13 +41,13 @@ class DropboxSign(VendorScheme):
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into the JSON. Raises ConfigurationError."""
-        inner = OutgoingRequest({}, FIELD.bytes_of(draft.request()) or b"")
+        inner = OutgoingRequest({}, JSON_FIELD.bytes_of(draft.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
-        draft.put(FIELD, inner.body.decode())
+        draft.put(JSON_FIELD, inner.body.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
         """Raise SignatureRejected unless the time and the type were signed."""
-        field = FIELD.bytes_of(request)
+        field = JSON_FIELD.bytes_of(request)
         if field is None:
-            raise SignatureRejected(f"no {FIELD}", RejectionCause.MISSING)
+            raise SignatureRejected(f"no {JSON_FIELD}", RejectionCause.MISSING)
         _SIGNATURE.verify(keys, Request(request.headers, field), now)

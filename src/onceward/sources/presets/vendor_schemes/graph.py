@@ -45,16 +45,16 @@ class ClientState(VendorScheme):
         """Put the client state into each notification. Raises ConfigurationError."""
         document = draft.document()
         try:
-            for item in _items(document):
-                item["clientState"] = secret_bytes(secret).decode("latin-1")
+            for notification in _notifications(document):
+                notification["clientState"] = secret_bytes(secret).decode("latin-1")
         except (SignatureRejected, TypeError):
             raise ConfigurationError("the body has no notifications at json:value[]") from None
         draft.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless every notification has it."""
-        for item in _items(request.document):
-            state = item.get("clientState") if isinstance(item, dict) else None
+        for notification in _notifications(request.document):
+            state = notification.get("clientState") if isinstance(notification, dict) else None
             sent = state.encode(errors="surrogatepass") if isinstance(state, str) else b""
             if not any(key.verifies(b"", (sent,)) for key in keys):
                 raise SignatureRejected(
@@ -62,8 +62,8 @@ class ClientState(VendorScheme):
                 )
 
 
-def _items(document: Any) -> Iterator[Any]:
-    items = document.get("value") if isinstance(document, dict) else None
-    if not isinstance(items, list) or not items:
+def _notifications(document: Any) -> Iterator[Any]:
+    notifications = document.get("value") if isinstance(document, dict) else None
+    if not isinstance(notifications, list) or not notifications:
         raise SignatureRejected("no notifications in the body", RejectionCause.MISSING)
-    yield from items
+    yield from notifications

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, unmatched
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, mismatch_error
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key, Signature
 
@@ -54,29 +54,27 @@ class MercadoPago(VendorScheme):
         if REQUEST_ID not in {name.lower() for name in draft.headers}:
             draft.put_header(REQUEST_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
-        content, _ = _contents(draft.request(), timestamp.encode())
+        content, _ = _candidate_contents(draft.request(), timestamp.encode())
         _SIGNATURE.put_signature(draft, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
-        for content in _contents(request, timestamp):
+        for content in _candidate_contents(request, timestamp):
             if any(key.verifies(content, signatures) for key in keys):
                 return at
-        raise unmatched(len(keys))
+        raise mismatch_error(len(keys))
 
 
-def _contents(request: Request, timestamp: bytes) -> list[bytes]:
+def _candidate_contents(request: Request, timestamp: bytes) -> list[bytes]:
     """The id as it is in the URL, and in lower case, as it used to be signed."""
-    found = dict(request.query).get("data.id", "")
-    return [
-        _content(request, timestamp, secret_encoding) for secret_encoding in (found, found.lower())
-    ]
+    data_id = dict(request.query).get("data.id", "")
+    return [_signed_content(request, timestamp, text) for text in (data_id, data_id.lower())]
 
 
-def _content(request: Request, timestamp: bytes, id: str) -> bytes:
+def _signed_content(request: Request, timestamp: bytes, data_id: str) -> bytes:
     signed = {
-        b"id": id.encode(errors="surrogatepass"),
+        b"id": data_id.encode(errors="surrogatepass"),
         b"request-id": request.headers.get(REQUEST_ID.encode()) or b"",
         b"ts": timestamp,
     }

@@ -10,12 +10,16 @@ from uuid import uuid4
 
 from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, header, unmatched
+from onceward.sources.presets.vendor_schemes.base import (
+    VendorScheme,
+    mismatch_error,
+    require_header,
+)
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, Key, Signature
 from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 
-FORM: Final = "WEBHOOK_ID:certificate"
+KEY_FORMAT: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
 _SIGNATURE: Final = Signature(
     at="header:PAYPAL-TRANSMISSION-SIG",
@@ -52,28 +56,28 @@ class PayPal(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The certificate's key, for one webhook. Raises ConfigurationError."""
-        return named_keys(secret, FORM, RSA_SHA256.keys)
+        return named_keys(secret, KEY_FORMAT, RSA_SHA256.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
-        webhook_id, private_key = split_named_secret(secret, FORM)
+        webhook_id, private_key = split_named_secret(secret, KEY_FORMAT)
         if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
             draft.put_header(TRANSMISSION_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
-        content = _content(draft.request(), timestamp.encode(), webhook_id)
+        content = _signed_content(draft.request(), timestamp.encode(), webhook_id)
         _SIGNATURE.put_signature(draft, timestamp, RSA_SHA256.signer(private_key)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
-            content = _content(request, timestamp, name_of(key))
+            content = _signed_content(request, timestamp, name_of(key))
             if key.verifies(content, signatures):
                 return at
-        raise unmatched(len(keys))
+        raise mismatch_error(len(keys))
 
 
-def _content(request: Request, timestamp: bytes, webhook_id: str) -> bytes:
-    transmission = header(request, TRANSMISSION_ID)
+def _signed_content(request: Request, timestamp: bytes, webhook_id: str) -> bytes:
+    transmission_id = require_header(request, TRANSMISSION_ID)
     checksum = str(binascii.crc32(request.body)).encode()
-    return b"|".join([transmission, timestamp, webhook_id.encode(), checksum])
+    return b"|".join([transmission_id, timestamp, webhook_id.encode(), checksum])

@@ -9,7 +9,7 @@ from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.schemes.algorithms import as_base64
 
 
-class Sinch(Signature):
+class SinchSignature(Signature):
     """``service KEY:SIGNATURE``: what is before the colon is no signature, and passed over."""
 
     __slots__ = ()
@@ -21,7 +21,7 @@ class Sinch(Signature):
         super().put_signature(draft, timestamp, signature, "service onceward", *others)
 
 
-SINCH: Final = Sinch(
+SINCH: Final = SinchSignature(
     at="header:Authorization",
     separator=":",
     encoding="base64",

@@ -12,16 +12,16 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
-    from_base64,
-    to_base64,
-    unmatched,
+    decode_base64,
+    encode_base64,
+    mismatch_error,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, Key
 from onceward.sources.schemes.algorithms import Algorithm
 from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
 
-FORM: Final = "TOPIC_ARN:certificate"
+KEY_FORMAT: Final = "TOPIC_ARN:certificate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,10 @@ class Sns(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """Amazon's certificate, for one topic. Raises ConfigurationError."""
-        topic, _ = split_named_secret(secret, FORM)
+        topic, _ = split_named_secret(secret, KEY_FORMAT)
         if not topic.startswith("arn:"):
-            raise ConfigurationError(f"is not {FORM}")
-        return named_keys(secret, FORM, self._algorithm.keys)
+            raise ConfigurationError(f"is not {KEY_FORMAT}")
+        return named_keys(secret, KEY_FORMAT, self._algorithm.keys)
 
     @property
     def _algorithm(self) -> Algorithm:
@@ -64,12 +64,12 @@ class Sns(VendorScheme):
         """Put the signature into the body. Raises ConfigurationError."""
         message = draft.document()
         try:
-            content = _content(message if isinstance(message, dict) else {})
+            content = _signed_content(message if isinstance(message, dict) else {})
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
-        _, private_key = split_named_secret(secret, FORM)
-        message["Signature"] = to_base64(self._algorithm.signer(private_key)(content))
+        _, private_key = split_named_secret(secret, KEY_FORMAT)
+        message["Signature"] = encode_base64(self._algorithm.signer(private_key)(content))
         draft.body = msgspec.json.encode(message)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
@@ -82,18 +82,18 @@ class Sns(VendorScheme):
             raise SignatureRejected(
                 f"the signature is not of version {self.version}", RejectionCause.MALFORMED
             )
-        signature = from_base64(sent.encode(errors="replace"), "Signature")
-        content = _content(message)
-        made_by = [key for key in keys if key.verifies(content, (signature,))]
-        if not made_by:
-            raise unmatched(len(keys))
-        if message["TopicArn"] not in [name_of(key) for key in made_by]:
+        signature = decode_base64(sent.encode(errors="replace"), "Signature")
+        content = _signed_content(message)
+        matching_keys = [key for key in keys if key.verifies(content, (signature,))]
+        if not matching_keys:
+            raise mismatch_error(len(keys))
+        if message["TopicArn"] not in [name_of(key) for key in matching_keys]:
             raise SignatureRejected(
                 "it is of a topic that is not the source's", RejectionCause.WRONG_TARGET
             )
 
 
-def _content(message: dict[str, Any]) -> bytes:
+def _signed_content(message: dict[str, Any]) -> bytes:
     is_notification = message.get("Type") == "Notification"
     names = ["Message", "MessageId", "Subject" if is_notification else "SubscribeURL"]
     names += ["Timestamp"] if is_notification else ["Timestamp", "Token"]

@@ -13,10 +13,10 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
-    from_base64,
-    header,
-    to_base64,
-    unmatched,
+    decode_base64,
+    encode_base64,
+    mismatch_error,
+    require_header,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
@@ -64,38 +64,40 @@ class UrlAndForm(VendorScheme):
         if draft.body.lstrip().startswith((b"{", b"[")):
             body_hash = hashlib.sha256(draft.body).hexdigest()
             draft.url = with_parameters(draft.url, {BODY_HASH: body_hash})
-        content = draft.url + _fields(draft.request())
+        content = draft.url + _form_fields(draft.request())
         signature = Hmac(self.digest).signer(secret)(content.encode(errors="surrogatepass"))
-        draft.put_header(self._name, to_base64(signature))
+        draft.put_header(self._header_name, encode_base64(signature))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the URL and the form were signed."""
-        signature = from_base64(header(request, self._name), f"{self._name} header")
+        signature = decode_base64(
+            require_header(request, self._header_name), f"{self._header_name} header"
+        )
         body_hash = dict(request.query).get(BODY_HASH)
         if body_hash is not None:
             actual = hashlib.sha256(request.body).hexdigest().encode()
             if not hmac.compare_digest(actual, body_hash.lower().encode(errors="replace")):
                 raise SignatureRejected("the URL is for another body", RejectionCause.WRONG_TARGET)
-        fields = _fields(request)
-        for url in _with_and_without_port(request.url):
+        fields = _form_fields(request)
+        for url in _port_variants(request.url):
             content = (url + fields).encode(errors="surrogatepass")
             if any(key.verifies(content, (signature,)) for key in keys):
                 return
-        raise unmatched(len(keys))
+        raise mismatch_error(len(keys))
 
     @property
-    def _name(self) -> str:
+    def _header_name(self) -> str:
         return self.at.removeprefix("header:")
 
 
-def _fields(request: Request) -> str:
+def _form_fields(request: Request) -> str:
     """The fields of a form, as they are signed; "" where the URL names the body."""
     if BODY_HASH in dict(request.query):
         return ""
     return "".join(key + value for key, value in sorted(set(request.form)))
 
 
-def _with_and_without_port(url: str) -> Iterable[str]:
+def _port_variants(url: str) -> Iterable[str]:
     """The sender may sign the URL with its usual port, or without."""
     yield url
     try:

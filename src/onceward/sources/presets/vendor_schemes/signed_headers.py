@@ -9,18 +9,18 @@ from urllib.parse import quote
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, header
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, require_header
 from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 from onceward.sources.schemes.scheme import require_match
 
-HEADERS_SIGNED_MOST: Final = 50
-_PLAIN: Final = "-_.!~*'()"
+MAX_SIGNED_HEADERS: Final = 50
+_UNRESERVED: Final = "-_.!~*'()"
 _RESERVED: Final = ";,/?:@&=+$#"
 
 
 @dataclass(frozen=True, slots=True)
-class _NamedHeaders(VendorScheme):
+class _SignedHeaders(VendorScheme):
     signature: Signature
 
     @property
@@ -54,14 +54,14 @@ class _NamedHeaders(VendorScheme):
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless all that is named was signed."""
         timestamp, at, signatures = self.signature.claims(request, now)
-        require_match(keys, self._content(request, timestamp), signatures)
+        require_match(keys, self._signed_content(request, timestamp), signatures)
         return at
 
-    def _content(self, request: Request, timestamp: bytes) -> bytes:
+    def _signed_content(self, request: Request, timestamp: bytes) -> bytes:
         raise NotImplementedError
 
 
-class Hook0(_NamedHeaders):
+class Hook0(_SignedHeaders):
     """A time, the names of some headers, their values, and the body."""
 
     __slots__ = ()
@@ -69,27 +69,27 @@ class Hook0(_NamedHeaders):
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
         timestamp = self.signature.put_time(draft, now)
-        listed = " ".join(sorted(name.lower() for name in draft.headers))
-        content = _hook0_content(draft.request(), timestamp.encode(), listed.encode())
-        verifies = self.signature.algorithm.signer(secret)(content)
-        self.signature.put_signature(draft, timestamp, verifies, f"h={listed}")
+        names = " ".join(sorted(name.lower() for name in draft.headers))
+        content = _hook0_content(draft.request(), timestamp.encode(), names.encode())
+        signature = self.signature.algorithm.signer(secret)(content)
+        self.signature.put_signature(draft, timestamp, signature, f"h={names}")
 
-    def _content(self, request: Request, timestamp: bytes) -> bytes:
-        items = header(request, "X-Hook0-Signature").split(b",")
-        listed = [item[2:] for item in items if item.startswith(b"h=")]
-        if len(listed) != 1:
+    def _signed_content(self, request: Request, timestamp: bytes) -> bytes:
+        items = require_header(request, "X-Hook0-Signature").split(b",")
+        lists = [item[2:] for item in items if item.startswith(b"h=")]
+        if len(lists) != 1:
             raise SignatureRejected(
                 "one list of signed headers is needed", RejectionCause.MALFORMED
             )
-        return _hook0_content(request, timestamp, listed[0])
+        return _hook0_content(request, timestamp, lists[0])
 
 
-def _hook0_content(request: Request, timestamp: bytes, listed: bytes) -> bytes:
-    values = _values(request, listed.split(b" ") if listed else [])
-    return b".".join([timestamp, listed, b".".join(values), request.body])
+def _hook0_content(request: Request, timestamp: bytes, names: bytes) -> bytes:
+    values = _header_values(request, names.split(b" ") if names else [])
+    return b".".join([timestamp, names, b".".join(values), request.body])
 
 
-class Contentful(_NamedHeaders):
+class Contentful(_SignedHeaders):
     """The method, the path, some headers by their names, and the body."""
 
     __slots__ = ()
@@ -104,31 +104,31 @@ class Contentful(_NamedHeaders):
         timestamp = self.signature.put_time(draft, now)
         names = ["x-contentful-signed-headers", *(name.lower() for name in draft.headers)]
         draft.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
-        content = self._content(draft.request(), timestamp.encode())
+        content = self._signed_content(draft.request(), timestamp.encode())
         self.signature.put_signature(
             draft, timestamp, self.signature.algorithm.signer(secret)(content)
         )
 
-    def _content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - a header
-        listed = header(request, "x-contentful-signed-headers").split(b",")
+    def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - a header
+        listed = require_header(request, "x-contentful-signed-headers").split(b",")
         names = sorted([name.strip().lower() for name in listed])
         if b"x-contentful-timestamp" not in names:
             raise SignatureRejected("the timestamp is not signed", RejectionCause.MALFORMED)
-        values = zip(names, _values(request, names), strict=True)
-        target = _escaped(request.target).encode()
+        values = zip(names, _header_values(request, names), strict=True)
+        target = _escape_target(request.target).encode()
         headers = b";".join([b"%b:%b" % pair for pair in values])
         return b"\n".join([request.method.encode(), target, headers, request.body])
 
 
-def _escaped(target: str) -> str:
+def _escape_target(target: str) -> str:
     """A path with its query as Contentful signs it: escaped once more, and the query twice."""
     path, mark, query = target.partition("?")
-    once = quote(query, safe=_PLAIN, errors="surrogatepass")
-    return quote(f"{path}{mark}{once}", safe=_RESERVED + _PLAIN, errors="surrogatepass")
+    once = quote(query, safe=_UNRESERVED, errors="surrogatepass")
+    return quote(f"{path}{mark}{once}", safe=_RESERVED + _UNRESERVED, errors="surrogatepass")
 
 
-def _values(request: Request, names: Sequence[bytes]) -> list[bytes]:
-    if len(names) > HEADERS_SIGNED_MOST:
+def _header_values(request: Request, names: Sequence[bytes]) -> list[bytes]:
+    if len(names) > MAX_SIGNED_HEADERS:
         raise SignatureRejected("too many headers are signed", RejectionCause.MALFORMED)
     values = [request.headers.get(name.lower()) for name in names]
     if None in values:

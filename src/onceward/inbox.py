@@ -157,7 +157,7 @@ class Inbox:
 
     def asgi(self) -> ASGIApp:
         """An ASGI application that receives, and nothing else."""
-        return MountedApp(self._mount, lambda service: service.ingest_app())
+        return MountedApp(self._mount, lambda service: service.receive_app())
 
     def admin_asgi(self) -> ASGIApp:
         """An ASGI application with the admin API at its root, for holders of a token only."""

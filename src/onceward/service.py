@@ -19,10 +19,10 @@ from onceward.errors import (
     StoreUnavailable,
     UnusableSecret,
 )
-from onceward.http.admin_app import ADMIN, AdminApi
-from onceward.http.auth import Access, token_hash
+from onceward.http.admin_app import ADMIN, AdminApp
+from onceward.http.auth import Authenticator, token_hash
 from onceward.http.openapi.document import document
-from onceward.http.receive_app import IngestApp
+from onceward.http.receive_app import ReceiveApp
 from onceward.http.responses import ASGIApp
 from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
@@ -32,7 +32,7 @@ from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECON
 from onceward.ports import Store
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
-from onceward.receive.rejections import EVERY_SECONDS, Rejections
+from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
@@ -108,7 +108,7 @@ class Service:
                     asyncio.create_task(repeat(self.store.maintenance, STORE_EVERY_SECONDS)),
                     asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
                     asyncio.create_task(repeat(self._forget, STORE_EVERY_SECONDS)),
-                    asyncio.create_task(repeat(self._rejections.flush, EVERY_SECONDS)),
+                    asyncio.create_task(repeat(self._rejections.flush, FLUSH_INTERVAL_SECONDS)),
                 ]
                 if any(source.provisions_secret for source in self.sources.values()):
                     recall = repeat(self._refresh_secrets, REFRESH_SECRETS_SECONDS)
@@ -216,11 +216,11 @@ class Service:
 
     def app(self) -> RootApp:
         """Receiving and the admin API in one application, as ``onceward serve`` runs it."""
-        return RootApp(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
+        return RootApp(self.receive_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
-    def ingest_app(self) -> IngestApp:
+    def receive_app(self) -> ReceiveApp:
         """The application that receives."""
-        return IngestApp(
+        return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
                 recorder=self._recorder,
@@ -229,7 +229,7 @@ class Service:
                 rejections=self._rejections,
                 store_secret=self.store_secret,
             ),
-            access=self._access(),
+            authenticator=self._authenticator(),
             ready=self.store.ready,
             settings=self.settings,
             clock=self._clock,
@@ -238,10 +238,10 @@ class Service:
 
     def admin_app(self, *, prefix: str) -> ASGIApp:
         """The admin API."""
-        api = AdminApi(
+        api = AdminApp(
             operator=Operator(self.store, self.sources),
             clock=self._clock,
-            access=self._access(),
+            authenticator=self._authenticator(),
             settings=self.settings,
             document=document(
                 settings=self.settings,
@@ -252,8 +252,10 @@ class Service:
         )
         return api.app(prefix)
 
-    def _access(self) -> Access:
-        return Access(tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev)
+    def _authenticator(self) -> Authenticator:
+        return Authenticator(
+            tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev
+        )
 
     def _entries(self) -> list[HandlerEntry]:
         return [

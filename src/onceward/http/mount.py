@@ -39,7 +39,7 @@ class MountedApp(Generic[S]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or follow the server's start and stop."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
@@ -60,7 +60,7 @@ class MountedApp(Generic[S]):
             self._app, self._opened = self._build(service), service
         return self._app
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

@@ -15,7 +15,7 @@ from onceward.model.jobs import JobStatus
 DEFAULT_LIMIT: Final = 50
 
 
-LARGEST_LIMIT: Final = 1000
+MAX_LIMIT: Final = 1000
 
 
 ID_DIGITS: Final = len(str(2**63 - 1)) - 1
@@ -48,12 +48,12 @@ LISTS: Final = tuple(STATUSES)
 
 def filters_of(kind: str) -> list[str]:
     """What a list can be filtered by."""
-    known = ["limit", "after"]
-    known += [] if kind in _WITHOUT_EVENT else ["event_id"]
-    known += [status_filter(kind)] if STATUSES[kind] else []
-    known += ["reference"] if kind in _WITH_REFERENCE else []
-    known += ["duplicate_body"] if kind == "events" else []
-    return known
+    names = ["limit", "after"]
+    names += [] if kind in _WITHOUT_EVENT else ["event_id"]
+    names += [status_filter(kind)] if STATUSES[kind] else []
+    names += ["reference"] if kind in _WITH_REFERENCE else []
+    names += ["duplicate_body"] if kind == "events" else []
+    return names
 
 
 def status_filter(kind: str) -> str:
@@ -63,16 +63,16 @@ def status_filter(kind: str) -> str:
 
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
     """Read the filters of a list. Raises InvalidFilter, which names the filters there are."""
-    known = filters_of(kind)
+    names = filters_of(kind)
     for name in parameters:
-        if name not in known:
-            _refuse(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(known)}")
+        if name not in names:
+            _reject(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(names)}")
     return PageQuery(
         limit=_limit(parameters.get("limit")),
         after=_after(parameters.get("after")),
         status=_status(kind, parameters.get(status_filter(kind))),
-        event_id=_storable("event_id", parameters.get("event_id")),
-        reference=_storable("reference", parameters.get("reference")),
+        event_id=_text("event_id", parameters.get("event_id")),
+        reference=_text("reference", parameters.get("reference")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
 
@@ -81,43 +81,43 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     number = parse_id(text)
-    if number is None or not 1 <= number <= LARGEST_LIMIT:
-        _refuse(f"limit must be a whole number from 1 to {LARGEST_LIMIT}")
+    if number is None or not 1 <= number <= MAX_LIMIT:
+        _reject(f"limit must be a whole number from 1 to {MAX_LIMIT}")
     return number
 
 
 def _after(text: str | None) -> int | None:
     number = parse_id(text) if text is not None else None
     if text is not None and number is None:
-        _refuse("after must be the id of an item of this list")
+        _reject("after must be the id of an item of this list")
     return number
 
 
 def _status(kind: str, text: str | None) -> str | None:
     statuses = STATUSES[kind]
     if text is not None and statuses is not None and text not in list(statuses):
-        _refuse(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
+        _reject(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
     return text
 
 
 def _flag(name: str, text: str | None) -> bool:
     if text not in (None, "true"):
-        _refuse(f"{name} can only be true")
+        _reject(f"{name} can only be true")
     return text is not None
 
 
-def _storable(name: str, text: str | None) -> str | None:
+def _text(name: str, text: str | None) -> str | None:
     fault = invalid_text_reason(text) if text is not None else None
     if fault:
-        _refuse(f"{name} {fault}")
+        _reject(f"{name} {fault}")
     return text
 
 
 def parse_id(text: str) -> int | None:
     """Read the id of a row; None when the text cannot be one."""
-    is_plain = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
-    return int(text) if is_plain else None
+    is_id = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
+    return int(text) if is_id else None
 
 
-def _refuse(message: str) -> NoReturn:
+def _reject(message: str) -> NoReturn:
     raise InvalidFilter(message)

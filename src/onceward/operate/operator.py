@@ -30,7 +30,7 @@ CONFLICT_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ListPage:
     """A part of a list, newest first. `next` is the `after` of the part that follows."""
 
     items: list[Any]
@@ -39,7 +39,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionsPage(Page):
+class RejectionListPage(ListPage):
     """A part of the rejections, with the counts of all there ever were."""
 
     counts: list[RejectionCount]
@@ -48,28 +48,28 @@ class RejectionsPage(Page):
 class Operator:
     """Looks and acts for a person."""
 
-    def __init__(self, desk: AdminStore, sources: Mapping[str, Source]) -> None:
-        self._desk = desk
+    def __init__(self, store: AdminStore, sources: Mapping[str, Source]) -> None:
+        self._store = store
         self._sources = sources
 
-    async def page(self, kind: str, parameters: Mapping[str, str]) -> Page:
+    async def page(self, kind: str, parameters: Mapping[str, str]) -> ListPage:
         """A part of a list. Raises InvalidFilter."""
         query = page_query(kind, parameters)
-        items: list[Any] = await getattr(self._desk, kind)(query)
-        more = len(items) == query.limit
-        following = items[-1].id if items and more else None
+        items: list[Any] = await getattr(self._store, kind)(query)
+        has_more = len(items) == query.limit
+        following = items[-1].id if items and has_more else None
         if kind == "rejections":
-            counts = await self._desk.rejection_counts()
-            return RejectionsPage(items, query.limit, following, counts)
-        return Page(items, query.limit, following)
+            counts = await self._store.rejection_counts()
+            return RejectionListPage(items, query.limit, following, counts)
+        return ListPage(items, query.limit, following)
 
-    async def verify_again(self, rejection: str, act: OperatorAction) -> ManualRecording:
+    async def verify_again(self, rejection: str, action: OperatorAction) -> ManualRecording:
         """Verify a kept request with the secrets of now, and record it as it came then.
 
         Raises NotFound, and NotInState where it is not kept, was received, or does not verify.
         """
         number = parse_id(rejection)
-        found = await self._desk.rejection(number) if number is not None else None
+        found = await self._store.rejection(number) if number is not None else None
         if number is None or found is None:
             raise NotFound(f"There is no rejection {rejection[:40]}.")
         if found.received_as is not None:
@@ -81,13 +81,13 @@ class Operator:
         if source is None:
             raise NotInState(f"There is no source {found.source} any more.")
         request = unpack(found.request, found.body)
-        arrivals = _admitted(source, request, found.received_at.timestamp())
-        return await self._desk.receive_rejection(number, arrivals, act)
+        arrivals = _verified_arrivals(source, request, found.received_at.timestamp())
+        return await self._store.receive_rejection(number, arrivals, action)
 
-    async def accept_conflict(self, delivery: str, act: OperatorAction) -> ManualRecording:
+    async def accept_conflict(self, delivery: str, action: OperatorAction) -> ManualRecording:
         """Record a conflict as an event of its own. Raises NotFound or NotInState."""
         number = parse_id(delivery)
-        found = await self._desk.conflict(number) if number is not None else None
+        found = await self._store.conflict(number) if number is not None else None
         if number is None or found is None:
             raise NotFound(f"There is no redelivery {delivery[:40]}.")
         if found.outcome is not Outcome.CONFLICT:
@@ -97,25 +97,25 @@ class Operator:
             raise NotInState(f"Delivery {delivery} was accepted as event {found.accepted_as}.")
         if found.body is None:
             raise NotInState(f"The body of delivery {delivery} is no longer kept.")
-        arrival = _own_event(found, found.body, self._identity(found, found.body))
-        return await self._desk.accept_conflict(number, arrival, act)
+        arrival = _separate_event(found, found.body, self._identity(found, found.body))
+        return await self._store.accept_conflict(number, arrival, action)
 
     def _identity(self, conflict: Conflict, body: bytes) -> Identity:
         """What the body of a conflict is about, as far as it says so itself."""
-        known = Identity(conflict.event_id, conflict.type, conflict.reference)
+        original = Identity(conflict.event_id, conflict.type, conflict.reference)
         if conflict.source == INGEST_SOURCE:
             return identify_envelope(body)
         if conflict.source not in self._sources:
             raise NotInState(f"There is no source {conflict.source} any more.")
-        return self._sources[conflict.source].reidentify(body, known)
+        return self._sources[conflict.source].reidentify(body, original)
 
-    async def requeue(self, job: str, act: OperatorAction) -> Requeued:
+    async def requeue(self, job: str, action: OperatorAction) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
         number = parse_id(job)
-        requeued = await self._desk.requeue(number, act) if number is not None else None
+        requeued = await self._store.requeue(number, action) if number is not None else None
         if requeued is not None:
             return requeued
-        status = await self._desk.job_status(number) if number is not None else None
+        status = await self._store.job_status(number) if number is not None else None
         if status is None:
             message = f"There is no job {job[:40]}."
             raise NotFound(message)
@@ -123,7 +123,7 @@ class Operator:
         raise NotInState(message)
 
 
-def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
+def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arrival]:
     """What a request brings that was rejected at `now`. Raises NotInState."""
     try:
         admitted = source.admit(request, now)
@@ -136,7 +136,7 @@ def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
     return source.arrivals(admitted, request.headers)
 
 
-def _own_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+def _separate_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
     """The event that a conflict becomes: under the id of the other one, and a hash."""
     event_id = conflict.event_id.encode()
     digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()

@@ -36,19 +36,17 @@ CLIENT_ERROR: Final = 400
 Respond = Callable[[Response], None]
 
 
-class _Endpoint(msgspec.Struct, frozen=True, gc=False):
-    """Where a request is received: by a source, or by `POST /events/ingest` where there is none."""
+class _Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A request whose sender may post here. Without a source it came to `/events/ingest`."""
 
-    source: Source | None
+    scope: Scope
+    headers: Headers
+    source: Source | None = None
     url: str = ""
 
     @property
-    def name(self) -> str:
+    def source_name(self) -> str:
         return INGEST_SOURCE if self.source is None else self.source.name
-
-    @property
-    def accepted(self) -> int | Reply:
-        return ACCEPTED if self.source is None else self.source.base.accepted
 
 
 class _Receipt(msgspec.Struct, gc=False):
@@ -98,72 +96,15 @@ class ReceiveApp:
         """Where a secret may be handed over, which takes a transaction of its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; nothing but an answer comes out, whatever comes in."""
+        """Handle one request. Never raises: every failure becomes a response."""
         try:
-            found = await self._route(scope, receive)
+            response = await self._route(scope, receive)
         except Disconnected:
             return
-        except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-            found = self._error_response(scope, error)
-        await found.send(send)
-        self._reach_responded()
-
-    def can_handle_directly(self, path: str) -> bool:
-        """Whether what is posted there can be given to `handle_directly` when its body is whole."""
-        return _is_receiving(path) and path not in self._provisioning_paths
-
-    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
-        """Receive a request that is whole, and give the answer when there is one.
-
-        It does what a call does, without a task of its own and without asking for the body.
-        """
-        try:
-            headers = bounded_headers(scope, self._settings)
-            endpoint = self._endpoint(scope, headers)
-            self._bodies.check(headers, body)
-            found = self._verify_and_record(endpoint, headers, body)
-        except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-            respond(self._error_response(scope, error))
-            return
-        if isinstance(found, Reply):
-            respond(self._challenge_response(scope, found))
-            return
-
-        def answered(pending: Pending) -> None:
-            try:
-                made = _accepted(endpoint, pending)
-            except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-                made = self._error_response(scope, error)
-            respond(made)
-            self._reach_responded()
-
-        found.add_done_callback(answered)
-
-    def _reach_responded(self) -> None:
-        """Say that it is answered once it is: what is given in one turn is sent in the next."""
-        if self._failpoints.armed:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
-
-    def _verify_and_record(
-        self, endpoint: _Endpoint, headers: Headers, body: bytes
-    ) -> Pending | Reply:
-        self._failpoints.reach("receive.read")
-        request = Request(headers, body, url=endpoint.url)
-        if endpoint.source is None:
-            return self._receiver.ingest(request)
-        return self._receiver.receive(endpoint.source, request)
-
-    def _challenge_response(self, scope: Scope, reply: Reply) -> Response:
-        if reply.status >= CLIENT_ERROR:
-            self._request_log.challenge_rejected(scope, reply.status)
-        return _reply(reply)
-
-    def _error_response(self, scope: Scope, error: Exception) -> Response:
-        if isinstance(error, RequestRefused):
-            self._request_log.refused(scope, error)
-            return error_response(error)
-        return self._request_log.failed(scope, error)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            response = self._error_response(scope, error)
+        await response.send(send)
+        self._reach_answered()
 
     async def _route(self, scope: Scope, receive: Receive) -> Response:
         path = route_path(scope)
@@ -181,16 +122,90 @@ class ReceiveApp:
             return await self._readiness()
         raise HttpError(404, "not_found", "There is nothing here.")
 
+    # Receiving. Every request takes the same steps: `_open`, the body, `_record`, `_response`. The
+    # two entries differ in where the body comes from and in how they wait for the commit.
+
     async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
-        endpoint = self._endpoint(scope, headers)
+        """Receive a request whose body may still be arriving. Raises RequestRefused."""
+        delivery = self._open(scope, headers)
         body = await self._bodies.read(headers, receive)
-        found = self._verify_and_record(endpoint, headers, body)
-        if isinstance(found, Reply):
-            if found.provisioned_secret is not None:
-                await self._receiver.store_secret(endpoint.name, found.provisioned_secret)
-            return self._challenge_response(scope, found)
-        await found
-        return _accepted(endpoint, found)
+        result = self._record(delivery, body)
+        if isinstance(result, Pending):
+            await result
+        elif result.provisioned_secret is not None:
+            await self._receiver.store_secret(delivery.source_name, result.provisioned_secret)
+        return self._response(delivery, result)
+
+    def can_handle_directly(self, path: str) -> bool:
+        """Return whether a POST to `path` may go to `handle_directly`."""
+        return _is_receiving(path) and path not in self._provisioning_paths
+
+    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
+        """Receive a complete request without a task; call `respond` once, now or later.
+
+        Never raises: every failure becomes a response.
+        """
+        try:
+            headers = bounded_headers(scope, self._settings)
+            delivery = self._open(scope, headers)
+            self._bodies.check(headers, body)
+            result = self._record(delivery, body)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            respond(self._error_response(scope, error))
+            return
+        if isinstance(result, Reply):
+            respond(self._response(delivery, result))
+            return
+
+        def finish(pending: Pending) -> None:
+            respond(self._response(delivery, pending))
+            self._reach_answered()
+
+        result.add_done_callback(finish)
+
+    def _open(self, scope: Scope, headers: Headers) -> _Delivery:
+        """Find the endpoint and check that the sender may post there. Raises RequestRefused."""
+        path = route_path(scope)
+        if path == INGEST:
+            self._authenticator.authenticate(headers)
+            require_json(headers)
+            return _Delivery(scope, headers)
+        source = self._receiver.source(path[len(WEBHOOKS) :])
+        if source.unsigned:
+            self._authenticator.check_host_and_origin(headers)
+        url = self._public_url(source, scope, headers) if source.needs_url else ""
+        return _Delivery(scope, headers, source, url)
+
+    def _record(self, delivery: _Delivery, body: bytes) -> Pending | Reply:
+        """Verify the request and submit its events. Raises RequestRefused."""
+        self._failpoints.reach("receive.read")
+        request = Request(delivery.headers, body, url=delivery.url)
+        if delivery.source is None:
+            return self._receiver.ingest(request)
+        return self._receiver.receive(delivery.source, request)
+
+    def _response(self, delivery: _Delivery, result: Pending | Reply) -> Response:
+        """Return the response to a challenge or to finished events. Never raises."""
+        try:
+            if isinstance(result, Reply):
+                return self._challenge_response(delivery.scope, result)
+            return _accepted(delivery, result)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            return self._error_response(delivery.scope, error)
+
+    def _error_response(self, scope: Scope, error: Exception) -> Response:
+        if isinstance(error, RequestRefused):
+            self._request_log.refused(scope, error)
+            return error_response(error)
+        return self._request_log.failed(scope, error)
+
+    def _reach_answered(self) -> None:
+        """Reach the failpoint after the flush: responses are written one loop iteration later."""
+        if self._failpoints.armed:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
+
+    # Challenges, URLs and readiness.
 
     def _challenge(self, scope: Scope, headers: Headers) -> Response:
         """What a sender asks before it sends: whether there is somebody here."""
@@ -198,23 +213,15 @@ class ReceiveApp:
         asked = ("POST", *(source.base.challenge.methods if source.base.challenge else ()))
         _allow(scope, *dict.fromkeys(asked))
         url = self._public_url(source, scope, headers)
-        found = source.greet(Request(headers, b"", method=scope["method"], url=url))
-        if found is None:
+        reply = source.greet(Request(headers, b"", method=scope["method"], url=url))
+        if reply is None:
             raise HttpError(400, "no_question", "The sender's question was not understood.")
-        return self._challenge_response(scope, found)
+        return self._challenge_response(scope, reply)
 
-    def _endpoint(self, scope: Scope, headers: Headers) -> _Endpoint:
-        """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
-        path = route_path(scope)
-        if path == INGEST:
-            self._authenticator.authenticate(headers)
-            require_json(headers)
-            return _Endpoint(None)
-        source = self._receiver.source(path[len(WEBHOOKS) :])
-        if source.unsigned:
-            self._authenticator.check_host_and_origin(headers)
-        url = self._public_url(source, scope, headers) if source.needs_url else ""
-        return _Endpoint(source, url)
+    def _challenge_response(self, scope: Scope, reply: Reply) -> Response:
+        if reply.status >= CLIENT_ERROR:
+            self._request_log.challenge_rejected(scope, reply.status)
+        return _reply(reply)
 
     def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
         """The URL as the sender has it: the one that is configured, else as the request came."""
@@ -259,17 +266,21 @@ def _reply(reply: Reply) -> Response:
     return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(endpoint: _Endpoint, pending: Pending) -> Response:
+def _accepted(delivery: _Delivery, pending: Pending) -> Response:
     """The answer to what is durable now: a receipt, unless the sender insists on another."""
-    accepted, receipts = endpoint.accepted, pending.result()
+    source = delivery.source
+    accepted = ACCEPTED if source is None else source.base.accepted
+    receipts = pending.result()
     if isinstance(accepted, Reply):
         return _reply(accepted)
     if len(receipts) == 1:
         fields = _receipt_fields(pending.arrivals[0], receipts[0])
-        return json_response(accepted, _Accepted(True, *fields, endpoint.name))  # noqa: FBT003 - as the fields
+        return json_response(accepted, _Accepted(True, *fields, delivery.source_name))  # noqa: FBT003 - as the fields
     pairs = zip(pending.arrivals, receipts, strict=True)
     events = [_Receipt(*_receipt_fields(arrival, receipt)) for arrival, receipt in pairs]
-    return json_response(accepted, {"accepted": True, "events": events, "source": endpoint.name})
+    return json_response(
+        accepted, {"accepted": True, "events": events, "source": delivery.source_name}
+    )
 
 
 def _receipt_fields(arrival: Arrival, receipt: Receipt) -> tuple[bool, bool, str, str]:

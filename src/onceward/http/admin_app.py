@@ -13,10 +13,9 @@ from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onceward.errors import LedgerUnavailable, NotFound, NotInState, RequestRefused, StoreError
 from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
-from onceward.http.errors import HttpError
+from onceward.http.errors import MAPPED, HttpError
 from onceward.http.openapi.document import OPENAPI
 from onceward.http.request_log import INTERNAL_ERROR, RequestLog
 from onceward.http.responses import Response, error_response, json_response
@@ -81,15 +80,11 @@ class AdminApp:
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
             ],
             exception_handlers={
-                404: _not_found,
+                404: _no_route,
                 405: _wrong_method,
-                RequestRefused: _refused,
-                NotFound: _gone,
-                NotInState: _conflict,
-                StoreError: _store_trouble,
-                TimeoutError: _store_trouble,
                 Disconnected: _disconnected,
-                Exception: _internal,
+                **dict.fromkeys(MAPPED, _mapped_error),
+                Exception: _internal_error,
             },
         )
         api.router.redirect_slashes = False  # it would redirect to whatever Host the request names
@@ -169,17 +164,14 @@ def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:
     return OperatorAction(parsed.actor.strip(), authenticated_as, parsed.reason.strip())
 
 
-async def _internal(_: Request, __: Exception) -> StarletteResponse:
-    return _starlette(INTERNAL_ERROR)
+# Error handlers.
 
 
-def _starlette(response: Response) -> StarletteResponse:
-    converted = StarletteResponse(response.body, response.status)
-    converted.raw_headers = response.all_headers
-    return converted
+async def _mapped_error(_: Request, error: Exception) -> StarletteResponse:
+    return _starlette(error_response(error))
 
 
-async def _not_found(_: Request, __: Exception) -> StarletteResponse:
+async def _no_route(_: Request, __: Exception) -> StarletteResponse:
     return _starlette(error_response(HttpError(404, "not_found", "There is nothing here.")))
 
 
@@ -191,22 +183,15 @@ async def _wrong_method(_: Request, error: Exception) -> StarletteResponse:
     return _starlette(error_response(refused))
 
 
-async def _refused(_: Request, error: Exception) -> StarletteResponse:
-    assert isinstance(error, RequestRefused)  # noqa: S101 - what it is registered for
-    return _starlette(error_response(error))
-
-
-async def _gone(_: Request, error: Exception) -> StarletteResponse:
-    return _starlette(error_response(HttpError(404, "not_found", str(error))))
-
-
-async def _conflict(_: Request, error: Exception) -> StarletteResponse:
-    return _starlette(error_response(HttpError(409, "not_in_state", str(error))))
-
-
 async def _disconnected(_: Request, __: Exception) -> StarletteResponse:
     return StarletteResponse(status_code=400)  # nobody is there to read it
 
 
-async def _store_trouble(_: Request, __: Exception) -> StarletteResponse:
-    return _starlette(error_response(LedgerUnavailable("The ledger cannot be used now.")))
+async def _internal_error(_: Request, __: Exception) -> StarletteResponse:
+    return _starlette(INTERNAL_ERROR)
+
+
+def _starlette(response: Response) -> StarletteResponse:
+    converted = StarletteResponse(response.body, response.status)
+    converted.raw_headers = response.all_headers
+    return converted

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from onceward.errors import LedgerUnavailable, OncewardError, StoreError
+from onceward.errors import OncewardError, StoreError
 from onceward.http.receive_app import route_path
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
 from onceward.runtime.redact import redact
@@ -48,8 +48,7 @@ class MountedApp(Generic[S]):
             app = await self._open()
         except StoreError as error:
             _log.warning("the inbox could not be opened: %s", redact(str(error)))
-            unavailable = LedgerUnavailable("The ledger cannot be used now. Try again later.")
-            await error_response(unavailable).send(send)
+            await error_response(error).send(send)
             return
         await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
 

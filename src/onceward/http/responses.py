@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import RequestRefused
-from onceward.http.errors import headers_of, status_of
+from onceward.http.errors import to_http_error
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -95,8 +94,9 @@ def json_response(status: int, content: object) -> Response:
     return Response(status, _encode(content))
 
 
-def error_response(error: RequestRefused) -> Response:
-    """Make the response to a refused request: a code for programs, a message for people."""
-    headers = [(name.encode(), value.encode()) for name, value in headers_of(error)]
-    body = _encode({"error": error.code, "message": error.message})
-    return Response(status_of(error), body, headers)
+def error_response(error: Exception) -> Response:
+    """Return the response to a mapped error: a code for programs, a message for people."""
+    found = to_http_error(error)
+    headers = [(name.encode(), value.encode()) for name, value in found.headers]
+    body = _encode({"error": found.code, "message": found.message})
+    return Response(found.status, body, headers)

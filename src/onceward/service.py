@@ -28,7 +28,11 @@ from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.operate.operator import Operator
-from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, purge
+from onceward.operate.retention import (
+    MAINTENANCE_INTERVAL_SECONDS,
+    PURGE_INTERVAL_SECONDS,
+    purge,
+)
 from onceward.ports import Store
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
@@ -52,6 +56,7 @@ _log = logging.getLogger("onceward.service")
 
 Preparation = Callable[[Transaction], Awaitable[None]]
 
+REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_SECONDS: Final = 5.0
 MAX_PROVISIONED_SECRETS: Final = 5
 """How many secrets that a sender handed over are tried, the newest first."""
@@ -105,9 +110,11 @@ class Service:
             if not self._upkeep:
                 await self._open()
                 self._upkeep = [
-                    asyncio.create_task(repeat(self.store.maintenance, STORE_EVERY_SECONDS)),
-                    asyncio.create_task(repeat(self._register, REGISTER_EVERY_SECONDS)),
-                    asyncio.create_task(repeat(self._forget, STORE_EVERY_SECONDS)),
+                    asyncio.create_task(
+                        repeat(self.store.maintenance, MAINTENANCE_INTERVAL_SECONDS)
+                    ),
+                    asyncio.create_task(repeat(self._register, REGISTER_INTERVAL_SECONDS)),
+                    asyncio.create_task(repeat(self._forget, PURGE_INTERVAL_SECONDS)),
                     asyncio.create_task(repeat(self._rejections.flush, FLUSH_INTERVAL_SECONDS)),
                 ]
                 if any(source.provisions_secret for source in self.sources.values()):

@@ -13,64 +13,43 @@ from onceward.model.events import Outcome, ProcessingState, invalid_text_reason
 from onceward.model.jobs import JobStatus
 
 DEFAULT_LIMIT: Final = 50
-
-
 MAX_LIMIT: Final = 1000
-
-
 ID_DIGITS: Final = len(str(2**63 - 1)) - 1
-"""Any number of so many digits fits into the database."""
+"""Every number of at most this many digits fits the database's integer."""
 
+FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "events": ("limit", "after", "event_id", "status", "reference", "duplicate_body"),
+    "jobs": ("limit", "after", "event_id", "status"),
+    "effects": ("limit", "after", "event_id", "status", "reference"),
+    "deliveries": ("limit", "after", "event_id", "status"),
+    "rejections": ("limit", "after", "cause"),
+    "audit": ("limit", "after", "event_id"),
+}
+"""The query parameters of each list."""
 
-STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
+LISTS: Final = tuple(FILTERS)
+
+STATUSES: Final[Mapping[str, type[StrEnum]]] = {
     "events": ProcessingState,
     "jobs": JobStatus,
     "effects": EffectStatus,
     "deliveries": Outcome,
     "rejections": RejectionCause,
-    "audit": None,
 }
-
-
-_STATUS_FILTERS: Final = {"rejections": "cause"}
-"""What the status is called, where it has another name."""
-
-
-_WITH_REFERENCE: Final = frozenset({"events", "effects"})
-
-
-_WITHOUT_EVENT: Final = frozenset({"rejections"})
-
-
-LISTS: Final = tuple(STATUSES)
-"""What can be listed."""
-
-
-def filters_of(kind: str) -> list[str]:
-    """What a list can be filtered by."""
-    names = ["limit", "after"]
-    names += [] if kind in _WITHOUT_EVENT else ["event_id"]
-    names += [status_filter(kind)] if STATUSES[kind] else []
-    names += ["reference"] if kind in _WITH_REFERENCE else []
-    names += ["duplicate_body"] if kind == "events" else []
-    return names
-
-
-def status_filter(kind: str) -> str:
-    """What the status of a list is called."""
-    return _STATUS_FILTERS.get(kind, "status")
+"""The values of `status`, or `cause`, in each list that has it."""
 
 
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
-    """Read the filters of a list. Raises InvalidFilter, which names the filters there are."""
-    names = filters_of(kind)
+    """Return the query for one page of the list `kind`. Raises InvalidFilter."""
+    filters = FILTERS[kind]
     for name in parameters:
-        if name not in names:
-            _reject(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(names)}")
+        if name not in filters:
+            _reject(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(filters)}")
+    status_filter = "cause" if "cause" in filters else "status"
     return PageQuery(
         limit=_limit(parameters.get("limit")),
         after=_after(parameters.get("after")),
-        status=_status(kind, parameters.get(status_filter(kind))),
+        status=_status(kind, status_filter, parameters.get(status_filter)),
         event_id=_text("event_id", parameters.get("event_id")),
         reference=_text("reference", parameters.get("reference")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
@@ -87,23 +66,18 @@ def _limit(text: str | None) -> int:
 
 
 def _after(text: str | None) -> int | None:
-    number = parse_id(text) if text is not None else None
-    if text is not None and number is None:
+    if text is None:
+        return None
+    number = parse_id(text)
+    if number is None:
         _reject("after must be the id of an item of this list")
     return number
 
 
-def _status(kind: str, text: str | None) -> str | None:
-    statuses = STATUSES[kind]
-    if text is not None and statuses is not None and text not in list(statuses):
-        _reject(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
+def _status(kind: str, name: str, text: str | None) -> str | None:
+    if text is not None and text not in list(STATUSES[kind]):
+        _reject(f"{name} must be one of {', '.join(STATUSES[kind])}")
     return text
-
-
-def _flag(name: str, text: str | None) -> bool:
-    if text not in (None, "true"):
-        _reject(f"{name} can only be true")
-    return text is not None
 
 
 def _text(name: str, text: str | None) -> str | None:
@@ -113,8 +87,14 @@ def _text(name: str, text: str | None) -> str | None:
     return text
 
 
+def _flag(name: str, text: str | None) -> bool:
+    if text not in (None, "true"):
+        _reject(f"{name} can only be true")
+    return text is not None
+
+
 def parse_id(text: str) -> int | None:
-    """Read the id of a row; None when the text cannot be one."""
+    """Return the row id that `text` spells, or None if it cannot be one."""
     is_id = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
     return int(text) if is_id else None
 

@@ -23,7 +23,7 @@ from onceward.http.openapi.schemas import (
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import REQUEUEABLE
-from onceward.operate.filters import DEFAULT_LIMIT, MAX_LIMIT, STATUSES, filters_of
+from onceward.operate.filters import DEFAULT_LIMIT, FILTERS, MAX_LIMIT, STATUSES
 from onceward.settings import Settings
 from onceward.sources.configure import NAME
 from onceward.sources.schemes import Scheme
@@ -121,7 +121,7 @@ def _parameter(location: str, name: str, description: str, schema: Json) -> Json
 
 def _filter(kind: str, name: str) -> Json:
     """One query parameter of a list, by the name that `operate` knows it by."""
-    statuses = STATUSES[kind]
+    statuses = STATUSES.get(kind)
     parameters: dict[str, tuple[str, Json]] = {
         "limit": (
             "How many at most.",
@@ -163,7 +163,7 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
                 },
                 *(422, 503),
                 tags=["admin"],
-                parameters=[_filter(kind, name) for name in filters_of(kind)],
+                parameters=[_filter(kind, name) for name in FILTERS[kind]],
             )
         }
         for kind in ITEMS

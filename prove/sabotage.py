@@ -86,7 +86,7 @@ def apply() -> None:
             for name in ("claim", "renew"):
                 _replace(name, r"clock_timestamp\(\) \+", late)
         case Sabotage.FORGETFUL_PURGE:
-            vars(service)["STORE_EVERY_SECONDS"] = PURGE_EVERY_SECONDS
+            vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_EVERY_SECONDS
             PostgresStore.maintenance = _forget  # type: ignore[method-assign,assignment] # the sabotage
 
 

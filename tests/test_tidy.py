@@ -47,6 +47,13 @@ IMPURE_IMPORTS |= {"tempfile", "threading", "time", "urllib.request"}
 IMPURE_CALLS = {"now", "open", "read_bytes", "read_text", "today", "utcnow"}
 ONE_CLOCK = "runtime.clock"
 
+# The flow raises errors; http/errors.py maps them to statuses. A preset may name the status that
+# its provider expects.
+WITHOUT_STATUSES = ("receive", "operate", "sources", "work")
+PROVIDER_DATA = "onceward.sources.presets"
+ERROR_STATUSES = range(400, 600)
+UNITS = ("BYTES", "CHARACTERS", "DAYS", "EVENTS", "LIMIT", "SECONDS")
+
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
 DECISION_LINES_MAX = 40
@@ -250,6 +257,34 @@ def test_the_injected_clock_is_the_only_clock() -> None:
         ),
         f"the time comes from {ONE_CLOCK}",
     )
+
+
+def test_error_statuses_stay_in_http() -> None:
+    assert_none(
+        (
+            f"{name}:{line} has {number}"
+            for name, module in modules().items()
+            if member(name) in WITHOUT_STATUSES and not name.startswith(PROVIDER_DATA)
+            for line, number in numbers_without_unit(module)
+            if number in ERROR_STATUSES
+        ),
+        f"{', '.join(WITHOUT_STATUSES)} raise errors; http/errors.py gives them a status",
+    )
+
+
+def numbers_without_unit(module: ast.Module) -> Iterator[tuple[int, int]]:
+    """Yield the line and value of each integer, except constants whose name ends in a unit."""
+    measured = {
+        id(node.value)
+        for node in module.body
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
+        if node.target.id.endswith(UNITS)
+    }
+    for node in ast.walk(module):
+        if id(node) in measured:
+            continue
+        if isinstance(node, ast.Constant) and isinstance(node.value, int):
+            yield node.lineno, node.value
 
 
 # Sizes and names.

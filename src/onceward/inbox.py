@@ -163,7 +163,7 @@ class Inbox:
 
     def asgi(self) -> ASGIApp:
         """Return an ASGI application that only receives."""
-        return MountedApp(self._mount, lambda service: service.ingest_app())
+        return MountedApp(self._mount, lambda service: service.receive_app())
 
     def admin_asgi(self) -> ASGIApp:
         """Return an ASGI application with the admin API at its root. It requires a token."""

@@ -12,21 +12,25 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from onceward.errors import ConfigurationError, StoreUnavailable
-from onceward.http.admin_app import ADMIN, AdminApi
-from onceward.http.auth import Access, token_hash
+from onceward.http.admin_app import ADMIN, AdminApp
+from onceward.http.auth import Authenticator, token_hash
 from onceward.http.openapi.document import document
-from onceward.http.receive_app import IngestApp
+from onceward.http.receive_app import ReceiveApp
 from onceward.http.responses import ASGIApp
 from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.operate.operator import Operator
-from onceward.operate.retention import REGISTER_EVERY_SECONDS, STORE_EVERY_SECONDS, purge
+from onceward.operate.retention import (
+    MAINTENANCE_INTERVAL_SECONDS,
+    PURGE_INTERVAL_SECONDS,
+    purge,
+)
 from onceward.ports import Store
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
-from onceward.receive.rejections import EVERY_SECONDS, Rejections
+from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
@@ -43,6 +47,7 @@ from onceward.work.worker import Worker
 
 Preparation = Callable[[Transaction], Awaitable[None]]
 
+REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_SECONDS: Final = 5.0
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
 """The name of the admin token that the first start creates."""
@@ -105,10 +110,10 @@ class Service:
 
     def _start_background(self) -> list[asyncio.Task[None]]:
         periodic: list[tuple[Callable[[], Awaitable[object]], float]] = [
-            (self.store.maintenance, STORE_EVERY_SECONDS),
-            (self._register, REGISTER_EVERY_SECONDS),
-            (self._purge, STORE_EVERY_SECONDS),
-            (self._rejections.flush, EVERY_SECONDS),
+            (self.store.maintenance, MAINTENANCE_INTERVAL_SECONDS),
+            (self._register, REGISTER_INTERVAL_SECONDS),
+            (self._purge, PURGE_INTERVAL_SECONDS),
+            (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
             periodic.append((self._live_sources.refresh, REFRESH_SECRETS_SECONDS))
@@ -191,11 +196,11 @@ class Service:
 
     def app(self) -> RootApp:
         """Return receiving and the admin API in one application, for ``onceward serve``."""
-        return RootApp(self.ingest_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
+        return RootApp(self.receive_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
-    def ingest_app(self) -> IngestApp:
+    def receive_app(self) -> ReceiveApp:
         """Return the application that receives."""
-        return IngestApp(
+        return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
                 recorder=self._recorder,
@@ -204,7 +209,7 @@ class Service:
                 rejections=self._rejections,
                 store_secret=self._live_sources.store_secret,
             ),
-            access=self._access(),
+            authenticator=self._authenticator(),
             ready=self.store.ready,
             settings=self.settings,
             clock=self._clock,
@@ -213,10 +218,10 @@ class Service:
 
     def admin_app(self, *, prefix: str) -> ASGIApp:
         """Return the admin API, with its routes below `prefix`."""
-        api = AdminApi(
+        api = AdminApp(
             operator=Operator(self.store, self.sources),
             clock=self._clock,
-            access=self._access(),
+            authenticator=self._authenticator(),
             settings=self.settings,
             document=document(
                 settings=self.settings,
@@ -227,8 +232,10 @@ class Service:
         )
         return api.app(prefix)
 
-    def _access(self) -> Access:
-        return Access(tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev)
+    def _authenticator(self) -> Authenticator:
+        return Authenticator(
+            tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev
+        )
 
 
 def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:

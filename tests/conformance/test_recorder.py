@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable
-from onceward.http.errors import headers_of
+from onceward.http.errors import to_http_error
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import Store
 from onceward.receive.pending import Pending
@@ -221,7 +221,7 @@ async def test_too_many_that_wait_are_refused_with_503(spy: Spy) -> None:
     with pytest.raises(RequestRefused) as refused:
         recorder.submit([arrival("one too many")])
     assert refused.value.code == "overloaded"
-    assert headers_of(refused.value) == (("retry-after", "2"),)
+    assert to_http_error(refused.value).headers == (("retry-after", "2"),)
     spy.open.set()
     await asyncio.gather(*answers)
     assert (await recorder.submit([arrival("later")]))[0].outcome is Outcome.RECORDED

@@ -124,7 +124,7 @@ def test_a_database_that_goes_away_and_comes_back_is_used_again(
 def test_an_operator_does_not_wait_for_ever(
     database_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(admin, "RESPONSE_TIMEOUT_SECONDS", 0.3)
     service = serve(database_url)
     assert service.post("evt_1", "order.broken").status_code == 202
     job = service.settled_job("evt_1")["id"]

@@ -18,7 +18,7 @@ from onceward.errors import RequestRefused
 from onceward.http import receive_app as ingest
 from onceward.http.admin_app import ADMIN
 from onceward.http.errors import HttpError, status_of
-from onceward.http.openapi.document import FRONT_DOOR, OPENAPI, document
+from onceward.http.openapi.document import INDEX_PATH, OPENAPI, document
 from onceward.operate.filters import LISTS
 from onceward.settings import Settings
 from support.postgres import Cluster
@@ -172,7 +172,7 @@ def paths_of(service: RunningInbox) -> set[str]:
     routes = [route.path for route in admin.routes if isinstance(route, Route)]
     constants = [value for name, value in vars(ingest).items() if name.isupper()]
     return {
-        FRONT_DOOR,
+        INDEX_PATH,
         *(path.format(kind=kind, id="{id}") for path in routes for kind in LISTS),
         *(value for value in constants if isinstance(value, str) and value.startswith("/")),
     } - {ingest.WEBHOOKS} | {f"{ingest.WEBHOOKS}{{source}}"}

@@ -5,7 +5,7 @@ from typing import Any
 
 from onceward.errors import RejectionCause, SignatureRejected, StoreUnavailable
 from onceward.model.admin import Rejection
-from onceward.receive.rejections import BODY_BYTES_MOST, Rejections
+from onceward.receive.rejections import MAX_KEPT_BODY_BYTES, Rejections
 from onceward.sources.configure import make_source
 from onceward.sources.kept_request import unpack
 from onceward.sources.request import Headers, Request
@@ -85,7 +85,7 @@ async def test_however_many_there_are_a_few_are_noted_and_all_are_counted() -> N
 async def test_a_large_body_is_not_kept() -> None:
     noted = Noted()
     rejections = Rejections(noted, keep=7)
-    rejections.add(source(), request(b"x" * (BODY_BYTES_MOST + 1)), why(), 5.0)
+    rejections.add(source(), request(b"x" * (MAX_KEPT_BODY_BYTES + 1)), why(), 5.0)
     await rejections.flush()
     assert noted.rejections[0].body is None
 

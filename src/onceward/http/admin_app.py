@@ -9,17 +9,16 @@ from typing import Any, Final
 import msgspec
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response as StarletteResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from onceward.errors import LedgerUnavailable, NotFound, NotInState, RequestRefused, StoreError
-from onceward.http.auth import Access
+from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
-from onceward.http.errors import HttpError
+from onceward.http.errors import MAPPED, HttpError
 from onceward.http.openapi.document import OPENAPI
-from onceward.http.request_log import INTERNAL, RequestLog
-from onceward.http.responses import Answer, answer, error_response
+from onceward.http.request_log import INTERNAL_ERROR, RequestLog
+from onceward.http.responses import Response, error_response, json_response
 from onceward.model.admin import ManualRecording, OperatorAction
 from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
@@ -28,51 +27,51 @@ from onceward.runtime.clock import Clock
 from onceward.settings import Settings
 
 ADMIN: Final = "/admin"
-ANSWER_SECONDS: Final = 10.0
+RESPONSE_TIMEOUT_SECONDS: Final = 10.0
 
 
-class _Reason(msgspec.Struct):
+class _ActionBody(msgspec.Struct):
     actor: str = ""
     reason: str = ""
 
 
-class _Contained(Starlette):
+class _ContainedApp(Starlette):
     """An application that lets no error out: it was answered, and its text is not for the log."""
 
-    def __init__(self, complaints: RequestLog, **given: Any) -> None:
-        super().__init__(**given)
-        self._complaints = complaints
+    def __init__(self, request_log: RequestLog, **options: Any) -> None:
+        super().__init__(**options)
+        self._request_log = request_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         except Exception as error:  # noqa: BLE001 - as it says
-            self._complaints.failed(scope, error)
+            self._request_log.failed(scope, error)
 
 
-class AdminApi:
+class AdminApp:
     """The routes below ``/admin``, and what describes them; each asks who is there first."""
 
     def __init__(
         self,
         *,
         operator: Operator,
-        access: Access,
+        authenticator: Authenticator,
         settings: Settings,
         document: Mapping[str, object],
         clock: Clock,
     ) -> None:
         self._operator = operator
-        self._access = access
+        self._authenticator = authenticator
         self._settings = settings
         self._bodies = BodyReader(settings)
-        self._complaints = RequestLog(clock)
-        self._document = answer(200, document)
+        self._request_log = RequestLog(clock)
+        self._document = json_response(200, document)
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
         """An ASGI application, with its routes below `prefix`."""
-        api = _Contained(
-            self._complaints,
+        api = _ContainedApp(
+            self._request_log,
             routes=[
                 Route(OPENAPI, self._describe, methods=["GET"]),
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
@@ -81,42 +80,38 @@ class AdminApi:
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
             ],
             exception_handlers={
-                404: _not_found,
+                404: _no_route,
                 405: _wrong_method,
-                RequestRefused: _refused,
-                NotFound: _gone,
-                NotInState: _conflict,
-                StoreError: _store_trouble,
-                TimeoutError: _store_trouble,
                 Disconnected: _disconnected,
-                Exception: _internal,
+                **dict.fromkeys(MAPPED, _mapped_error),
+                Exception: _internal_error,
             },
         )
         api.router.redirect_slashes = False  # it would redirect to whatever Host the request names
         return api
 
-    async def _describe(self, request: Request) -> Response:
-        self._access.authenticate(bounded_headers(request.scope, self._settings))
-        return _response(self._document)
+    async def _describe(self, request: Request) -> StarletteResponse:
+        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
+        return _starlette(self._document)
 
-    async def _list(self, request: Request) -> Response:
-        self._access.authenticate(bounded_headers(request.scope, self._settings))
+    async def _list(self, request: Request) -> StarletteResponse:
+        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
         kind = request.path_params["kind"]
         if kind not in LISTS:
             message = f"There is no such list; there are {', '.join(LISTS)}."
             raise HttpError(404, "not_found", message)
-        given = request.query_params
-        if len(given.multi_items()) != len(given):
+        parameters = request.query_params
+        if len(parameters.multi_items()) != len(parameters):
             raise HttpError(422, "bad_filter", "A filter is given more than once.")
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return _response(answer(200, await self._operator.page(kind, given)))
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            return _starlette(json_response(200, await self._operator.page(kind, parameters)))
 
-    async def _requeue(self, request: Request) -> Response:
-        act = await self._act(request)
-        async with asyncio.timeout(ANSWER_SECONDS):
-            requeued = await self._operator.requeue(request.path_params["id"], act)
-        return _response(
-            answer(
+    async def _requeue(self, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            requeued = await self._operator.requeue(request.path_params["id"], action)
+        return _starlette(
+            json_response(
                 200,
                 {
                     "ok": True,
@@ -128,82 +123,75 @@ class AdminApi:
             )
         )
 
-    async def _verify(self, request: Request) -> Response:
-        act = await self._act(request)
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return _taken(await self._operator.verify_again(request.path_params["id"], act))
+    async def _verify(self, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            recording = await self._operator.verify_again(request.path_params["id"], action)
+        return _recorded(recording)
 
-    async def _accept(self, request: Request) -> Response:
-        act = await self._act(request)
-        async with asyncio.timeout(ANSWER_SECONDS):
-            return _taken(await self._operator.accept_conflict(request.path_params["id"], act))
+    async def _accept(self, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            return _recorded(
+                await self._operator.accept_conflict(request.path_params["id"], action)
+            )
 
-    async def _act(self, request: Request) -> OperatorAction:
+    async def _action(self, request: Request) -> OperatorAction:
         """Who acts, and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
-        name = self._access.authenticate(headers)
+        authenticated_as = self._authenticator.authenticate(headers)
         require_json(headers)
-        return _act(await self._bodies.read(headers, request.receive), name)
+        return _parse_action(await self._bodies.read(headers, request.receive), authenticated_as)
 
 
-def _taken(taken: ManualRecording) -> Response:
-    events = [{"id": str(it.event), "outcome": it.outcome} for it in taken.events]
-    return _response(answer(200, {"ok": True, "events": events, "audit": taken.audit}))
+def _recorded(recording: ManualRecording) -> StarletteResponse:
+    events = [{"id": str(it.event), "outcome": it.outcome} for it in recording.events]
+    return _starlette(json_response(200, {"ok": True, "events": events, "audit": recording.audit}))
 
 
-def _act(body: bytes, authenticated_as: str) -> OperatorAction:
+def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:
     """Read who acts and why. Raises RequestRefused (422)."""
     try:
-        given = msgspec.json.decode(body, type=_Reason)
+        parsed = msgspec.json.decode(body, type=_ActionBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         message = "Send a JSON object with actor and reason, both texts."
         raise HttpError(422, "bad_act", message) from error
     for field in ("actor", "reason"):
-        text = getattr(given, field).strip()
+        text = getattr(parsed, field).strip()
         fault = "is missing" if not text else invalid_text_reason(text)
         if fault:
             raise HttpError(422, "bad_act", f"{field} {fault}")
-    return OperatorAction(given.actor.strip(), authenticated_as, given.reason.strip())
+    return OperatorAction(parsed.actor.strip(), authenticated_as, parsed.reason.strip())
 
 
-async def _internal(_: Request, __: Exception) -> Response:
-    return _response(INTERNAL)
+# Error handlers.
 
 
-def _response(found: Answer) -> Response:
-    response = Response(found.body, found.status)
-    response.raw_headers = found.all_headers
-    return response
+async def _mapped_error(_: Request, error: Exception) -> StarletteResponse:
+    return _starlette(error_response(error))
 
 
-async def _not_found(_: Request, __: Exception) -> Response:
-    return _response(error_response(HttpError(404, "not_found", "There is nothing here.")))
+async def _no_route(_: Request, __: Exception) -> StarletteResponse:
+    return _starlette(error_response(HttpError(404, "not_found", "There is nothing here.")))
 
 
-async def _wrong_method(_: Request, error: Exception) -> Response:
+async def _wrong_method(_: Request, error: Exception) -> StarletteResponse:
     allow = getattr(error, "headers", None) or {}
     refused = HttpError(
         405, "wrong_method", "This method cannot be used here.", headers=tuple(allow.items())
     )
-    return _response(error_response(refused))
+    return _starlette(error_response(refused))
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestRefused)  # noqa: S101 - what it is registered for
-    return _response(error_response(error))
+async def _disconnected(_: Request, __: Exception) -> StarletteResponse:
+    return StarletteResponse(status_code=400)  # nobody is there to read it
 
 
-async def _gone(_: Request, error: Exception) -> Response:
-    return _response(error_response(HttpError(404, "not_found", str(error))))
+async def _internal_error(_: Request, __: Exception) -> StarletteResponse:
+    return _starlette(INTERNAL_ERROR)
 
 
-async def _conflict(_: Request, error: Exception) -> Response:
-    return _response(error_response(HttpError(409, "not_in_state", str(error))))
-
-
-async def _disconnected(_: Request, __: Exception) -> Response:
-    return Response(status_code=400)  # nobody is there to read it
-
-
-async def _store_trouble(_: Request, __: Exception) -> Response:
-    return _response(error_response(LedgerUnavailable("The ledger cannot be used now.")))
+def _starlette(response: Response) -> StarletteResponse:
+    converted = StarletteResponse(response.body, response.status)
+    converted.raw_headers = response.all_headers
+    return converted

@@ -13,7 +13,7 @@ from onceward.errors import ConfigurationError
 from onceward.http.errors import HttpError
 from onceward.sources.request import Headers
 
-SHORTEST_TOKEN: Final = 16
+MIN_TOKEN_LENGTH: Final = 16
 DEV_NAME: Final = "dev"
 """Who is authenticated where everything is open."""
 
@@ -21,10 +21,10 @@ _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
 )
 
-_FORWARDED: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+_PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 
 # A page that the user opened by hand, one of our own, or no browser at all.
-_OWN_SITES: Final = (None, b"none", b"same-origin")
+_SAME_SITE: Final = (None, b"none", b"same-origin")
 
 
 def parse_tokens(text: str) -> dict[str, bytes]:
@@ -40,10 +40,10 @@ def parse_tokens(text: str) -> dict[str, bytes]:
             faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} is not name:token")
         elif name in hashes:
             faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} has the name of another")
-        elif len(token) < SHORTEST_TOKEN:
+        elif len(token) < MIN_TOKEN_LENGTH:
             faults.append(
                 f"ONCEWARD_ADMIN_TOKENS: the token of entry {position} is shorter than "
-                f"{SHORTEST_TOKEN} characters"
+                f"{MIN_TOKEN_LENGTH} characters"
             )
         else:
             hashes[name] = token_hash(token.encode(errors="surrogateescape"))
@@ -57,7 +57,7 @@ def token_hash(token: bytes) -> bytes:
     return hashlib.sha256(token).digest()
 
 
-class Access:
+class Authenticator:
     """Decides who a request comes from. With `dev`, everybody on this machine may do everything."""
 
     def __init__(
@@ -70,29 +70,29 @@ class Access:
     def authenticate(self, headers: Headers) -> str:
         """The name behind a request. Raises RequestRefused (401 or, where open, 403)."""
         if self._dev:
-            if any(headers.joined(name) is not None for name in _FORWARDED):
+            if any(headers.joined(name) is not None for name in _PROXY_HEADERS):
                 message = "This came through a proxy; --dev is for this machine only."
                 raise HttpError(403, "forwarded", message)
-            _check_own(headers, hosts=())
+            _check_host_and_origin(headers, hosts=())
             return DEV_NAME
         kind, _, token = (headers.get(b"authorization") or b"").partition(b" ")
-        given = token_hash(token.strip())
-        found = None
-        for name, expected in self._tokens.items():
-            if hmac.compare_digest(expected, given):
-                found = name
-        if found is None or kind.lower() != b"bearer":
+        digest = token_hash(token.strip())
+        name = None
+        for holder, expected in self._tokens.items():
+            if hmac.compare_digest(expected, digest):
+                name = holder
+        if name is None or kind.lower() != b"bearer":
             raise HttpError(
                 401,
                 "unauthorized",
                 "Send an admin token: Authorization: Bearer <token>.",
                 headers=(("www-authenticate", "Bearer"),),
             )
-        return found
+        return name
 
-    def check_open(self, headers: Headers) -> None:
+    def check_host_and_origin(self, headers: Headers) -> None:
         """Keep other sites' pages out of what is open. Raises RequestRefused (403)."""
-        _check_own(headers, hosts=self._hosts)
+        _check_host_and_origin(headers, hosts=self._hosts)
 
 
 def is_loopback(name: str) -> bool:
@@ -103,24 +103,24 @@ def is_loopback(name: str) -> bool:
         return name == "localhost"
 
 
-def _check_own(headers: Headers, hosts: Collection[str]) -> None:
+def _check_host_and_origin(headers: Headers, hosts: Collection[str]) -> None:
     host = (headers.get(b"host") or b"").decode("latin-1").lower()
     name = _host_name(host)
     if name not in hosts and not is_loopback(name):
         message = "This host name is not allowed here; see the setting allowed_hosts."
         raise HttpError(403, "foreign_host", message)
     origin = headers.get(b"origin")
-    is_foreign = origin is not None and not _is_same(origin, host)
-    if is_foreign or headers.get(b"sec-fetch-site") not in _OWN_SITES:
+    is_foreign = origin is not None and not _is_same_origin(origin, host)
+    if is_foreign or headers.get(b"sec-fetch-site") not in _SAME_SITE:
         message = "Requests from other sites' pages are not accepted."
         raise HttpError(403, "foreign_origin", message)
 
 
 def _host_name(host: str) -> str:
     """The name in a Host header, without the port; "" where there is none."""
-    found = _HOST.fullmatch(host)
-    return (found["address"] or found["name"]) if found else ""
+    match = _HOST.fullmatch(host)
+    return (match["address"] or match["name"]) if match else ""
 
 
-def _is_same(origin: bytes, host: str) -> bool:
+def _is_same_origin(origin: bytes, host: str) -> bool:
     return origin.decode("latin-1").lower() in (f"http://{host}", f"https://{host}")

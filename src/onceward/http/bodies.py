@@ -12,7 +12,7 @@ from onceward.runtime.deadlines import Deadlines
 from onceward.settings import Settings
 from onceward.sources.request import Headers
 
-_LENGTH_DIGITS: Final = 18
+_MAX_LENGTH_DIGITS: Final = 18
 
 
 class Disconnected(OncewardError):
@@ -38,18 +38,18 @@ def bounded_headers(scope: Scope, settings: Settings) -> Headers:
     return Headers(raw)
 
 
-class _Reading:
+class _BodyRead:
     """A body that is being read, until it is whole."""
 
     def __init__(self) -> None:
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
-        self.is_whole = False
+        self.is_complete = False
         self.is_late = False
 
     def done(self) -> bool:
-        return self.is_whole
+        return self.is_complete
 
-    def break_off(self) -> None:
+    def expire(self) -> None:
         self.is_late = True
         self.task.cancel()
 
@@ -59,8 +59,8 @@ class BodyReader:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._held_bytes = 0
-        self._deadlines = Deadlines(settings.body_timeout_seconds, _Reading.break_off)
+        self._buffered_bytes = 0
+        self._deadlines = Deadlines(settings.body_timeout_seconds, _BodyRead.expire)
 
     def check(self, headers: Headers, body: bytes) -> None:
         """Raise RequestRefused (400, 413, 415) for a body that is encoded or too large."""
@@ -77,32 +77,32 @@ class BodyReader:
     async def read(self, headers: Headers, receive: Receive) -> bytes:
         """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
         self._check_encoding(headers)
-        declared = headers.get(b"content-length")
-        if declared is not None and not self._is_within(declared):
+        content_length = headers.get(b"content-length")
+        if content_length is not None and not self._is_within_limit(content_length):
             raise self._too_large()
-        reading = _Reading()
+        reading = _BodyRead()
         self._deadlines.add(reading)
         try:
-            body = await self._whole(receive)
+            body = await self._read_body(receive)
         except asyncio.CancelledError:
             if not reading.is_late or reading.task.uncancel() > 0:  # somebody else broke it off
                 raise
             message = f"The body did not arrive in {self._settings.body_timeout_seconds:g} s."
             raise HttpError(408, "slow_body", message, headers=CLOSE) from None
         finally:
-            reading.is_whole = True
+            reading.is_complete = True
         return body
 
-    async def _whole(self, receive: Receive) -> bytes:
+    async def _read_body(self, receive: Receive) -> bytes:
         first = await receive()
         chunk = self._chunk(first)
         if not first.get("more_body"):
             if len(chunk) > self._limit:
                 raise self._too_large()
             return chunk
-        return await self._rest(chunk, receive)
+        return await self._read_chunks(chunk, receive)
 
-    async def _rest(self, chunk: bytes, receive: Receive) -> bytes:
+    async def _read_chunks(self, chunk: bytes, receive: Receive) -> bytes:
         chunks: list[bytes] = []
         length = 0
         try:
@@ -110,10 +110,10 @@ class BodyReader:
             while True:
                 chunks.append(chunk)
                 length += len(chunk)
-                self._held_bytes += len(chunk)
+                self._buffered_bytes += len(chunk)
                 if length > self._limit:
                     raise self._too_large()
-                if self._held_bytes > self._settings.max_pending_bytes:
+                if self._buffered_bytes > self._settings.max_pending_bytes:
                     raise Overloaded("Too many bodies arrive at once. Try again later.")
                 if not more:
                     return b"".join(chunks)
@@ -121,15 +121,15 @@ class BodyReader:
                 chunk = self._chunk(message)
                 more = bool(message.get("more_body"))
         finally:
-            self._held_bytes -= length
+            self._buffered_bytes -= length
 
     @property
     def _limit(self) -> int:
         return self._settings.max_body_bytes
 
-    def _is_within(self, declared: bytes) -> bool:
-        is_number = declared.isdigit() and len(declared) <= _LENGTH_DIGITS
-        return is_number and int(declared) <= self._limit
+    def _is_within_limit(self, content_length: bytes) -> bool:
+        is_number = content_length.isdigit() and len(content_length) <= _MAX_LENGTH_DIGITS
+        return is_number and int(content_length) <= self._limit
 
     def _too_large(self) -> RequestRefused:
         message = f"The body is larger than {self._limit} bytes; see the setting max_body_bytes."

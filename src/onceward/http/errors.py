@@ -1,59 +1,91 @@
-"""HTTP statuses: the one place where errors of the flow get theirs."""
+"""HTTP errors: the one table that maps the errors of the flow to statuses."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from onceward.errors import (
     InvalidEnvelope,
     InvalidFilter,
     LedgerUnavailable,
     NoEventId,
-    OncewardError,
+    NotFound,
+    NotInState,
     Overloaded,
     RepeatedHeader,
     RequestRefused,
     SignatureRejected,
+    StoreError,
     UnknownSource,
     UnusableSecret,
 )
 
+ErrorHeaders = tuple[tuple[str, str], ...]
+
 RETRY_AFTER: Final = (("retry-after", "2"),)
 CLOSE: Final = (("connection", "close"),)
-
-_STATUSES: Final[Mapping[type[OncewardError], int]] = {
-    RepeatedHeader: 400,
-    UnusableSecret: 400,
-    SignatureRejected: 401,
-    UnknownSource: 404,
-    NoEventId: 422,
-    InvalidEnvelope: 422,
-    InvalidFilter: 422,
-    Overloaded: 503,
-    LedgerUnavailable: 503,
-}
 UNAVAILABLE: Final = 503
 
 
-class HttpError(RequestRefused):
-    """A request is refused for a reason that only HTTP has, with the status that says so."""
+class _Row(NamedTuple):
+    """A status; a code and a message where the error has none that a client may see."""
 
-    def __init__(
-        self, status: int, code: str, message: str, *, headers: tuple[tuple[str, str], ...] = ()
-    ) -> None:
+    status: int
+    code: str | None = None
+    message: str | None = None
+
+
+_LEDGER_UNAVAILABLE: Final = _Row(
+    UNAVAILABLE, LedgerUnavailable.code, "The ledger cannot be used now. Try again later."
+)
+_TABLE: Final[Mapping[type[Exception], _Row]] = {
+    RepeatedHeader: _Row(400),
+    UnusableSecret: _Row(400),
+    SignatureRejected: _Row(401),
+    UnknownSource: _Row(404),
+    NotFound: _Row(404, "not_found"),
+    NotInState: _Row(409, "not_in_state"),
+    NoEventId: _Row(422),
+    InvalidEnvelope: _Row(422),
+    InvalidFilter: _Row(422),
+    Overloaded: _Row(UNAVAILABLE),
+    LedgerUnavailable: _Row(UNAVAILABLE),
+    StoreError: _LEDGER_UNAVAILABLE,
+    TimeoutError: _LEDGER_UNAVAILABLE,
+}
+MAPPED: Final = (RequestRefused, *_TABLE)
+"""The errors that become a response other than 500."""
+
+
+class HttpError(RequestRefused):
+    """A request is refused for a reason that only HTTP has."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: ErrorHeaders = ()) -> None:
         self.status = status
         self.headers = headers
         super().__init__(message, code=code)
 
 
-def status_of(error: RequestRefused) -> int:
-    """Return the status with which a request is refused."""
-    return error.status if isinstance(error, HttpError) else _STATUSES[type(error)]
-
-
-def headers_of(error: RequestRefused) -> tuple[tuple[str, str], ...]:
-    """Return the headers that belong to a refusal."""
+def to_http_error(error: Exception) -> HttpError:
+    """Return the HTTP error that a mapped error becomes."""
     if isinstance(error, HttpError):
-        return error.headers
-    return RETRY_AFTER if status_of(error) == UNAVAILABLE else ()
+        return error
+    status, code, message = _row(type(error))
+    if isinstance(error, RequestRefused):
+        code, message = error.code, error.message
+    headers = RETRY_AFTER if status == UNAVAILABLE else ()
+    return HttpError(status, code or "", message or str(error), headers=headers)
+
+
+def status_of(error: Exception) -> int:
+    """Return the status of a mapped error."""
+    return error.status if isinstance(error, HttpError) else _row(type(error)).status
+
+
+def _row(kind: type[Exception]) -> _Row:
+    """Return the row of the error's own class, or else of its nearest base class."""
+    for base in kind.__mro__:
+        if row := _TABLE.get(base):
+            return row
+    raise LookupError(f"{kind.__name__} has no status")

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from onceward.errors import LedgerUnavailable, OncewardError, StoreError
+from onceward.errors import OncewardError, StoreError
 from onceward.http.receive_app import route_path
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
 from onceward.runtime.redact import redact
@@ -39,7 +39,7 @@ class MountedApp(Generic[S]):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or follow the server's start and stop."""
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._run_lifespan(receive, send)
             return
         if scope["type"] == "websocket":
             await send({"type": "websocket.close"})
@@ -48,8 +48,7 @@ class MountedApp(Generic[S]):
             app = await self._open()
         except StoreError as error:
             _log.warning("the inbox could not be opened: %s", redact(str(error)))
-            unavailable = LedgerUnavailable("The ledger cannot be used now. Try again later.")
-            await error_response(unavailable).send(send)
+            await error_response(error).send(send)
             return
         await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
 
@@ -60,7 +59,7 @@ class MountedApp(Generic[S]):
             self._app, self._opened = self._build(service), service
         return self._app
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             message = await receive()
             if message["type"] == "lifespan.startup":

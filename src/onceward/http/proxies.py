@@ -31,8 +31,8 @@ class Proxies:
         scheme = scope.get("scheme", "http")
         host = (headers.get(b"host") or b"").decode("latin-1")
         if self._trusts(scope):
-            scheme = _last(headers, b"x-forwarded-proto", re.compile("https?")) or scheme
-            host = _last(headers, b"x-forwarded-host", _HOST) or host
+            scheme = _last_value(headers, b"x-forwarded-proto", re.compile("https?")) or scheme
+            host = _last_value(headers, b"x-forwarded-host", _HOST) or host
         return scheme, host
 
     def _trusts(self, scope: Scope) -> bool:
@@ -48,7 +48,7 @@ class Proxies:
         return any(address in network for network in self._networks)
 
 
-def _last(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:
+def _last_value(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:
     """What the nearest proxy said, if it can be true: others before it may be the sender's own."""
-    said = (headers.joined(name) or b"").decode("latin-1").rpartition(",")[2].strip()
-    return said if pattern.fullmatch(said) else None
+    value = (headers.joined(name) or b"").decode("latin-1").rpartition(",")[2].strip()
+    return value if pattern.fullmatch(value) else None

@@ -9,12 +9,12 @@ from typing import Final
 import msgspec
 
 from onceward.errors import RequestRefused, StoreError
-from onceward.http.auth import Access
+from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import HttpError
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
-from onceward.http.responses import Answer, Receive, Scope, Send, answer, error_response
+from onceward.http.responses import Receive, Response, Scope, Send, error_response, json_response
 from onceward.model.events import INGEST_SOURCE, Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.receiver import Receiver
@@ -31,24 +31,22 @@ HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 READY_SECONDS: Final = 2.0
 ACCEPTED: Final = 202
-REFUSED: Final = 400
+CLIENT_ERROR: Final = 400
 
-Give = Callable[[Answer], None]
+Respond = Callable[[Response], None]
 
 
-class _Endpoint(msgspec.Struct, frozen=True, gc=False):
-    """Where a request is received: by a source, or by `POST /events/ingest` where there is none."""
+class _Delivery(msgspec.Struct, frozen=True, gc=False):
+    """A request whose sender may post here. Without a source it came to `/events/ingest`."""
 
-    source: Source | None
+    scope: Scope
+    headers: Headers
+    source: Source | None = None
     url: str = ""
 
     @property
-    def name(self) -> str:
+    def source_name(self) -> str:
         return INGEST_SOURCE if self.source is None else self.source.name
-
-    @property
-    def accepted(self) -> int | Reply:
-        return ACCEPTED if self.source is None else self.source.base.success_response
 
 
 class _Receipt(msgspec.Struct, gc=False):
@@ -71,146 +69,159 @@ class _Accepted(msgspec.Struct, gc=False):
     source: str
 
 
-class IngestApp:
+class ReceiveApp:
     """``POST /webhooks/{source}``, ``POST /events/ingest``, ``/healthz`` and ``/readyz``."""
 
     def __init__(
         self,
         *,
         receiver: Receiver,
-        access: Access,
+        authenticator: Authenticator,
         ready: Callable[[], Awaitable[None]],
         settings: Settings,
         clock: Clock,
         failpoints: Failpoints,
     ) -> None:
         self._receiver = receiver
-        self._access = access
+        self._authenticator = authenticator
         self._ready = ready
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
-        self._complaints = RequestLog(clock)
+        self._request_log = RequestLog(clock)
         self._proxies = Proxies(settings.trusted_proxies)
-        self._slow = frozenset(WEBHOOKS + name for name in receiver.provisioned_sources)
+        self._provisioning_paths = frozenset(
+            WEBHOOKS + name for name in receiver.provisioned_sources
+        )
         """Where a secret may be handed over, which takes a transaction of its own."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request; nothing but an answer comes out, whatever comes in."""
+        """Handle one request. Never raises: every failure becomes a response."""
         try:
-            found = await self._answer(scope, receive)
+            response = await self._route(scope, receive)
         except Disconnected:
             return
-        except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-            found = self._complaint(scope, error)
-        await found.send(send)
-        self._note_answer()
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            response = self._error_response(scope, error)
+        await response.send(send)
+        self._reach_answered()
 
-    def takes(self, path: str) -> bool:
-        """Whether what is posted there can be given to `take` when its body is whole."""
-        return _is_received(path) and path not in self._slow
-
-    def take(self, scope: Scope, body: bytes, give: Give) -> None:
-        """Receive a request that is whole, and give the answer when there is one.
-
-        It does what a call does, without a task of its own and without asking for the body.
-        """
-        try:
-            headers = bounded_headers(scope, self._settings)
-            door = self._endpoint(scope, headers)
-            self._bodies.check(headers, body)
-            found = self._received(door, headers, body)
-        except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-            give(self._complaint(scope, error))
-            return
-        if isinstance(found, Reply):
-            give(self._replied(scope, found))
-            return
-
-        def answered(pending: Pending) -> None:
-            try:
-                made = _accepted(door, pending)
-            except Exception as error:  # noqa: BLE001 - an answer comes out, whatever comes in
-                made = self._complaint(scope, error)
-            give(made)
-            self._note_answer()
-
-        found.add_done_callback(answered)
-
-    def _note_answer(self) -> None:
-        """Say that it is answered once it is: what is given in one turn is sent in the next."""
-        if self._failpoints.armed:
-            loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
-
-    def _received(self, door: _Endpoint, headers: Headers, body: bytes) -> Pending | Reply:
-        self._failpoints.reach("receive.read")
-        request = Request(headers, body, url=door.url)
-        if door.source is None:
-            return self._receiver.ingest(request)
-        return self._receiver.receive(door.source, request)
-
-    def _replied(self, scope: Scope, reply: Reply) -> Answer:
-        if reply.status >= REFUSED:
-            self._complaints.unanswered(scope, reply.status)
-        return _reply(reply)
-
-    def _complaint(self, scope: Scope, error: Exception) -> Answer:
-        if isinstance(error, RequestRefused):
-            self._complaints.refused(scope, error)
-            return error_response(error)
-        return self._complaints.failed(scope, error)
-
-    async def _answer(self, scope: Scope, receive: Receive) -> Answer:
+    async def _route(self, scope: Scope, receive: Receive) -> Response:
         path = route_path(scope)
         headers = bounded_headers(scope, self._settings)
         if path.startswith(WEBHOOKS) and scope["method"] != "POST":
-            return self._greet(scope, headers)
-        if _is_received(path):
+            return self._challenge(scope, headers)
+        if _is_receiving(path):
             _allow(scope, "POST")
             return await self._receive(scope, headers, receive)
         if path == HEALTHZ:
             _allow(scope, "GET", "HEAD")
-            return answer(200, {"healthy": True})
+            return json_response(200, {"healthy": True})
         if path == READYZ:
             _allow(scope, "GET", "HEAD")
             return await self._readiness()
         raise HttpError(404, "not_found", "There is nothing here.")
 
-    async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Answer:
-        door = self._endpoint(scope, headers)
-        body = await self._bodies.read(headers, receive)
-        found = self._received(door, headers, body)
-        if isinstance(found, Reply):
-            if found.provisioned_secret is not None:
-                await self._receiver.store_secret(door.name, found.provisioned_secret)
-            return self._replied(scope, found)
-        await found
-        return _accepted(door, found)
+    # Receiving. Every request takes the same steps: `_open`, the body, `_record`, `_response`. The
+    # two entries differ in where the body comes from and in how they wait for the commit.
 
-    def _greet(self, scope: Scope, headers: Headers) -> Answer:
+    async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
+        """Receive a request whose body may still be arriving. Raises RequestRefused."""
+        delivery = self._open(scope, headers)
+        body = await self._bodies.read(headers, receive)
+        result = self._record(delivery, body)
+        if isinstance(result, Pending):
+            await result
+        elif result.provisioned_secret is not None:
+            await self._receiver.store_secret(delivery.source_name, result.provisioned_secret)
+        return self._response(delivery, result)
+
+    def can_handle_directly(self, path: str) -> bool:
+        """Return whether a POST to `path` may go to `handle_directly`."""
+        return _is_receiving(path) and path not in self._provisioning_paths
+
+    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
+        """Receive a complete request without a task; call `respond` once, now or later.
+
+        Never raises: every failure becomes a response.
+        """
+        try:
+            headers = bounded_headers(scope, self._settings)
+            delivery = self._open(scope, headers)
+            self._bodies.check(headers, body)
+            result = self._record(delivery, body)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            respond(self._error_response(scope, error))
+            return
+        if isinstance(result, Reply):
+            respond(self._response(delivery, result))
+            return
+
+        def finish(pending: Pending) -> None:
+            respond(self._response(delivery, pending))
+            self._reach_answered()
+
+        result.add_done_callback(finish)
+
+    def _open(self, scope: Scope, headers: Headers) -> _Delivery:
+        """Find the endpoint and check that the sender may post there. Raises RequestRefused."""
+        path = route_path(scope)
+        if path == INGEST:
+            self._authenticator.authenticate(headers)
+            require_json(headers)
+            return _Delivery(scope, headers)
+        source = self._receiver.source(path[len(WEBHOOKS) :])
+        if source.unsigned:
+            self._authenticator.check_host_and_origin(headers)
+        url = self._public_url(source, scope, headers) if source.needs_url else ""
+        return _Delivery(scope, headers, source, url)
+
+    def _record(self, delivery: _Delivery, body: bytes) -> Pending | Reply:
+        """Verify the request and submit its events. Raises RequestRefused."""
+        self._failpoints.reach("receive.read")
+        request = Request(delivery.headers, body, url=delivery.url)
+        if delivery.source is None:
+            return self._receiver.ingest(request)
+        return self._receiver.receive(delivery.source, request)
+
+    def _response(self, delivery: _Delivery, result: Pending | Reply) -> Response:
+        """Return the response to a challenge or to finished events. Never raises."""
+        try:
+            if isinstance(result, Reply):
+                return self._challenge_response(delivery.scope, result)
+            return _accepted(delivery, result)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            return self._error_response(delivery.scope, error)
+
+    def _error_response(self, scope: Scope, error: Exception) -> Response:
+        if isinstance(error, RequestRefused):
+            self._request_log.refused(scope, error)
+            return error_response(error)
+        return self._request_log.failed(scope, error)
+
+    def _reach_answered(self) -> None:
+        """Reach the failpoint after the flush: responses are written one loop iteration later."""
+        if self._failpoints.armed:
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
+
+    # Challenges, URLs and readiness.
+
+    def _challenge(self, scope: Scope, headers: Headers) -> Response:
         """What a sender asks before it sends: whether there is somebody here."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
         asked = ("POST", *(source.base.challenge.methods if source.base.challenge else ()))
         _allow(scope, *dict.fromkeys(asked))
         url = self._public_url(source, scope, headers)
-        found = source.greet(Request(headers, b"", method=scope["method"], url=url))
-        if found is None:
+        reply = source.greet(Request(headers, b"", method=scope["method"], url=url))
+        if reply is None:
             raise HttpError(400, "no_question", "The sender's question was not understood.")
-        return self._replied(scope, found)
+        return self._challenge_response(scope, reply)
 
-    def _endpoint(self, scope: Scope, headers: Headers) -> _Endpoint:
-        """Who takes what is sent here, if the sender may send. Raises RequestRefused."""
-        path = route_path(scope)
-        if path == INGEST:
-            self._access.authenticate(headers)
-            require_json(headers)
-            return _Endpoint(None)
-        source = self._receiver.source(path[len(WEBHOOKS) :])
-        if source.unsigned:
-            self._access.check_open(headers)
-        url = self._public_url(source, scope, headers) if source.needs_url else ""
-        return _Endpoint(source, url)
+    def _challenge_response(self, scope: Scope, reply: Reply) -> Response:
+        if reply.status >= CLIENT_ERROR:
+            self._request_log.challenge_rejected(scope, reply.status)
+        return _reply(reply)
 
     def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
         """The URL as the sender has it: the one that is configured, else as the request came."""
@@ -221,13 +232,13 @@ class IngestApp:
         path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
         return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
 
-    async def _readiness(self) -> Answer:
+    async def _readiness(self) -> Response:
         try:
             async with asyncio.timeout(READY_SECONDS):
                 await self._ready()
         except (StoreError, TimeoutError):
-            return answer(503, {"ready": False, "message": "The ledger cannot be read."})
-        return answer(200, {"ready": True})
+            return json_response(503, {"ready": False, "message": "The ledger cannot be read."})
+        return json_response(200, {"ready": True})
 
 
 def route_path(scope: Scope) -> str:
@@ -239,7 +250,7 @@ def route_path(scope: Scope) -> str:
     return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
-def _is_received(path: str) -> bool:
+def _is_receiving(path: str) -> bool:
     return path.startswith(WEBHOOKS) or path == INGEST
 
 
@@ -250,25 +261,29 @@ def _allow(scope: Scope, *methods: str) -> None:
         raise HttpError(405, "wrong_method", message, headers=allow)
 
 
-def _reply(reply: Reply) -> Answer:
+def _reply(reply: Reply) -> Response:
     headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers]
-    return Answer(reply.status, reply.body, headers, reply.content_type.encode())
+    return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(door: _Endpoint, pending: Pending) -> Answer:
+def _accepted(delivery: _Delivery, pending: Pending) -> Response:
     """The answer to what is durable now: a receipt, unless the sender insists on another."""
-    accepted, receipts = door.accepted, pending.result()
+    source = delivery.source
+    accepted = ACCEPTED if source is None else source.base.success_response
+    receipts = pending.result()
     if isinstance(accepted, Reply):
         return _reply(accepted)
     if len(receipts) == 1:
-        told = _told(pending.arrivals[0], receipts[0])
-        return answer(accepted, _Accepted(True, *told, door.name))  # noqa: FBT003 - as the fields
+        fields = _receipt_fields(pending.arrivals[0], receipts[0])
+        return json_response(accepted, _Accepted(True, *fields, delivery.source_name))  # noqa: FBT003 - as the fields
     pairs = zip(pending.arrivals, receipts, strict=True)
-    events = [_Receipt(*_told(arrival, receipt)) for arrival, receipt in pairs]
-    return answer(accepted, {"accepted": True, "events": events, "source": door.name})
+    events = [_Receipt(*_receipt_fields(arrival, receipt)) for arrival, receipt in pairs]
+    return json_response(
+        accepted, {"accepted": True, "events": events, "source": delivery.source_name}
+    )
 
 
-def _told(arrival: Arrival, receipt: Receipt) -> tuple[bool, bool, str, str]:
+def _receipt_fields(arrival: Arrival, receipt: Receipt) -> tuple[bool, bool, str, str]:
     is_new = receipt.outcome is Outcome.RECORDED
     is_conflict = receipt.outcome is Outcome.CONFLICT
     return not is_new, is_conflict, arrival.event_id, str(receipt.event)

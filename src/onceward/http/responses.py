@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import RequestRefused
-from onceward.http.errors import headers_of, status_of
+from onceward.http.errors import to_http_error
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -20,7 +19,7 @@ Send = Callable[[Message], Awaitable[None]]
 ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 NO_CONTENT: Final = 204
-_ALWAYS: Final = (
+_COMMON_HEADERS: Final = (
     (b"cache-control", b"no-store"),
     (b"x-content-type-options", b"nosniff"),
 )
@@ -31,7 +30,7 @@ _encode = msgspec.json.Encoder().encode
 Header = tuple[bytes, bytes]
 
 
-class Answer(msgspec.Struct, frozen=True, gc=False):
+class Response(msgspec.Struct, frozen=True, gc=False):
     """A status, a body, JSON unless it says otherwise, and further headers."""
 
     status: int
@@ -42,19 +41,19 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
     @property
     def all_headers(self) -> list[Header]:
         """The headers as they go out."""
-        return [*_usual(self.status, self.content_type, len(self.body)), *self.headers]
+        return [*_base_headers(self.status, self.content_type, len(self.body)), *self.headers]
 
     @property
-    def closes(self) -> bool:
+    def closes_connection(self) -> bool:
         """Whether the connection ends with it."""
         return _CLOSE in self.headers
 
-    def on_wire(self, default: Iterable[Header], *, keep_alive: bool) -> bytes:
+    def to_bytes(self, default_headers: Iterable[Header], *, keep_alive: bool) -> bytes:
         """All of it, as bytes, with what every answer of the server has."""
-        more = *default, *self.headers
-        if not (keep_alive or self.closes):
-            more = *more, _CLOSE
-        return _head(self.status, self.content_type, len(self.body), more) + self.body
+        extra = *default_headers, *self.headers
+        if not (keep_alive or self.closes_connection):
+            extra = *extra, _CLOSE
+        return _head(self.status, self.content_type, len(self.body), extra) + self.body
 
     async def send(self, send: Send) -> None:
         """Put it on the wire."""
@@ -69,34 +68,35 @@ class Answer(msgspec.Struct, frozen=True, gc=False):
 
 
 @lru_cache(maxsize=1_000)
-def _usual(status: int, content_type: bytes, length: int) -> tuple[Header, ...]:
+def _base_headers(status: int, content_type: bytes, length: int) -> tuple[Header, ...]:
     if status == NO_CONTENT:
-        return _ALWAYS
+        return _COMMON_HEADERS
     content = (b"content-type", content_type), (b"content-length", str(length).encode())
-    return *content, *_ALWAYS
+    return *content, *_COMMON_HEADERS
 
 
 @lru_cache(maxsize=1_000)
-def _head(status: int, content_type: bytes, length: int, more: tuple[Header, ...]) -> bytes:
+def _head(status: int, content_type: bytes, length: int, extra: tuple[Header, ...]) -> bytes:
     """All that goes before the body: most answers of a second have one of a few."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    headers = *_usual(status, content_type, length), *more
+    headers = *_base_headers(status, content_type, length), *extra
     if any(_CONTROL.search(value) for _, value in headers):
         raise ValueError("a header cannot hold control characters")
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, phrase.encode(), lines)
 
 
-def answer(status: int, content: object) -> Answer:
+def json_response(status: int, content: object) -> Response:
     """An answer with anything that msgspec can encode."""
-    return Answer(status, _encode(content))
+    return Response(status, _encode(content))
 
 
-def error_response(error: RequestRefused) -> Answer:
-    """Make the response to a refused request: a code for programs, a message for people."""
-    headers = [(name.encode(), value.encode()) for name, value in headers_of(error)]
-    body = _encode({"error": error.code, "message": error.message})
-    return Answer(status_of(error), body, headers)
+def error_response(error: Exception) -> Response:
+    """Return the response to a mapped error: a code for programs, a message for people."""
+    found = to_http_error(error)
+    headers = [(name.encode(), value.encode()) for name, value in found.headers]
+    body = _encode({"error": found.code, "message": found.message})
+    return Response(found.status, body, headers)

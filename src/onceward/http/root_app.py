@@ -6,12 +6,20 @@ from typing import Final
 
 from onceward.http.admin_app import ADMIN
 from onceward.http.errors import HttpError
-from onceward.http.openapi.document import FRONT_DOOR, OPENAPI
-from onceward.http.receive_app import INGEST, IngestApp
-from onceward.http.responses import Answer, ASGIApp, Receive, Scope, Send, answer, error_response
+from onceward.http.openapi.document import INDEX_PATH, OPENAPI
+from onceward.http.receive_app import INGEST, ReceiveApp
+from onceward.http.responses import (
+    ASGIApp,
+    Receive,
+    Response,
+    Scope,
+    Send,
+    error_response,
+    json_response,
+)
 from onceward.operate.filters import LISTS
 
-WELCOME: Final = {
+INDEX: Final = {
     "message": "Onceward is running. Post events, then look at what happened.",
     "post": INGEST,
     "look": [f"{ADMIN}/{kind}" for kind in LISTS],
@@ -21,27 +29,27 @@ WELCOME: Final = {
 class RootApp:
     """Receiving and the admin API behind one address."""
 
-    def __init__(self, ingest: IngestApp, admin: ASGIApp, *, dev: bool) -> None:
-        self._ingest = ingest
+    def __init__(self, receiving: ReceiveApp, admin: ASGIApp, *, dev: bool) -> None:
+        self._receiving = receiving
         self._admin = admin
         self._dev = dev
-        self.takes = ingest.takes
-        self.take = ingest.take
+        self.can_handle_directly = receiving.can_handle_directly
+        self.handle_directly = receiving.handle_directly
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         path: str = scope["path"]
-        if self._dev and path == FRONT_DOOR:
-            await _welcome(scope["method"]).send(send)
+        if self._dev and path == INDEX_PATH:
+            await _index(scope["method"]).send(send)
             return
         is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
-        await (self._admin if is_admin else self._ingest)(scope, receive, send)
+        await (self._admin if is_admin else self._receiving)(scope, receive, send)
 
 
-def _welcome(method: str) -> Answer:
+def _index(method: str) -> Response:
     """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
     if method in ("GET", "HEAD"):
-        return answer(200, WELCOME)
+        return json_response(200, INDEX)
     message = "Only GET and HEAD can be used here."
     allow = (("allow", "GET, HEAD"),)
     return error_response(HttpError(405, "wrong_method", message, headers=allow))

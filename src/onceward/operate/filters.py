@@ -13,66 +13,45 @@ from onceward.model.events import Outcome, ProcessingState, invalid_text_reason
 from onceward.model.jobs import JobStatus
 
 DEFAULT_LIMIT: Final = 50
-
-
-LARGEST_LIMIT: Final = 1000
-
-
+MAX_LIMIT: Final = 1000
 ID_DIGITS: Final = len(str(2**63 - 1)) - 1
-"""Any number of so many digits fits into the database."""
+"""Every number of at most this many digits fits the database's integer."""
 
+FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "events": ("limit", "after", "event_id", "status", "reference", "duplicate_body"),
+    "jobs": ("limit", "after", "event_id", "status"),
+    "effects": ("limit", "after", "event_id", "status", "reference"),
+    "deliveries": ("limit", "after", "event_id", "status"),
+    "rejections": ("limit", "after", "cause"),
+    "audit": ("limit", "after", "event_id"),
+}
+"""The query parameters of each list."""
 
-STATUSES: Final[Mapping[str, type[StrEnum] | None]] = {
+LISTS: Final = tuple(FILTERS)
+
+STATUSES: Final[Mapping[str, type[StrEnum]]] = {
     "events": ProcessingState,
     "jobs": JobStatus,
     "effects": EffectStatus,
     "deliveries": Outcome,
     "rejections": RejectionCause,
-    "audit": None,
 }
-
-
-_STATUS_FILTERS: Final = {"rejections": "cause"}
-"""What the status is called, where it has another name."""
-
-
-_WITH_REFERENCE: Final = frozenset({"events", "effects"})
-
-
-_WITHOUT_EVENT: Final = frozenset({"rejections"})
-
-
-LISTS: Final = tuple(STATUSES)
-"""What can be listed."""
-
-
-def filters_of(kind: str) -> list[str]:
-    """What a list can be filtered by."""
-    known = ["limit", "after"]
-    known += [] if kind in _WITHOUT_EVENT else ["event_id"]
-    known += [status_filter(kind)] if STATUSES[kind] else []
-    known += ["reference"] if kind in _WITH_REFERENCE else []
-    known += ["duplicate_body"] if kind == "events" else []
-    return known
-
-
-def status_filter(kind: str) -> str:
-    """What the status of a list is called."""
-    return _STATUS_FILTERS.get(kind, "status")
+"""The values of `status`, or `cause`, in each list that has it."""
 
 
 def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
-    """Read the filters of a list. Raises InvalidFilter, which names the filters there are."""
-    known = filters_of(kind)
+    """Return the query for one page of the list `kind`. Raises InvalidFilter."""
+    filters = FILTERS[kind]
     for name in parameters:
-        if name not in known:
-            _refuse(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(known)}")
+        if name not in filters:
+            _reject(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(filters)}")
+    status_filter = "cause" if "cause" in filters else "status"
     return PageQuery(
         limit=_limit(parameters.get("limit")),
         after=_after(parameters.get("after")),
-        status=_status(kind, parameters.get(status_filter(kind))),
-        event_id=_storable("event_id", parameters.get("event_id")),
-        reference=_storable("reference", parameters.get("reference")),
+        status=_status(kind, status_filter, parameters.get(status_filter)),
+        event_id=_text("event_id", parameters.get("event_id")),
+        reference=_text("reference", parameters.get("reference")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
 
@@ -81,43 +60,44 @@ def _limit(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     number = parse_id(text)
-    if number is None or not 1 <= number <= LARGEST_LIMIT:
-        _refuse(f"limit must be a whole number from 1 to {LARGEST_LIMIT}")
+    if number is None or not 1 <= number <= MAX_LIMIT:
+        _reject(f"limit must be a whole number from 1 to {MAX_LIMIT}")
     return number
 
 
 def _after(text: str | None) -> int | None:
-    number = parse_id(text) if text is not None else None
-    if text is not None and number is None:
-        _refuse("after must be the id of an item of this list")
+    if text is None:
+        return None
+    number = parse_id(text)
+    if number is None:
+        _reject("after must be the id of an item of this list")
     return number
 
 
-def _status(kind: str, text: str | None) -> str | None:
-    statuses = STATUSES[kind]
-    if text is not None and statuses is not None and text not in list(statuses):
-        _refuse(f"{status_filter(kind)} must be one of {', '.join(statuses)}")
+def _status(kind: str, name: str, text: str | None) -> str | None:
+    if text is not None and text not in list(STATUSES[kind]):
+        _reject(f"{name} must be one of {', '.join(STATUSES[kind])}")
+    return text
+
+
+def _text(name: str, text: str | None) -> str | None:
+    fault = invalid_text_reason(text) if text is not None else None
+    if fault:
+        _reject(f"{name} {fault}")
     return text
 
 
 def _flag(name: str, text: str | None) -> bool:
     if text not in (None, "true"):
-        _refuse(f"{name} can only be true")
+        _reject(f"{name} can only be true")
     return text is not None
 
 
-def _storable(name: str, text: str | None) -> str | None:
-    fault = invalid_text_reason(text) if text is not None else None
-    if fault:
-        _refuse(f"{name} {fault}")
-    return text
-
-
 def parse_id(text: str) -> int | None:
-    """Read the id of a row; None when the text cannot be one."""
-    is_plain = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
-    return int(text) if is_plain else None
+    """Return the row id that `text` spells, or None if it cannot be one."""
+    is_id = text.isascii() and text.isdigit() and len(text) <= ID_DIGITS
+    return int(text) if is_id else None
 
 
-def _refuse(message: str) -> NoReturn:
+def _reject(message: str) -> NoReturn:
     raise InvalidFilter(message)

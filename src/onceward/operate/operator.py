@@ -1,4 +1,4 @@
-"""What operators do: look, requeue, verify again, accept; each act with its audit entry."""
+"""What operators do: list, requeue, verify again, accept; each action with its audit entry."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
-from onceward.model.admin import Conflict, ManualRecording, OperatorAction, RejectionCount, Requeued
-from onceward.model.events import (
-    ID_LIMIT_BYTES,
-    INGEST_SOURCE,
-    Arrival,
-    Identity,
-    Outcome,
+from onceward.model.admin import (
+    Conflict,
+    KeptRejection,
+    ManualRecording,
+    OperatorAction,
+    RejectionCount,
+    Requeued,
 )
+from onceward.model.events import ID_LIMIT_BYTES, INGEST_SOURCE, Arrival, Identity, Outcome
 from onceward.model.jobs import REQUEUEABLE
 from onceward.operate.filters import page_query, parse_id
 from onceward.ports import AdminStore
@@ -25,13 +26,13 @@ from onceward.sources.kept_request import unpack
 from onceward.sources.request import Request
 from onceward.sources.source import Source
 
-CONFLICT_DIGITS: Final = 16
-"""How much of a hash an accepted conflict has in its id."""
+CONFLICT_ID_DIGITS: Final = 16
+"""How many hex digits of a hash end the id of an accepted conflict."""
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    """A part of a list, newest first. `next` is the `after` of the part that follows."""
+class ListPage:
+    """One page of a list, newest first. `next` is the `after` of the following page."""
 
     items: list[Any]
     limit: int
@@ -39,92 +40,102 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class RejectionsPage(Page):
-    """A part of the rejections, with the counts of all there ever were."""
+class RejectionListPage(ListPage):
+    """One page of the rejections, with the counts of all rejections so far."""
 
     counts: list[RejectionCount]
 
 
 class Operator:
-    """Looks and acts for a person."""
+    """Lists and actions for operators."""
 
-    def __init__(self, desk: AdminStore, sources: Mapping[str, Source]) -> None:
-        self._desk = desk
+    def __init__(self, store: AdminStore, sources: Mapping[str, Source]) -> None:
+        self._store = store
         self._sources = sources
 
-    async def page(self, kind: str, parameters: Mapping[str, str]) -> Page:
-        """A part of a list. Raises InvalidFilter."""
+    async def page(self, kind: str, parameters: Mapping[str, str]) -> ListPage:
+        """Return one page of the list `kind`. Raises InvalidFilter."""
         query = page_query(kind, parameters)
-        items: list[Any] = await getattr(self._desk, kind)(query)
-        more = len(items) == query.limit
-        following = items[-1].id if items and more else None
+        items: list[Any] = await getattr(self._store, kind)(query)
+        following = items[-1].id if len(items) == query.limit else None
         if kind == "rejections":
-            counts = await self._desk.rejection_counts()
-            return RejectionsPage(items, query.limit, following, counts)
-        return Page(items, query.limit, following)
+            counts = await self._store.rejection_counts()
+            return RejectionListPage(items, query.limit, following, counts)
+        return ListPage(items, query.limit, following)
 
-    async def verify_again(self, rejection: str, act: OperatorAction) -> ManualRecording:
-        """Verify a kept request with the secrets of now, and record it as it came then.
-
-        Raises NotFound, and NotInState where it is not kept, was received, or does not verify.
-        """
-        number = parse_id(rejection)
-        found = await self._desk.rejection(number) if number is not None else None
-        if number is None or found is None:
-            raise NotFound(f"There is no rejection {rejection[:40]}.")
-        if found.received_as is not None:
-            raise NotInState(f"Rejection {rejection} was received as event {found.received_as}.")
-        if found.request is None or found.body is None:
-            message = f"Of rejection {rejection} nothing is kept; see the source's keep_rejected."
-            raise NotInState(message)
-        source = self._sources.get(found.source)
-        if source is None:
-            raise NotInState(f"There is no source {found.source} any more.")
-        request = unpack(found.request, found.body)
-        arrivals = _admitted(source, request, found.received_at.timestamp())
-        return await self._desk.receive_rejection(number, arrivals, act)
-
-    async def accept_conflict(self, delivery: str, act: OperatorAction) -> ManualRecording:
-        """Record a conflict as an event of its own. Raises NotFound or NotInState."""
-        number = parse_id(delivery)
-        found = await self._desk.conflict(number) if number is not None else None
-        if number is None or found is None:
-            raise NotFound(f"There is no redelivery {delivery[:40]}.")
-        if found.outcome is not Outcome.CONFLICT:
-            message = f"Delivery {delivery} is a {found.outcome}; only a conflict can be accepted."
-            raise NotInState(message)
-        if found.accepted_as is not None:
-            raise NotInState(f"Delivery {delivery} was accepted as event {found.accepted_as}.")
-        if found.body is None:
-            raise NotInState(f"The body of delivery {delivery} is no longer kept.")
-        arrival = _own_event(found, found.body, self._identity(found, found.body))
-        return await self._desk.accept_conflict(number, arrival, act)
-
-    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
-        """What the body of a conflict is about, as far as it says so itself."""
-        known = Identity(conflict.event_id, conflict.type, conflict.reference)
-        if conflict.source == INGEST_SOURCE:
-            return identify_envelope(body)
-        if conflict.source not in self._sources:
-            raise NotInState(f"There is no source {conflict.source} any more.")
-        return self._sources[conflict.source].reidentify(body, known)
-
-    async def requeue(self, job: str, act: OperatorAction) -> Requeued:
+    async def requeue(self, job: str, action: OperatorAction) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
-        number = parse_id(job)
-        requeued = await self._desk.requeue(number, act) if number is not None else None
+        job_id = _parse_id("job", job)
+        requeued = await self._store.requeue(job_id, action)
         if requeued is not None:
             return requeued
-        status = await self._desk.job_status(number) if number is not None else None
+        status = await self._store.job_status(job_id)
         if status is None:
-            message = f"There is no job {job[:40]}."
-            raise NotFound(message)
+            raise _not_found("job", job)
         message = f"Job {job} is {status}; only {' or '.join(sorted(REQUEUEABLE))} can be requeued."
         raise NotInState(message)
 
+    async def verify_again(self, rejection: str, action: OperatorAction) -> ManualRecording:
+        """Verify a kept request with the present secrets, and record its events.
 
-def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
-    """What a request brings that was rejected at `now`. Raises NotInState."""
+        Timestamps are checked as of the time the request came. Raises NotFound, and NotInState
+        when the request is not kept, was received before, or still does not verify.
+        """
+        rejection_id = _parse_id("rejection", rejection)
+        kept = await self._store.rejection(rejection_id)
+        if kept is None:
+            raise _not_found("rejection", rejection)
+        request = _kept_request(rejection, kept)
+        source = self._source(kept.source)
+        arrivals = _verified_arrivals(source, request, kept.received_at.timestamp())
+        return await self._store.receive_rejection(rejection_id, arrivals, action)
+
+    async def accept_conflict(self, delivery: str, action: OperatorAction) -> ManualRecording:
+        """Record a conflict as an event of its own. Raises NotFound or NotInState."""
+        delivery_id = _parse_id("redelivery", delivery)
+        conflict = await self._store.conflict(delivery_id)
+        if conflict is None:
+            raise _not_found("redelivery", delivery)
+        body = _conflicting_body(delivery, conflict)
+        arrival = _separate_event(conflict, body, self._identity(conflict, body))
+        return await self._store.accept_conflict(delivery_id, arrival, action)
+
+    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
+        """Return the identity in a conflicting body; headers are those of the first delivery."""
+        if conflict.source == INGEST_SOURCE:
+            return identify_envelope(body)
+        original = Identity(conflict.event_id, conflict.type, conflict.reference)
+        return self._source(conflict.source).reidentify(body, original)
+
+    def _source(self, name: str) -> Source:
+        if name not in self._sources:
+            raise NotInState(f"There is no source {name} any more.")
+        return self._sources[name]
+
+
+def _parse_id(kind: str, text: str) -> int:
+    number = parse_id(text)
+    if number is None:
+        raise _not_found(kind, text)
+    return number
+
+
+def _not_found(kind: str, text: str) -> NotFound:
+    return NotFound(f"There is no {kind} {text[:40]}.")
+
+
+def _kept_request(rejection: str, kept: KeptRejection) -> Request:
+    """Return the request of a rejection. Raises NotInState if it is received or not kept."""
+    if kept.received_as is not None:
+        raise NotInState(f"Rejection {rejection} was received as event {kept.received_as}.")
+    if kept.request is None or kept.body is None:
+        message = f"Of rejection {rejection} nothing is kept; see the source's keep_rejected."
+        raise NotInState(message)
+    return unpack(kept.request, kept.body)
+
+
+def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arrival]:
+    """Return the events of a request, verified as of `now`. Raises NotInState."""
     try:
         admitted = source.admit(request, now)
     except SignatureRejected as rejected:
@@ -136,11 +147,23 @@ def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
     return source.arrivals(admitted, request.headers)
 
 
-def _own_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
-    """The event that a conflict becomes: under the id of the other one, and a hash."""
+def _conflicting_body(delivery: str, conflict: Conflict) -> bytes:
+    """Return the body of a conflict. Raises NotInState if it cannot be accepted."""
+    if conflict.outcome is not Outcome.CONFLICT:
+        message = f"Delivery {delivery} is a {conflict.outcome}; only a conflict can be accepted."
+        raise NotInState(message)
+    if conflict.accepted_as is not None:
+        raise NotInState(f"Delivery {delivery} was accepted as event {conflict.accepted_as}.")
+    if conflict.body is None:
+        raise NotInState(f"The body of delivery {delivery} is no longer kept.")
+    return conflict.body
+
+
+def _separate_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+    """Return the event that a conflict becomes. Its id is the original id and a hash."""
     event_id = conflict.event_id.encode()
     digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()
-    suffix = f"#{digest[:CONFLICT_DIGITS]}"
+    suffix = f"#{digest[:CONFLICT_ID_DIGITS]}"
     head = event_id[: ID_LIMIT_BYTES - len(suffix)].decode(errors="ignore")
     return Arrival(
         source=conflict.source,

@@ -1,4 +1,4 @@
-"""What has to be done from time to time, whether anybody works or not."""
+"""Periodic maintenance of the store: its intervals, and the purge of old events."""
 
 from __future__ import annotations
 
@@ -7,23 +7,27 @@ from typing import Final
 
 from onceward.ports import Store
 
-_log = logging.getLogger("onceward.upkeep")
+_log = logging.getLogger("onceward.retention")
 
-STORE_EVERY_SECONDS: Final = 3600.0
-REGISTER_EVERY_SECONDS: Final = 60.0
-DAY_SECONDS: Final = 86_400.0
-PART_EVENTS: Final = 1_000
+MAINTENANCE_INTERVAL_SECONDS: Final = 3600.0
+PURGE_INTERVAL_SECONDS: Final = 3600.0
+PURGE_BATCH_EVENTS: Final = 1_000
+_DAY_SECONDS: Final = 86_400.0
 
 
 async def purge(store: Store, dedupe_window_days: int) -> None:
-    """Forget events that nobody can send again, a part of the ledger at a time."""
-    after: int | None = 0
-    forgotten = 0
-    while dedupe_window_days and after is not None:
-        part = await store.purge_events(
-            after, limit=PART_EVENTS, horizon_seconds=dedupe_window_days * DAY_SECONDS
+    """Delete events older than the dedupe window, in batches. A window of 0 keeps every event."""
+    if not dedupe_window_days:
+        return
+    purged = 0
+    position: int | None = 0
+    while position is not None:
+        progress = await store.purge_events(
+            position,
+            limit=PURGE_BATCH_EVENTS,
+            horizon_seconds=dedupe_window_days * _DAY_SECONDS,
         )
-        forgotten += part.events
-        after = part.next
-    if forgotten:
-        _log.info("%d events older than %d days are forgotten", forgotten, dedupe_window_days)
+        purged += progress.events
+        position = progress.next
+    if purged:
+        _log.info("%d events older than %d days are purged", purged, dedupe_window_days)

@@ -19,14 +19,14 @@ class Pending:
     A future would do, and would cost more than the rest of what the recorder does for a request.
     """
 
-    __slots__ = ("_error", "_receipts", "_then", "arrivals", "size")
+    __slots__ = ("_callback", "_error", "_receipts", "arrivals", "size")
 
     def __init__(self, arrivals: Sequence[Arrival]) -> None:
         self.arrivals = arrivals
         self.size = sum([len(arrival.body) for arrival in arrivals])
         self._receipts: Sequence[Receipt] | None = None
         self._error: RequestRefused | None = None
-        self._then: Callable[[Pending], None] | None = None
+        self._callback: Callable[[Pending], None] | None = None
 
     def done(self) -> bool:
         """Whether it is there."""
@@ -38,16 +38,16 @@ class Pending:
             raise self._error or LedgerUnavailable("There is no answer yet.", code="slow")
         return self._receipts
 
-    def add_done_callback(self, call: Callable[[Pending], None]) -> None:
-        """Call `call` as soon as it is done, in the same iteration of the loop.
+    def add_done_callback(self, callback: Callable[[Pending], None]) -> None:
+        """Call `callback` as soon as it is done, in the same iteration of the loop.
 
         Only one callback can be added.
         """
-        if self._then is not None:
+        if self._callback is not None:
             raise RuntimeError("a Pending takes only one callback")
-        self._then = call
+        self._callback = callback
         if self.done():
-            self._tell()
+            self._run_callback()
 
     def __await__(self) -> Generator[Any, None, Sequence[Receipt]]:
         if not self.done():
@@ -64,17 +64,17 @@ class Pending:
         """Give the receipts, unless the request was answered before."""
         if not self.done():
             self._receipts = receipts
-            self._tell()
+            self._run_callback()
 
     def set_error(self, error: RequestRefused) -> None:
         """Refuse the request, unless it was answered before."""
         if not self.done():
             self._error = error
-            self._tell()
+            self._run_callback()
 
-    def _tell(self) -> None:
-        if self._then is not None:
+    def _run_callback(self) -> None:
+        if self._callback is not None:
             try:
-                self._then(self)
+                self._callback(self)
             except Exception:  # noqa: BLE001 - whoever comes after it must be told too
                 _log.exception("an answer could not be given")

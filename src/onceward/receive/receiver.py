@@ -76,13 +76,13 @@ class Receiver:
     def ingest(self, request: Request) -> Pending:
         """Identify and record what one of the team's own applications sends."""
         identity = identify_envelope(request.body)
-        kept = {
+        headers = {
             name.decode(): value.decode("latin-1")
             for name in _INGEST_HEADERS
             if (value := request.headers.joined(name)) is not None
         }
         body = request.body
         digest = hashlib.sha256(body).digest()
-        arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(kept), body)
+        arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(headers), body)
         self._failpoints.reach("receive.verified")
         return self._recorder.submit([arrival])

@@ -36,15 +36,15 @@ class Recorder:
         self._settings = settings
         self._clock = clock
         self._new: deque[Pending] = deque()
-        self._known: deque[Pending] = deque()
-        self._turns = deque((self._new, self._known))
+        self._repeats: deque[Pending] = deque()
+        self._queues = deque((self._new, self._repeats))
         self._deadlines = Deadlines(settings.commit_timeout_seconds, _expire)
-        self._held_events = 0
-        self._held_bytes = 0
-        self._lanes: set[asyncio.Task[None]] = set()
-        self._last_began = 0.0
-        self._patience: asyncio.TimerHandle | None = None
-        self._refused = 0
+        self._pending_events = 0
+        self._pending_bytes = 0
+        self._writers: set[asyncio.Task[None]] = set()
+        self._last_batch_at = 0.0
+        self._slow_timer: asyncio.TimerHandle | None = None
+        self._rejected = 0
 
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
         """Queue what came in one request. What comes back has the receipts once all are durable.
@@ -54,62 +54,62 @@ class Recorder:
         """
         pending = Pending(arrivals)
         if (
-            self._held_events >= self._settings.max_pending_events
-            or self._held_bytes + pending.size > self._settings.max_pending_bytes
+            self._pending_events >= self._settings.max_pending_events
+            or self._pending_bytes + pending.size > self._settings.max_pending_bytes
         ):
             raise Overloaded("Too many deliveries wait for the ledger. Try again later.")
         if not arrivals:  # a request that held no events
             pending.set_result(())
             return pending
         self._deadlines.add(pending)
-        self._held_events += len(arrivals)
-        self._held_bytes += pending.size
-        is_known = all(map(self._ledger.batch_group, arrivals))
-        (self._known if is_known else self._new).append(pending)
-        if not self._lanes or self._waiting >= self._settings.max_batch_events:
-            self._open_lane()
-        elif self._patience is None:
+        self._pending_events += len(arrivals)
+        self._pending_bytes += pending.size
+        is_repeat = all(map(self._ledger.batch_group, arrivals))
+        (self._repeats if is_repeat else self._new).append(pending)
+        if not self._writers or self._pending_requests >= self._settings.max_batch_events:
+            self._add_writer()
+        elif self._slow_timer is None:
             self._arm_slow_timer()
         return pending
 
     @property
-    def _waiting(self) -> int:
-        return len(self._new) + len(self._known)
+    def _pending_requests(self) -> int:
+        return len(self._new) + len(self._repeats)
 
-    def _open_lane(self) -> None:
+    def _add_writer(self) -> None:
         """Write what waits, beside what is being written.
 
         One lane makes larger batches, and these cost less; another one helps when a whole batch
         waits, or when the ledger takes long.
         """
-        if len(self._lanes) < self._ledger.max_writers:
-            self._lanes.add(asyncio.create_task(self._drain()))
+        if len(self._writers) < self._ledger.max_writers:
+            self._writers.add(asyncio.create_task(self._write_batches()))
 
     def _arm_slow_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._patience = loop.call_later(SLOW_WRITE_SECONDS, self._add_writer_if_slow)
+        self._slow_timer = loop.call_later(SLOW_WRITE_SECONDS, self._add_writer_if_slow)
 
     def _add_writer_if_slow(self) -> None:
         """Open another lane when something waits, and no batch was begun for a while."""
-        self._patience = None
-        if self._waiting:
-            if self._clock.monotonic() - self._last_began > SLOW_WRITE_SECONDS:
-                self._open_lane()
+        self._slow_timer = None
+        if self._pending_requests:
+            if self._clock.monotonic() - self._last_batch_at > SLOW_WRITE_SECONDS:
+                self._add_writer()
             self._arm_slow_timer()
 
     async def close(self) -> None:
         """Write what waits. Whoever still does after the time for an answer has had one."""
-        if self._lanes:
-            await asyncio.wait(set(self._lanes), timeout=self._settings.commit_timeout_seconds)
+        if self._writers:
+            await asyncio.wait(set(self._writers), timeout=self._settings.commit_timeout_seconds)
         self._deadlines.close()
-        if self._patience is not None:
-            self._patience.cancel()
+        if self._slow_timer is not None:
+            self._slow_timer.cancel()
 
-    async def _drain(self) -> None:
+    async def _write_batches(self) -> None:
         try:
-            while self._waiting:
-                batch = self._take()
-                self._last_began = self._clock.monotonic()
+            while self._pending_requests:
+                batch = self._next_batch()
+                self._last_batch_at = self._clock.monotonic()
                 try:
                     if batch:
                         await self._write(batch)
@@ -117,27 +117,27 @@ class Recorder:
                     self._release(batch)
         finally:
             # At once, not in a callback: what is submitted from now on needs another lane.
-            self._lanes.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+            self._writers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
-    def _take(self) -> list[Pending]:
+    def _next_batch(self) -> list[Pending]:
         """The next batch, of one kind. It is empty where nobody waits for an answer any more."""
-        self._turns.rotate()
-        queue = self._turns[0] or self._turns[1]
+        self._queues.rotate()
+        queue = self._queues[0] or self._queues[1]
         batch: list[Pending] = []
         room = self._settings.max_batch_events
         while queue and (not batch or room >= len(queue[0].arrivals)):
-            waiting = queue.popleft()
-            if waiting.done():  # it was told to come back later
-                self._release([waiting])
+            pending = queue.popleft()
+            if pending.done():  # it was told to come back later
+                self._release([pending])
             else:
-                batch.append(waiting)
-                room -= len(waiting.arrivals)
+                batch.append(pending)
+                room -= len(pending.arrivals)
         return batch
 
     def _release(self, batch: Sequence[Pending]) -> None:
         for pending in batch:
-            self._held_events -= len(pending.arrivals)
-            self._held_bytes -= pending.size
+            self._pending_events -= len(pending.arrivals)
+            self._pending_bytes -= pending.size
 
     async def _write(self, batch: Sequence[Pending]) -> None:
         try:
@@ -145,32 +145,32 @@ class Recorder:
                 [arrival for pending in batch for arrival in pending.arrivals]
             )
         except Unwritable as error:
-            await self._write_apart(batch, error)
+            await self._write_halves(batch, error)
         except StoreError as error:
-            self._give_up(batch, redact(str(error)))
+            self._reject(batch, redact(str(error)))
         except Exception as error:  # noqa: BLE001 - whoever waits must be answered
-            self._give_up(batch, locate(error))
+            self._reject(batch, locate(error))
         else:
-            self._note_success()
+            self._log_recovery()
             # Not yet: to tell the senders takes a while, and the next batch can be written then.
-            asyncio.get_running_loop().call_soon(_give, batch, receipts)
+            asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
-    def _give_up(self, batch: Sequence[Pending], reason: str) -> None:
+    def _reject(self, batch: Sequence[Pending], reason: str) -> None:
         """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
-        if self._refused == 0:
+        if self._rejected == 0:
             _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
-        self._refused += len(batch)
+        self._rejected += len(batch)
         for pending in batch:
             pending.set_error(
                 LedgerUnavailable("The ledger cannot be written now. Try again later.")
             )
 
-    def _note_success(self) -> None:
-        if self._refused:
-            _log.warning("the ledger can be written again; %d were asked to retry", self._refused)
-            self._refused = 0
+    def _log_recovery(self) -> None:
+        if self._rejected:
+            _log.warning("the ledger can be written again; %d were asked to retry", self._rejected)
+            self._rejected = 0
 
-    async def _write_apart(self, batch: Sequence[Pending], error: Unwritable) -> None:
+    async def _write_halves(self, batch: Sequence[Pending], error: Unwritable) -> None:
         """One delivery that the database refuses must not take the others down with it."""
         if len(batch) == 1:
             _log.error("a delivery could not be recorded: %s", redact(str(error)))
@@ -182,7 +182,7 @@ class Recorder:
         await self._write(batch[middle:])
 
 
-def _give(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
+def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
     """Answer each request with its own receipts."""
     first = 0
     for pending in batch:

@@ -35,14 +35,14 @@ class Deadlines(Generic[W]):
             self._waits.popleft()
         self._waits.append((at, wait))
         if self._timer is None:
-            self._timer = loop.call_at(at, self._look)
+            self._timer = loop.call_at(at, self._expire_due)
 
     def close(self) -> None:
         """Wait for nothing any more."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _expire_due(self) -> None:
         """End what has waited too long, and look again when the next one will have."""
         loop = asyncio.get_running_loop()
         now = loop.time()
@@ -51,4 +51,4 @@ class Deadlines(Generic[W]):
             if not wait.done():
                 self._expire(wait)
         following = self._waits[0][0] if self._waits else None
-        self._timer = None if following is None else loop.call_at(following, self._look)
+        self._timer = None if following is None else loop.call_at(following, self._expire_due)

@@ -13,16 +13,16 @@ from onceward.runtime.redact import redact
 _log = logging.getLogger("onceward.runtime")
 
 
-AGAIN_SECONDS: Final = 60.0
+RETRY_SECONDS: Final = 60.0
 
 
-async def repeat(act: Callable[[], Awaitable[object]], every_seconds: float) -> None:
+async def repeat(task: Callable[[], Awaitable[object]], every_seconds: float) -> None:
     """Do something now and every so often. Every process does: doing it twice is harmless."""
     while True:
         pause = every_seconds
         try:
-            await act()
+            await task()
         except StoreError as error:
-            pause = min(every_seconds, AGAIN_SECONDS)
+            pause = min(every_seconds, RETRY_SECONDS)
             _log.warning("upkeep will be tried again: %s", redact(str(error)))
         await asyncio.sleep(pause)

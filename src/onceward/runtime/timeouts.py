@@ -17,7 +17,7 @@ async def run_with_deadline(
 ) -> bool:
     """Let something run for as long as seconds remain to it. False when it was broken off."""
     task = asyncio.create_task(run)
-    task.add_done_callback(_look_at)
+    task.add_done_callback(_retrieve_exception)
     is_late = False
     try:
         while not task.done() and (seconds := remaining()) > 0:
@@ -35,7 +35,7 @@ async def run_with_deadline(
     return not is_late
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _retrieve_exception(task: asyncio.Task[None]) -> None:
     """Have seen how a task ended, also when nobody waits for it any more."""
     if not task.cancelled():
         task.exception()

@@ -9,21 +9,21 @@ from typing import Any, Final
 from onceward.http.openapi.schemas import (
     HEALTH,
     ID,
+    INDEX,
     ITEMS,
     NOT_READY,
     READY,
-    WELCOMED,
     Json,
-    name_of,
-    of_type,
+    item_name,
     ref,
+    schema_of,
     schemas,
     text,
 )
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import REQUEUEABLE
-from onceward.operate.filters import DEFAULT_LIMIT, LARGEST_LIMIT, STATUSES, filters_of
+from onceward.operate.filters import DEFAULT_LIMIT, FILTERS, MAX_LIMIT, STATUSES
 from onceward.settings import Settings
 from onceward.sources.configure import NAME
 from onceward.sources.schemes import Scheme
@@ -31,13 +31,13 @@ from onceward.sources.source import Source
 from onceward.version import __version__
 
 OPENAPI: Final = "/openapi.json"
-FRONT_DOOR: Final = "/"
+INDEX_PATH: Final = "/"
 
 _TOKEN: Final = "admin_token"  # noqa: S105 - the name of a scheme
-_SPOKEN: Final = {"audit": "audit entries", "rejections": "requests that did not verify"}
+_ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "requests that did not verify"}
 
 # What is refused: why, and with which codes. Codes may be added; go by the status first.
-_REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
+_ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     400: (
         "A header that decides occurs more than once, or what a sender asks cannot be done.",
         ["no_question", "repeated_header", "unusable_secret"],
@@ -65,7 +65,7 @@ _REFUSALS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
         ["not_recorded", "overloaded", "slow", "unavailable"],
     ),
 }
-_BODY_REFUSALS: Final = (408, 413, 415, 422)
+_BODY_ERRORS: Final = (408, 413, 415, 422)
 
 
 # Parts of an operation.
@@ -82,7 +82,7 @@ class _Guard:
 _PUBLIC: Final = _Guard()
 
 
-def _answer(description: str, schema: Json) -> Json:
+def _json_content(description: str, schema: Json) -> Json:
     return {"description": description, "content": {"application/json": {"schema": schema}}}
 
 
@@ -94,26 +94,26 @@ def _operation(
     id: str,
     summary: str,
     guard: _Guard,
-    answers: dict[int, Json],
-    *refused: int,
+    responses: dict[int, Json],
+    *errors: int,
     **more: Any,
 ) -> Json:
-    refusals = {status: ref("responses", f"Refused{status}") for status in (*guard.statuses, 431)}
-    refusals |= {status: ref("responses", f"Refused{status}") for status in refused}
+    statuses = (*guard.statuses, 431, *errors)
+    every = {status: ref("responses", f"Error{status}") for status in statuses} | responses
     return {
         "operationId": id,
         "summary": summary,
         **more,
         "security": list(guard.security),
-        "responses": {str(status): told for status, told in sorted((refusals | answers).items())},
+        "responses": {str(status): every[status] for status in sorted(every)},
     }
 
 
-def _parameter(place: str, name: str, description: str, schema: Json) -> Json:
+def _parameter(location: str, name: str, description: str, schema: Json) -> Json:
     return {
         "name": name,
-        "in": place,
-        "required": place == "path",
+        "in": location,
+        "required": location == "path",
         "description": description,
         "schema": schema,
     }
@@ -121,28 +121,28 @@ def _parameter(place: str, name: str, description: str, schema: Json) -> Json:
 
 def _filter(kind: str, name: str) -> Json:
     """One query parameter of a list, by the name that `operate` knows it by."""
-    statuses = STATUSES[kind]
-    described: dict[str, tuple[str, Json]] = {
+    statuses = STATUSES.get(kind)
+    parameters: dict[str, tuple[str, Json]] = {
         "limit": (
             "How many at most.",
             {
                 "type": "integer",
                 "minimum": 1,
-                "maximum": LARGEST_LIMIT,
+                "maximum": MAX_LIMIT,
                 "default": DEFAULT_LIMIT,
             },
         ),
         "after": ("The `next` of the part before.", ID),
         "event_id": ("The sender's id of the event.", text("An event's id.")),
-        "status": ("Only those that stand so.", of_type(statuses) if statuses else {}),
-        "cause": ("Only those that failed this check.", of_type(statuses) if statuses else {}),
+        "status": ("Only those that stand so.", schema_of(statuses) if statuses else {}),
+        "cause": ("Only those that failed this check.", schema_of(statuses) if statuses else {}),
         "duplicate_body": (
             "Only those whose body came before under another id.",
             {"type": "string", "enum": ["true"]},
         ),
         "reference": ("Only those about this object.", text("A reference.")),
     }
-    description, schema = described[name]
+    description, schema = parameters[name]
     return _parameter("query", name, description, schema)
 
 
@@ -154,54 +154,60 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         f"{prefix}/{kind}": {
             "get": _operation(
                 f"list_{kind}",
-                f"List {_SPOKEN.get(kind, kind)}, the newest first",
+                f"List {_ITEM_NAMES.get(kind, kind)}, the newest first",
                 guard,
-                {200: _answer("A part of the list.", ref("schemas", f"{name_of(kind)}Page"))},
+                {
+                    200: _json_content(
+                        "A part of the list.", ref("schemas", f"{item_name(kind)}Page")
+                    )
+                },
                 *(422, 503),
                 tags=["admin"],
-                parameters=[_filter(kind, name) for name in filters_of(kind)],
+                parameters=[_filter(kind, name) for name in FILTERS[kind]],
             )
         }
         for kind in ITEMS
     }
-    acts = {
-        f"{prefix}/{kind}/{{id}}/{name}": {"post": _act(f"{name}_{kind}", guard, summary, schema)}
-        for (kind, name), (summary, schema) in _ACTS.items()
+    actions = {
+        f"{prefix}/{kind}/{{id}}/{name}": {
+            "post": _action(f"{name}_{kind}", guard, summary, schema)
+        }
+        for (kind, name), (summary, schema) in _ACTIONS.items()
     }
-    itself = _operation(
+    openapi = _operation(
         "get_openapi",
         "This document",
         guard,
-        {200: _answer("An OpenAPI 3.1 document.", {"type": "object"})},
+        {200: _json_content("An OpenAPI 3.1 document.", {"type": "object"})},
         tags=["service"],
     )
-    return {**lists, **acts, OPENAPI: {"get": itself}}
+    return {**lists, **actions, OPENAPI: {"get": openapi}}
 
 
-_ACTS: Final = {
+_ACTIONS: Final = {
     ("jobs", "requeue"): (
         f"Queue a job again that is {' or '.join(sorted(REQUEUEABLE))}",
         "Requeued",
     ),
     ("rejections", "verify"): (
         "Verify a kept request again, with the secrets of now, and receive it",
-        "Taken",
+        "ManualRecording",
     ),
-    ("deliveries", "accept"): ("Accept a conflict as an event of its own", "Taken"),
+    ("deliveries", "accept"): ("Accept a conflict as an event of its own", "ManualRecording"),
 }
 
 
-def _act(id: str, guard: _Guard, summary: str, schema: str) -> Json:
+def _action(id: str, guard: _Guard, summary: str, schema: str) -> Json:
     """What a person does to one thing, with an actor and a reason."""
     return _operation(
         id,
         summary,
         guard,
-        {200: _answer("It is done, and the audit entry is there.", ref("schemas", schema))},
-        *(*_BODY_REFUSALS, 404, 409, 503),
+        {200: _json_content("It is done, and the audit entry is there.", ref("schemas", schema))},
+        *(*_BODY_ERRORS, 404, 409, 503),
         tags=["admin"],
         parameters=[_parameter("path", "id", "Its id.", ID)],
-        requestBody=_body(ref("schemas", "Act")),
+        requestBody=_body(ref("schemas", "OperatorAction")),
     )
 
 
@@ -212,25 +218,27 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
     webhook = _operation(
         "receive_webhook",
         "Receive a webhook from a source",
-        _senders(sources),
+        _source_guard(sources),
         {
-            status: _answer(durable, {"anyOf": [receipt, receipts]})
+            status: _json_content(durable, {"anyOf": [receipt, receipts]})
             if is_receipt
             else {"description": f"{durable} The sender insists on this answer."}
-            for status, is_receipt in _statuses(sources)
+            for status, is_receipt in _success_statuses(sources)
         },
-        *(*_BODY_REFUSALS, 400, 404, 503),
+        *(*_BODY_ERRORS, 400, 404, 503),
         tags=["receiving"],
         description=f"Any content type. {largest} Nothing signed is refused for its content.",
-        parameters=[_parameter("path", "source", "The source's name.", _source_name(sources))],
+        parameters=[
+            _parameter("path", "source", "The source's name.", _source_name_schema(sources))
+        ],
         requestBody={"content": {"*/*": {"schema": {}}}},
     )
     ingest = _operation(
         "ingest_event",
         f"Receive an event from an application of your own, as source {INGEST_SOURCE}",
         guard,
-        {202: _answer(durable, receipt)},
-        *(*_BODY_REFUSALS, 503),
+        {202: _json_content(durable, receipt)},
+        *(*_BODY_ERRORS, 503),
         tags=["receiving"],
         description=largest,
         requestBody=_body(ref("schemas", "Envelope")),
@@ -238,13 +246,13 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
     return {f"{WEBHOOKS}{{source}}": {"post": webhook}, INGEST: {"post": ingest}}
 
 
-def _statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
+def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
     """How what is durable is answered, and whether by a receipt; those with one come last."""
     accepted = [source.base.success_response for source in sources.values()] or [202]
     return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
 
 
-def _senders(sources: Mapping[str, Source]) -> _Guard:
+def _source_guard(sources: Mapping[str, Source]) -> _Guard:
     """Each source proves itself with its own signature; an unsigned one with none."""
     proofs: list[Json] = [{scheme: []} for scheme in _signatures(sources)]
     if any(source.unsigned for source in sources.values()):
@@ -261,16 +269,16 @@ def _signatures(sources: Mapping[str, Source]) -> Json:
             "description": f"The signature of source {name}, as the preset {source.preset} has it.",
         }
         for name, source in sorted(sources.items())
-        if not source.unsigned and (header := _header_of(source.scheme))
+        if not source.unsigned and (header := _signature_header(source.scheme))
     }
 
 
-def _header_of(scheme: Scheme) -> str | None:
+def _signature_header(scheme: Scheme) -> str | None:
     kind, _, name = scheme.at.partition("|")[0].partition(":")
     return name if kind == "header" else None
 
 
-def _source_name(sources: Mapping[str, Source]) -> Json:
+def _source_name_schema(sources: Mapping[str, Source]) -> Json:
     if sources:
         return {"type": "string", "enum": sorted(sources)}
     return {"type": "string", "pattern": f"^{NAME.pattern}$"}
@@ -281,21 +289,21 @@ def _service_paths(*, dev: bool) -> Json:
         "get_health",
         "Whether the process is there",
         _PUBLIC,
-        {200: _answer("It is.", HEALTH)},
+        {200: _json_content("It is.", HEALTH)},
         tags=["service"],
     )
     readiness = _operation(
         "get_readiness",
         "Whether the ledger can be read",
         _PUBLIC,
-        {200: _answer("It can.", READY), 503: _answer("It cannot.", NOT_READY)},
+        {200: _json_content("It can.", READY), 503: _json_content("It cannot.", NOT_READY)},
         tags=["service"],
     )
     paths: Json = {HEALTHZ: {"get": health}, READYZ: {"get": readiness}}
     if dev:
-        told = {200: _answer("Where to post and where to look.", WELCOMED)}
-        welcome = _operation("get_welcome", "Where to go", _PUBLIC, told, tags=["service"])
-        paths[FRONT_DOOR] = {"get": welcome}
+        found = {200: _json_content("Where to post and where to look.", INDEX)}
+        index = _operation("get_index", "Where to go", _PUBLIC, found, tags=["service"])
+        paths[INDEX_PATH] = {"get": index}
     return paths
 
 
@@ -320,8 +328,8 @@ def document(
         "paths": paths,
         "components": {
             "schemas": schemas(),
-            "responses": {f"Refused{status}": _refused(status) for status in _REFUSALS},
-            "securitySchemes": _schemes(sources or {}, dev=dev),
+            "responses": {f"Error{status}": _error(status) for status in _ERRORS},
+            "securitySchemes": _security_schemes(sources or {}, dev=dev),
         },
     }
 
@@ -340,19 +348,19 @@ def _info(settings: Settings) -> Json:
     }
 
 
-def _refused(status: int) -> Json:
-    why, codes = _REFUSALS[status]
-    told = _answer(f"{why} Codes: {', '.join(codes)}.", ref("schemas", "Refusal"))
+def _error(status: int) -> Json:
+    reason, codes = _ERRORS[status]
+    response = _json_content(f"{reason} Codes: {', '.join(codes)}.", ref("schemas", "Error"))
     match status:
         case 401:
             scheme = {"type": "string"}
-            told["headers"] = {"WWW-Authenticate": {"schema": scheme}}
+            response["headers"] = {"WWW-Authenticate": {"schema": scheme}}
         case 503:
             seconds = {"type": "integer", "minimum": 1}
-            told["headers"] = {"Retry-After": {"required": True, "schema": seconds}}
-    return told
+            response["headers"] = {"Retry-After": {"required": True, "schema": seconds}}
+    return response
 
 
-def _schemes(sources: Mapping[str, Source], *, dev: bool) -> Json:
+def _security_schemes(sources: Mapping[str, Source], *, dev: bool) -> Json:
     token = {"type": "http", "scheme": "bearer", "description": "An admin token."}
     return ({} if dev else {_TOKEN: token}) | _signatures(sources)

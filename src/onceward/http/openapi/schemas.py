@@ -19,7 +19,7 @@ from onceward.model.admin import (
     RejectionItem,
 )
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
-from onceward.operate.filters import ID_DIGITS, LARGEST_LIMIT
+from onceward.operate.filters import ID_DIGITS, MAX_LIMIT
 
 Json = dict[str, Any]
 
@@ -35,7 +35,7 @@ ITEMS: Final[Mapping[str, type]] = {
 
 ID: Final[Json] = {"type": "string", "pattern": rf"^[0-9]{{1,{ID_DIGITS}}}$"}
 _FLAG: Final[Json] = {"type": "boolean"}
-_MOMENT: Final[Json] = {"type": "string", "format": "date-time"}
+_TIME: Final[Json] = {"type": "string", "format": "date-time"}
 
 
 def text(description: str, *types: str) -> Json:
@@ -58,25 +58,25 @@ def _object(description: str, optional: Collection[str] = (), **properties: Json
     }
 
 
-def of_type(kind: Any) -> Json:
+def schema_of(kind: Any) -> Json:
     """The schema of a field of one of the model's items."""
     if isinstance(kind, UnionType):
-        return {"anyOf": [of_type(part) for part in get_args(kind)]}
+        return {"anyOf": [schema_of(part) for part in get_args(kind)]}
     if issubclass(kind, StrEnum):
         return {"type": "string", "enum": [str(value) for value in kind]}
-    known: dict[type, Json] = {
+    schemas: dict[type, Json] = {
         str: {"type": "string"},
         int: {"type": "integer", "minimum": 0},
         bool: _FLAG,
-        datetime: _MOMENT,
+        datetime: _TIME,
         type(None): {"type": "null"},
     }
-    return known[kind]
+    return schemas[kind]
 
 
 def _item(item: type) -> Json:
     types = get_type_hints(item)
-    properties = {entry.name: of_type(types[entry.name]) for entry in fields(item)}
+    properties = {entry.name: schema_of(types[entry.name]) for entry in fields(item)}
     ids = {name: ID for name in properties if name == "id"}
     return _object(item.__doc__ or "", **properties | ids)
 
@@ -86,8 +86,8 @@ def _page(kind: str) -> Json:
     return _object(
         "A part of a list, the newest first.",
         **({"counts": counts} if kind == "rejections" else {}),
-        items={"type": "array", "maxItems": LARGEST_LIMIT, "items": ref("schemas", name_of(kind))},
-        limit={"type": "integer", "minimum": 1, "maximum": LARGEST_LIMIT},
+        items={"type": "array", "maxItems": MAX_LIMIT, "items": ref("schemas", item_name(kind))},
+        limit={"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
         next={
             "description": "The `after` of the part that follows; null where none does.",
             "anyOf": [ID, {"type": "null"}],
@@ -95,7 +95,7 @@ def _page(kind: str) -> Json:
     )
 
 
-def name_of(kind: str) -> str:
+def item_name(kind: str) -> str:
     """What an item of a list is called."""
     return ITEMS[kind].__name__.removesuffix("Item")
 
@@ -108,26 +108,26 @@ _ENVELOPE: Final = _object(
     payload={"description": "What the handlers get: any JSON."},
     reference=text("The related object, to find the event by.", "integer", "null"),
 )
-_ACT: Final = _object(
+_OPERATOR_ACTION: Final = _object(
     "Who acts, and why: both go into the audit entry.",
     actor=text("Who says so.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
     reason=text("Why.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
-_ACCEPTED: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
-_RECEIVED: Final[Json] = {
+_ACCEPTED_FIELDS: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
+_RECEIPT_FIELDS: Final[Json] = {
     "duplicate": _FLAG | {"description": "The event is known; nothing is applied again."},
     "conflict": _FLAG
     | {"description": "It is known with another body; this one is kept beside it."},
     "event_id": text("The event's id, as text."),
     "id": ID | {"description": "The ledger's own id of the event."},
 }
-_RECEIPT: Final = _object("The delivery is durable.", **_ACCEPTED, **_RECEIVED)
+_RECEIPT: Final = _object("The delivery is durable.", **_ACCEPTED_FIELDS, **_RECEIPT_FIELDS)
 _RECEIPTS: Final = _object(
     "A delivery of several events, or of none, is durable.",
-    **_ACCEPTED,
-    events={"type": "array", "items": _object("One of the events.", **_RECEIVED)},
+    **_ACCEPTED_FIELDS,
+    events={"type": "array", "items": _object("One of the events.", **_RECEIPT_FIELDS)},
 )
-_REFUSAL: Final = _object(
+_ERROR: Final = _object(
     "Why a request is refused.",
     error={"type": "string", "description": "A code, for programs."},
     message={"type": "string", "description": "A sentence, for people."},
@@ -137,15 +137,15 @@ _REQUEUED: Final = _object(
     ok={"const": True},
     id=ID,
     status={"const": "queued"},
-    available_at=_MOMENT,
+    available_at=_TIME,
     audit={"$ref": "#/components/schemas/Audit"},
 )
-_TAKEN: Final = _object(
+_MANUAL_RECORDING: Final = _object(
     "What was recorded on a person's word.",
     ok={"const": True},
     events={
         "type": "array",
-        "items": _object("One of the events.", id=ID, outcome=of_type(Outcome)),
+        "items": _object("One of the events.", id=ID, outcome=schema_of(Outcome)),
     },
     audit={"$ref": "#/components/schemas/Audit"},
 )
@@ -154,7 +154,7 @@ READY: Final = _object("The ledger can be read.", ready={"const": True})
 NOT_READY: Final = _object(
     "The ledger cannot be read.", ready={"const": False}, message={"type": "string"}
 )
-WELCOMED: Final = _object(
+INDEX: Final = _object(
     "Where to go.",
     message={"type": "string"},
     post={"type": "string"},
@@ -169,15 +169,15 @@ def ref(part: str, name: str) -> Json:
 
 def schemas() -> Json:
     """All that is referred to by name."""
-    items = {name_of(kind): _item(item) for kind, item in ITEMS.items()}
-    pages = {f"{name_of(kind)}Page": _page(kind) for kind in ITEMS}
+    items = {item_name(kind): _item(item) for kind, item in ITEMS.items()}
+    pages = {f"{item_name(kind)}Page": _page(kind) for kind in ITEMS}
     others = {
         "Envelope": _ENVELOPE,
-        "Act": _ACT,
+        "OperatorAction": _OPERATOR_ACTION,
         "Receipt": _RECEIPT,
         "Receipts": _RECEIPTS,
         "Requeued": _REQUEUED,
-        "Taken": _TAKEN,
-        "Refusal": _REFUSAL,
+        "ManualRecording": _MANUAL_RECORDING,
+        "Error": _ERROR,
     }
     return items | pages | others

@@ -9,35 +9,51 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from onceward.http.responses import Answer, Scope
-from onceward.http.server.writes import BufferedTransport, Intake, Outlet
+from onceward.http.responses import Receive, Response, Scope, Send
+from onceward.http.server.writes import BufferedTransport, TickQueue
 from onceward.settings import Settings
 
 KEEP_ALIVE_SECONDS: Final = 75
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _END_OF_HEAD: Final = b"\r\n\r\n"
-_RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_EMPTY_RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-class _Nobody:
-    """Stands where uvicorn wakes whoever waits for a body."""
-
-    def set(self) -> None:
-        """There is nobody to wake."""
+Respond = Callable[[Response], None]
+"""Sends the response to a request."""
 
 
-class _Taken:
+class Application(Protocol):
+    """An ASGI application that can also handle complete requests without a task."""
+
+    def can_handle_directly(self, path: str) -> bool:
+        """Return whether a POST to `path` may go to `handle_directly`."""
+
+    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
+        """Handle a complete request and call `respond` once, now or later."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+
+
+DirectQueue = TickQueue[Scope, bytes, Respond]
+"""Requests for `Application.handle_directly`."""
+FlushQueue = TickQueue[BufferedTransport]
+"""Connections with unsent responses."""
+
+
+class _DirectRequest:
     """A request that the application took, where uvicorn looks for one that it runs."""
 
     __slots__ = ("_protocol", "disconnected", "keep_alive", "response_complete")
 
-    message_event: Final = _Nobody()
+    message_event: Final = asyncio.Event()
 
     def __init__(self, protocol: BoundedProtocol, *, keep_alive: bool) -> None:
         self._protocol = protocol
@@ -45,30 +61,37 @@ class _Taken:
         self.disconnected = False
         self.response_complete = False
 
-    def give(self, answer: Answer) -> None:
+    def respond(self, response: Response) -> None:
         """Send the answer, if there is still somebody to read it."""
         self.response_complete = True
         if not self.disconnected:
-            self._protocol.send(answer, keep_alive=self.keep_alive)
+            self._protocol.send(response, keep_alive=self.keep_alive)
 
 
 class BoundedProtocol(HttpToolsProtocol):
     """Ends a connection whose header block is too large, or whose sender is too slow."""
 
     def __init__(
-        self, *args: Any, intake: Intake, outlet: Outlet, bounds: Settings, **kwargs: Any
+        self,
+        *args: Any,
+        application: Application,
+        requests: DirectQueue,
+        flushes: FlushQueue,
+        settings: Settings,
+        **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        self._intake = intake
-        self._outlet = outlet
-        self._bounds = bounds
+        self._application = application
+        self._requests = requests
+        self._flushes = flushes
+        self._settings = settings
         self._url = b""
-        self._head: list[tuple[bytes, bytes]] = []
+        self._headers: list[tuple[bytes, bytes]] = []
         self._scope: Scope | None = None  # of a request that can be taken once its body is whole
         self._body = b""
         self._header_bytes = 0
         self._in_headers = True
-        self._is_mixed = False
+        self._is_chunk_mixed = False
         self._awaits_head = True
         self._timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
@@ -78,38 +101,38 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
         """Begin to wait for the first request."""
-        corked = BufferedTransport(transport, self._outlet)
-        super().connection_made(cast("asyncio.Transport", corked))
-        self._watch()
+        buffered = BufferedTransport(transport, self._flushes)
+        super().connection_made(cast("asyncio.Transport", buffered))
+        self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting."""
-        self._unwatch()
+        self._cancel_timer()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Parse what came, and see whether the header block is still open."""
-        self._is_mixed = False
+        self._is_chunk_mixed = False
         super().data_received(_without_upgrade(data) if self._awaits_head else data)
         if self.transport.is_closing():
             return
         if self._scope is not None:
-            self._pass_on()  # the rest of its body is on the way
-        if self._in_headers and not self._is_mixed:
+            self._replay_to_uvicorn()  # the rest of its body is on the way
+        if self._in_headers and not self._is_chunk_mixed:
             self._header_bytes += len(data)
-        if self._in_headers and self._header_bytes > self._bounds.max_header_bytes:
-            self._end("431 Request Header Fields Too Large")
-        elif self._timer is None and (self._in_headers or not self._owes_answer):
-            self._watch()
+        if self._in_headers and self._header_bytes > self._settings.max_header_bytes:
+            self._close_with("431 Request Header Fields Too Large")
+        elif self._timer is None and (self._in_headers or not self._owes_response):
+            self._start_timer()
 
     # What the parser says.
 
     def on_message_begin(self) -> None:
         """Begin to count a header block."""
         self._url = b""
-        self._head = []
+        self._headers = []
         self._in_headers = True
         self._header_bytes = 0
 
@@ -119,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header."""
-        self._head.append((name.lower(), value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """End to count; the time for the body is the application's to watch."""
@@ -127,12 +150,12 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("a request to upgrade would be taken without its body")  # it is 400
         self._in_headers = False
         self._awaits_head = False
-        self._is_mixed = True
-        self._unwatch()
+        self._is_chunk_mixed = True
+        self._cancel_timer()
         self._body = b""
-        self._scope = self._takeable()
+        self._scope = self._direct_scope()
         if self._scope is None:
-            self._pass_on()
+            self._replay_to_uvicorn()
 
     def on_body(self, body: bytes) -> None:
         """Keep a part of a body, or pass it on."""
@@ -143,39 +166,39 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """Have the application take what is whole. What follows in the same chunk is another."""
-        self._is_mixed = True
+        self._is_chunk_mixed = True
         self._awaits_head = True
         scope, self._scope = self._scope, None
         if scope is None:
             super().on_message_complete()
             return
-        taken = _Taken(self, keep_alive=self.parser.should_keep_alive())
-        self.cycle = cast("Any", taken)
-        self._intake.add(scope, self._body, taken.give)
+        request = _DirectRequest(self, keep_alive=self.parser.should_keep_alive())
+        self.cycle = cast("Any", request)
+        self._requests.add(scope, self._body, request.respond)
 
-    def _takeable(self) -> Scope | None:
+    def _direct_scope(self) -> Scope | None:
         """The scope of a request that can be taken; None where it goes uvicorn's way."""
         is_plain = self.parser.get_method() == b"POST" and self.parser.get_http_version() == "1.1"
-        if not is_plain or self._owes_answer or self.flow.write_paused:
+        if not is_plain or self._owes_response or self.flow.write_paused:
             return None
         target = _target(self._url)
-        if target is None or not self._intake.application.takes(target["path"]):
+        if target is None or not self._application.can_handle_directly(target["path"]):
             return None
         return {
             **target,
             "type": "http",
             "method": "POST",
-            "headers": self._head,
+            "headers": self._headers,
             "scheme": self.scheme,
             "client": self.client,
         }
 
-    def _pass_on(self) -> None:
+    def _replay_to_uvicorn(self) -> None:
         """Tell uvicorn what the parser said until now."""
         self._scope = None
         super().on_message_begin()
         super().on_url(self._url)
-        for name, value in self._head:
+        for name, value in self._headers:
             super().on_header(name, value)
         super().on_headers_complete()
         if self._body:
@@ -183,11 +206,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # Answers.
 
-    def send(self, answer: Answer, *, keep_alive: bool) -> None:
+    def send(self, response: Response, *, keep_alive: bool) -> None:
         """Send the answer to a request that was taken."""
-        default = self.server_state.default_headers
-        self.transport.write(answer.on_wire(default, keep_alive=keep_alive))
-        if answer.closes or not keep_alive:
+        default_headers = self.server_state.default_headers
+        self.transport.write(response.to_bytes(default_headers, keep_alive=keep_alive))
+        if response.closes_connection or not keep_alive:
             self.transport.close()
         self.on_response_complete()
 
@@ -202,39 +225,39 @@ class BoundedProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         self._idle_since = self.loop.time()
         if self._idle_timer is None:
-            self._idle_timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._look_whether_idle)
+            self._idle_timer = self.loop.call_later(KEEP_ALIVE_SECONDS, self._close_if_idle)
 
-    def _look_whether_idle(self) -> None:
+    def _close_if_idle(self) -> None:
         self._idle_timer = None
-        if self._owes_answer or self._timer is not None:
+        if self._owes_response or self._timer is not None:
             return
-        left = self._idle_since + KEEP_ALIVE_SECONDS - self.loop.time()
-        if left > 0:
-            self._idle_timer = self.loop.call_later(left, self._look_whether_idle)
+        remaining = self._idle_since + KEEP_ALIVE_SECONDS - self.loop.time()
+        if remaining > 0:
+            self._idle_timer = self.loop.call_later(remaining, self._close_if_idle)
         else:
             self.transport.close()
 
     @property
-    def _owes_answer(self) -> bool:
+    def _owes_response(self) -> bool:
         """Whether a request is being answered. Else what comes belongs to none, or comes late."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 
     # Time.
 
-    def _watch(self) -> None:
-        seconds = self._bounds.body_timeout_seconds
-        self._timer = self.loop.call_later(seconds, self._end, "408 Request Timeout")
+    def _start_timer(self) -> None:
+        seconds = self._settings.body_timeout_seconds
+        self._timer = self.loop.call_later(seconds, self._close_with, "408 Request Timeout")
 
-    def _unwatch(self) -> None:
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _end(self, status: str) -> None:
+    def _close_with(self, status: str) -> None:
         """Close the connection, with an answer where it cannot be taken for another's."""
-        if self._in_headers and not self._owes_answer:
-            self.transport.write(_RESPONSE.format(status).encode())
+        if self._in_headers and not self._owes_response:
+            self.transport.write(_EMPTY_RESPONSE.format(status).encode())
         self.transport.close()
 
 

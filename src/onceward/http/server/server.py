@@ -11,18 +11,25 @@ from typing import Final
 import uvicorn
 
 from onceward.errors import ConfigurationError
-from onceward.http.server.protocol import BoundedProtocol
-from onceward.http.server.writes import Application, Intake, Outlet
+from onceward.http.server.protocol import Application, BoundedProtocol
+from onceward.http.server.writes import BufferedTransport, TickQueue
 from onceward.settings import Settings
 
 BACKLOG: Final = 4096
+REQUESTS_PER_TICK: Final = 16
 
 
 class Server(uvicorn.Server):
     """A server in a process that has more to do: logs and signals are left to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
-        protocol = partial(BoundedProtocol, intake=Intake(app), outlet=Outlet(), bounds=settings)
+        protocol = partial(
+            BoundedProtocol,
+            application=app,
+            requests=TickQueue(app.handle_directly, limit=REQUESTS_PER_TICK),
+            flushes=TickQueue(BufferedTransport.flush),
+            settings=settings,
+        )
         super().__init__(
             uvicorn.Config(
                 app,

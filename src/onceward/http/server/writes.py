@@ -1,114 +1,74 @@
-"""Requests and responses in groups: what is handled and written in one iteration of the loop."""
+"""Work grouped by event loop iteration: requests to handle, and responses to write."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Generic, TypeVarTuple
 
-from onceward.http.responses import Answer, Receive, Scope, Send
-
-TAKEN_IN_A_TURN: Final = 16
+Arguments = TypeVarTuple("Arguments")
 
 
-class Intake:
-    """Has the application take a few requests in each turn of the loop.
+class TickQueue(Generic[*Arguments]):
+    """Calls queued for the next iterations of the event loop, at most `limit` per iteration."""
 
-    All that come at once would make one long turn, in which nobody hears that the ledger has
-    written what came before: process and ledger would work in turn, and not side by side.
-    """
+    def __init__(self, call: Callable[[*Arguments], object], *, limit: int = sys.maxsize) -> None:
+        self._call = call
+        self._limit = limit
+        self._queued: deque[tuple[*Arguments]] = deque()
 
-    def __init__(self, application: Application) -> None:
-        self.application = application
-        self._waiting: deque[tuple[Scope, bytes, Callable[[Answer], None]]] = deque()
+    def add(self, *arguments: *Arguments) -> None:
+        """Queue a call. It runs in the next iteration unless `limit` calls are ahead of it."""
+        if not self._queued:
+            asyncio.get_running_loop().call_soon(self._run)
+        self._queued.append(arguments)
 
-    def add(self, scope: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
-        """Have a request taken, in this turn or in one of the next."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._take)
-        self._waiting.append((scope, body, give))
-
-    def _take(self) -> None:
+    def _run(self) -> None:
         try:
-            for _ in range(min(len(self._waiting), TAKEN_IN_A_TURN)):
-                self.application.take(*self._waiting.popleft())
-        finally:  # whatever happens to one of them
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._take)
-
-
-class Outlet:
-    """Sends what was written in one turn of the loop, to all connections one after the other.
-
-    An answer takes longer to make than to send. If each was sent as it is made, each would wake its
-    reader, who would take the processor away from the making of the next.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[BufferedTransport] = deque()
-
-    def add(self, connection: BufferedTransport) -> None:
-        """Have what is written to a connection sent in the next turn."""
-        if not self._waiting:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._waiting.append(connection)
-
-    def _send(self) -> None:
-        try:
-            while self._waiting:
-                self._waiting.popleft().flush()
-        finally:  # whatever happens to one of them
-            if self._waiting:
-                asyncio.get_running_loop().call_soon(self._send)
+            for _ in range(min(len(self._queued), self._limit)):
+                self._call(*self._queued.popleft())
+        finally:  # a call that raises must not stop the calls behind it
+            if self._queued:
+                asyncio.get_running_loop().call_soon(self._run)
 
 
 class BufferedTransport:
-    """A transport that sends what is written in one turn of the loop at once, in the next.
+    """A transport that writes once per loop iteration, in the iteration after the data came.
 
-    uvicorn writes the head of an answer and its body apart: two calls of the system for each.
+    uvicorn writes the head and the body of a response separately, which would cost two system
+    calls. Flushing all connections together keeps the first reader that wakes up from taking the
+    CPU while the remaining responses are built.
     """
 
-    __slots__ = ("_outlet", "_transport", "_written")
+    __slots__ = ("_flushes", "_transport", "_unsent")
 
-    def __init__(self, transport: asyncio.Transport, outlet: Outlet) -> None:
+    def __init__(self, transport: asyncio.Transport, flushes: TickQueue[BufferedTransport]) -> None:
         self._transport = transport
-        self._outlet = outlet
-        self._written: list[bytes] = []
+        self._flushes = flushes
+        self._unsent: list[bytes] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def write(self, data: bytes) -> None:
-        """Send it in the next turn."""
-        if not self._written:
-            self._outlet.add(self)
-        self._written.append(data)
+        """Buffer `data` until the next iteration."""
+        if not self._unsent:
+            self._flushes.add(self)
+        self._unsent.append(data)
 
     def close(self) -> None:
-        """Send what was written, and close."""
+        """Flush, then close."""
         self.flush()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        """Whether it is closed, or will be."""
+        """Return whether the transport is closed or closing."""
         return self._transport.is_closing()
 
     def flush(self) -> None:
-        """Send what was written, if there is still somebody to read it."""
-        written, self._written = self._written, []
-        if written and not self._transport.is_closing():
-            self._transport.write(b"".join(written))
-
-
-class Application(Protocol):
-    """An ASGI application that can also be given requests whose body is whole."""
-
-    def takes(self, path: str) -> bool:
-        """Whether what is posted there can be given to `take` when its body is whole."""
-
-    def take(self, scope: Scope, body: bytes, give: Callable[[Answer], None]) -> None:
-        """Take a request, and give the answer when there is one."""
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Write the buffered data, unless the connection is closing."""
+        unsent, self._unsent = self._unsent, []
+        if unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(unsent))

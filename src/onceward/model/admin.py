@@ -165,7 +165,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRejection:
+class StoredRejection:
     """A request that did not verify, with what is kept of it."""
 
     source: str
@@ -176,7 +176,7 @@ class KeptRejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
+class StoredDelivery:
     """A delivery that may be in conflict with its event, and the event's own facts."""
 
     outcome: Outcome

@@ -59,7 +59,7 @@ class Route:
         return self.pattern.endswith("*")
 
     @property
-    def text(self) -> str:
+    def literal(self) -> str:
         """The pattern without its ``*``."""
         return self.pattern.removesuffix("*")
 

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
-from onceward.model.admin import Conflict, ManualRecording, OperatorAction, RejectionCount, Requeued
+from onceward.model.admin import (
+    ManualRecording,
+    OperatorAction,
+    RejectionCount,
+    Requeued,
+    StoredDelivery,
+)
 from onceward.model.events import (
     ID_LIMIT_BYTES,
     INGEST_SOURCE,
@@ -100,7 +106,7 @@ class Operator:
         arrival = _own_event(found, found.body, self._identity(found, found.body))
         return await self._desk.accept_conflict(number, arrival, act)
 
-    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
+    def _identity(self, conflict: StoredDelivery, body: bytes) -> Identity:
         """What the body of a conflict is about, as far as it says so itself."""
         known = Identity(conflict.event_id, conflict.type, conflict.reference)
         if conflict.source == INGEST_SOURCE:
@@ -136,7 +142,7 @@ def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
     return source.arrivals(admitted, request.headers)
 
 
-def _own_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+def _own_event(conflict: StoredDelivery, body: bytes, identity: Identity) -> Arrival:
     """The event that a conflict becomes: under the id of the other one, and a hash."""
     event_id = conflict.event_id.encode()
     digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()

@@ -1,1 +1,1 @@
-"""The proof: real processes, real databases, real faults, and a check of the whole history."""
+"""A proof by experiment: real processes, real databases, injected faults, and a full check."""

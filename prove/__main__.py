@@ -1,4 +1,4 @@
-"""``python -m prove``: exit 0 when nothing was lost or doubled, 1 when it was, 2 if it cannot."""
+"""``python -m prove``: exit code 0 when green, 1 when red, 2 when it could not run."""
 
 import os
 import random
@@ -10,11 +10,11 @@ import msgspec
 from rich.console import Console
 
 from prove import report
-from prove.disks import clear_away
 from prove.plan import LONG, SHORT
 from prove.proof import prove
-from prove.sabotage import CHOICE, Sabotage
+from prove.sabotage import VARIABLE, Sabotage
 from prove.verdict import Verdict
+from support.disks import remove_stale_disks
 from support.postgres import ServerFailed
 
 RESULTS = Path(__file__).parent / "results"
@@ -23,8 +23,8 @@ STORES = ("postgres", "sqlite")
 
 
 @click.command()
-@click.option("--seed", type=int, help="What all chance follows from; by default, any.")
-@click.option("--long", "is_long", is_flag=True, help="A million events, in under forty minutes.")
+@click.option("--seed", type=int, help="Seed of every random choice.  [default: random]")
+@click.option("--long", "is_long", is_flag=True, help="Send a million events, in under 40 minutes.")
 @click.option("--store", type=click.Choice([*STORES, "both"]), default="both", show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as one JSON object.")
 @click.option(
@@ -32,7 +32,7 @@ STORES = ("postgres", "sqlite")
     type=click.Choice([choice.value for choice in Sabotage if choice]),
     help="Break a promise on purpose: the verdict must be red.",
 )
-@click.option("--minutes", type=click.FloatRange(min=0.5), help="Take no more time than this.")
+@click.option("--minutes", type=click.FloatRange(min=0.5), help="Limit the time, and the faults.")
 def main(
     *,
     seed: int | None,
@@ -42,7 +42,7 @@ def main(
     sabotage: str | None,
     minutes: float | None,
 ) -> None:
-    """Run the service under faults, and check that nothing was lost, doubled or made up."""
+    """Inject faults into the service, and check that it loses, duplicates and invents nothing."""
     seed = random.SystemRandom().randrange(2**32) if seed is None else seed
     plan = LONG if is_long else SHORT
     if minutes is not None:
@@ -50,15 +50,15 @@ def main(
     stores = STORES if store == "both" else (store,)
     console = Console(stderr=as_json, highlight=False)
     console.print(f"Seed {seed}, {plan.name} form, on {' and '.join(stores)}.")
-    clear_away()
-    os.environ[CHOICE] = sabotage or ""
+    remove_stale_disks()
+    os.environ[VARIABLE] = sabotage or ""
     try:
         verdict = prove(plan, stores, seed, console)
     except ServerFailed as error:
-        console.print(f"[red]It could not run: {error}[/]")
+        console.print(f"[red]Could not run: {error}[/]")
         sys.exit(COULD_NOT_RUN)
     except KeyboardInterrupt:
-        console.print("[red]Broken off: no verdict.[/]")
+        console.print("[red]Interrupted: no verdict.[/]")
         sys.exit(COULD_NOT_RUN)
     report.show(verdict, console)
     if verdict.is_green and sabotage is None and minutes is None and store == "both":

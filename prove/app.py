@@ -1,4 +1,4 @@
-"""The inbox under proof. Its handlers leave one row for each of their runs that was committed."""
+"""The inbox under test. Its handlers insert one row for each committed run."""
 
 import os
 import random
@@ -9,30 +9,31 @@ from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from prove import sabotage
 
 TABLES = (
-    # Without any constraint: what happens twice is to be seen twice.
+    # No constraint: work that is committed twice must show up twice.
     "CREATE TABLE IF NOT EXISTS probes (event varchar(255), worker integer, is_first integer)",
     "CREATE TABLE IF NOT EXISTS accounts (name varchar(255) PRIMARY KEY, balance bigint)",
 )
-VETO_SHARE = 0.7
+FLAKY_FAILURE_RATE = 0.5
+DECLINE_RATE = 0.7
 
 inbox = Inbox()
 
 
 class Payment(msgspec.Struct):
-    """What an event books."""
+    """The payload of an event."""
 
     account: str
     amount: int
-    mood: str = ""
+    behaviour: str = ""
 
 
-class Stumbled(Exception):
-    """What a handler raises that may do better the next time."""
+class TransientError(Exception):
+    """A failure that a retry may resolve."""
 
 
 @inbox.at_start
-async def tables(tx: Transaction) -> None:
-    """Make the tables that the proof reads."""
+async def create_tables(tx: Transaction) -> None:
+    """Create the tables that the checker reads."""
     for statement in TABLES:
         await tx.execute(statement)
     await sabotage.prepare(tx)
@@ -40,23 +41,24 @@ async def tables(tx: Transaction) -> None:
 
 @inbox.on("payment.made")
 async def credit(event: Event[Payment], tx: Transaction) -> None:
-    """Book, and only then fail, where that is the event's mood: what was booked must be undone."""
+    """Book the amount, then fail if the event asks for it: the booking must be rolled back."""
     await _book(event, tx, is_first=None)
-    if event.payload.mood == "trips" and random.random() < 0.5:  # noqa: S311 - a stumble
-        raise Stumbled("stumbled")
-    if event.payload.mood == "vetoes" and random.random() < VETO_SHARE:  # noqa: S311 - a whim
-        raise PermanentError("vetoed")
+    match event.payload.behaviour:
+        case "flaky" if random.random() < FLAKY_FAILURE_RATE:  # noqa: S311 - not a secret
+            raise TransientError("try again")
+        case "decline" if random.random() < DECLINE_RATE:  # noqa: S311 - not a secret
+            raise PermanentError("declined")
 
 
-@inbox.on("payment.marked")
+@inbox.on("payment.with_effect")
 async def credit_once(event: Event[Payment], tx: Transaction, effects: Effects) -> None:
-    """Book under a mark that is unique over the whole inbox."""
+    """Book the amount under an idempotency key."""
     is_first = await effects.once(f"credit:{event.id}", reference=event.payload.account)
     await _book(event, tx, is_first=int(is_first))
 
 
 async def _book(event: Event[Payment], tx: Transaction, *, is_first: int | None) -> None:
-    tx = sabotage.outside(tx)
+    tx = sabotage.writer_for(tx)
     await tx.execute(
         "INSERT INTO probes (event, worker, is_first) VALUES (:event, :worker, :is_first)",
         {"event": event.id, "worker": os.getpid(), "is_first": is_first},

@@ -1,4 +1,4 @@
-"""The processes of one service on one database: each that is killed is replaced by its like."""
+"""The processes of one service on one database. A process that is killed is replaced."""
 
 import os
 import re
@@ -11,13 +11,13 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prove.client import Address
-from support.processes import ROOT, Died, Process, Serve, Work
+from support.processes import ROOT, Process, Serve, StartupFailed, Work
 
 APP = ROOT / "prove" / "app.py"
 LEASE_LOST = re.compile(r"leases? (?:was|were) lost")
-START_TRIES = 5
+START_ATTEMPTS = 5
 
-# A job whose worker is killed again and again is not to be parked for that.
+# Kills must not exhaust a job's attempts.
 SETTINGS: dict[str, Any] = {
     "lease_seconds": 0.6,
     "poll_seconds": 0.1,
@@ -28,31 +28,40 @@ SETTINGS: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Shape:
-    """How many processes there are of each sort. Without workers, the receivers work as well."""
+class FleetSize:
+    """How many processes of each role there are. Without workers, the receivers work as well."""
 
     receivers: int = 1
     workers: int = 0
 
+    @property
+    def total(self) -> int:
+        """Return the number of processes."""
+        return self.receivers + self.workers
+
 
 class ServiceFleet:
-    """All of them. They run when it is entered, and are dead when it is left."""
+    """All processes of a service. They run between `__enter__` and `__exit__`.
 
-    def __init__(self, url: str, shape: Shape, *options: str, **settings: float | str) -> None:
+    A process is addressed by its slot; the receivers come first.
+    """
+
+    def __init__(self, url: str, size: FleetSize, *options: str, **settings: float | str) -> None:
+        self.size = size
+        self.processes: list[Process] = []
+        """The process in each slot."""
+        self.unexpected_exits: list[str] = []
+        """The logs of processes that exited on their own."""
         self._url = url
-        self._shape = shape
         self._options = options
         self._settings: dict[str, Any] = SETTINGS | settings
-        self._pool = ThreadPoolExecutor(shape.receivers + shape.workers)
-        self.places: list[Process] = []
-        self._living: list[Process] = []
-        """All that were started, also those that never got to their place."""
-        self.accidents: list[str] = []
-        """The logs of processes that ended by themselves."""
+        self._pool = ThreadPoolExecutor(size.total)
+        self._started: list[Process] = []
+        """Every process that still has to be closed, including ones without a slot."""
 
     def __enter__(self) -> Self:
         try:
-            self.places = list(self._pool.map(self._start, range(self.size)))
+            self.processes = list(self._pool.map(self._start, range(self.size.total)))
         except BaseException:
             self._close()
             raise
@@ -63,83 +72,78 @@ class ServiceFleet:
 
     def _close(self) -> None:
         self._pool.shutdown(cancel_futures=True)
-        with ExitStack() as graves:
-            for process in self._living:
-                graves.callback(process.close)
+        with ExitStack() as stack:
+            for process in self._started:
+                stack.callback(process.close)
 
     @property
-    def size(self) -> int:
-        """How many processes there are."""
-        return self._shape.receivers + self._shape.workers
+    def worker_slots(self) -> range:
+        """Return the slots of the processes that run handlers."""
+        return range(self.size.receivers if self.size.workers else 0, self.size.total)
 
-    @property
-    def workers(self) -> range:
-        """The places of the processes that run handlers."""
-        return range(self._shape.receivers if self._shape.workers else 0, self.size)
-
-    def is_receiver(self, place: int) -> bool:
-        """Whether requests are sent to the process in this place."""
-        return place < self._shape.receivers
+    def is_receiver(self, slot: int) -> bool:
+        """Return whether requests are sent to the process in this slot."""
+        return slot < self.size.receivers
 
     def addresses(self) -> list[Address]:
-        """Where requests can be sent to."""
-        found = []
-        for process in self.places[: self._shape.receivers]:
-            parts = urlsplit(process.facts["address"])
-            found.append((parts.hostname or "", parts.port or 0))
-        return found
+        """Return the addresses of the receivers."""
+        addresses = []
+        for process in self.processes[: self.size.receivers]:
+            parts = urlsplit(process.startup_info["address"])
+            addresses.append((parts.hostname or "", parts.port or 0))
+        return addresses
 
-    def kill(self, *places: int) -> None:
-        """SIGKILL, all at once, and start others in their places."""
-        for place in places:
+    def kill(self, *slots: int) -> None:
+        """SIGKILL the processes in these slots, all at once, and replace them."""
+        for slot in slots:
             with suppress(ProcessLookupError):
-                os.kill(self.places[place].pid, signal.SIGKILL)
-        for place in places:
-            self.places[place].close()
-            self._living.remove(self.places[place])
-        for place, process in zip(places, self._pool.map(self._start, places), strict=True):
-            self.places[place] = process
+                os.kill(self.processes[slot].pid, signal.SIGKILL)
+        for slot in slots:
+            self.processes[slot].close()
+            self._started.remove(self.processes[slot])
+        for slot, process in zip(slots, self._pool.map(self._start, slots), strict=True):
+            self.processes[slot] = process
 
-    def change(self, **settings: float | str) -> None:
-        """Go on with other settings, in new processes; the old ones end in good order."""
+    def restart(self, **settings: float | str) -> None:
+        """Shut down every process gracefully, and start new ones with changed settings."""
         self._settings |= settings
-        for process in self.places:
+        for process in self.processes:
             process.terminate()
-        for process in self.places:
+        for process in self.processes:
             process.wait()
-        self.kill(*range(self.size))
+        self.kill(*range(self.size.total))
 
-    def look_after(self) -> None:
-        """Note and replace what ended by itself: nothing ever should."""
-        for place, process in enumerate(self.places):
+    def replace_exited(self) -> None:
+        """Replace processes that exited on their own, and keep their logs as evidence."""
+        for slot, process in enumerate(self.processes):
             if not process.running:
-                self.accidents.append(process.log[-4_000:])
-                self.kill(place)
+                self.unexpected_exits.append(process.log[-4_000:])
+                self.kill(slot)
 
     def lost_leases(self) -> list[str]:
-        """What the living processes say of leases that they lost."""
+        """Return the log lines in which running processes report a lost lease."""
         return [
             line
-            for process in self.places
+            for process in self.processes
             for line in process.log.splitlines()
             if LEASE_LOST.search(line)
         ]
 
-    def _start(self, place: int) -> Process:
-        start = self._serve if self.is_receiver(place) else self._work
-        for _ in range(START_TRIES - 1):
-            with suppress(Died):
-                return self._noted(start())
+    def _start(self, slot: int) -> Process:
+        start = self._start_receiver if self.is_receiver(slot) else self._start_worker
+        for _ in range(START_ATTEMPTS - 1):
+            with suppress(StartupFailed):
+                return self._register(start())
             time.sleep(0.2)  # the database may be in recovery
-        return self._noted(start())
+        return self._register(start())
 
-    def _noted(self, process: Process) -> Process:
-        self._living.append(process)
+    def _register(self, process: Process) -> Process:
+        self._started.append(process)
         return process
 
-    def _serve(self) -> Process:
-        options = ["--workers", "0"] if self._shape.workers else []
+    def _start_receiver(self) -> Process:
+        options = ["--workers", "0"] if self.size.workers else []
         return Serve(APP, self._url, *options, *self._options, forked=True, **self._settings)
 
-    def _work(self) -> Process:
+    def _start_worker(self) -> Process:
         return Work(APP, self._url, *self._options, forked=True, **self._settings)

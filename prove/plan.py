@@ -1,20 +1,21 @@
-"""How much is done to each store, and in how much time. What is reached is the result."""
+"""How many faults each store gets, and in how much time."""
 
 from dataclasses import dataclass, fields, replace
 
 
 @dataclass(frozen=True)
 class StorePlan:
-    """What one store goes through. A phase ends when all is done, or its time is up."""
+    """The targets for one store. A phase ends when its target or its time limit is reached."""
 
     events: int
-    """Over calm, crashes and kills, in the shares of their time; the other stages add theirs."""
+    """Sent during baseline, crashes and kills, in proportion to their time. Other stages add
+    events of their own."""
     kills: int
     zombies: int
     crashes: int
     power_cuts: int
     lost_commits: int
-    calm_seconds: float
+    baseline_seconds: float
     crash_seconds: float
     kill_seconds: float
     zombie_seconds: float
@@ -22,11 +23,11 @@ class StorePlan:
 
     @property
     def load_seconds(self) -> float:
-        """How long events are sent."""
-        return self.calm_seconds + self.crash_seconds + self.kill_seconds
+        """Return how long events are sent."""
+        return self.baseline_seconds + self.crash_seconds + self.kill_seconds
 
     def scaled(self, share: float) -> "StorePlan":
-        """A part of it, in that part of the time: at least one of whatever there is any of."""
+        """Return a share of every count and time; a count that is not zero stays at least one."""
         parts: dict[str, float] = {}
         for entry in fields(self):
             whole = getattr(self, entry.name)
@@ -38,19 +39,19 @@ class StorePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A form of the proof."""
+    """One form of the proof."""
 
     name: str
     minutes: float
-    """How long it takes at most."""
+    """The most time that the proof takes."""
     stores: dict[str, StorePlan]
     required: float
-    """The part of each target that a pass needs."""
-    patience: float
-    """By how much a phase may take longer than it should, to reach its targets."""
+    """The share of each target that a pass requires."""
+    overrun: float
+    """The factor by which a phase may exceed its time to reach its target."""
 
     def within(self, minutes: float) -> "Plan":
-        """As much of it as can be done in that time."""
+        """Return as much of the plan as fits into this time."""
         share = min(1.0, minutes / self.minutes)
         stores = {name: plan.scaled(share) for name, plan in self.stores.items()}
         return replace(self, minutes=minutes, stores=stores)
@@ -67,7 +68,7 @@ SHORT = Plan(
             crashes=5,
             power_cuts=3,
             lost_commits=8,
-            calm_seconds=5,
+            baseline_seconds=5,
             crash_seconds=8,
             kill_seconds=14,
             zombie_seconds=8,
@@ -80,7 +81,7 @@ SHORT = Plan(
             crashes=0,
             power_cuts=3,
             lost_commits=0,
-            calm_seconds=4,
+            baseline_seconds=4,
             crash_seconds=0,
             kill_seconds=18,
             zombie_seconds=8,
@@ -88,7 +89,7 @@ SHORT = Plan(
         ),
     },
     required=1.0,
-    patience=2.5,
+    overrun=2.5,
 )
 LONG = Plan(
     name="long",
@@ -101,7 +102,7 @@ LONG = Plan(
             crashes=300,
             power_cuts=50,
             lost_commits=40,
-            calm_seconds=10,
+            baseline_seconds=10,
             crash_seconds=450,
             kill_seconds=1_000,
             zombie_seconds=130,
@@ -114,7 +115,7 @@ LONG = Plan(
             crashes=0,
             power_cuts=50,
             lost_commits=0,
-            calm_seconds=10,
+            baseline_seconds=10,
             crash_seconds=0,
             kill_seconds=1_100,
             zombie_seconds=60,
@@ -122,5 +123,5 @@ LONG = Plan(
         ),
     },
     required=0.5,
-    patience=1.0,
+    overrun=1.0,
 )

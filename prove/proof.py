@@ -1,4 +1,4 @@
-"""The whole proof: both stores side by side, each in a process of its own, and the bad inputs."""
+"""The whole proof: both stores side by side, each in its own process, and the bad inputs."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rich.progress import (
     TimeElapsedColumn,
 )
 
-from prove.inputs import run_inputs
+from prove.bad_inputs import run_bad_inputs
 from prove.plan import Plan
-from prove.sabotage import chosen
-from prove.stages import Result, Stages
+from prove.sabotage import active_sabotage
+from prove.stages import StageRunner, StoreResult
 from prove.verdict import Verdict, requirements
 
 COLUMNS = (
@@ -33,64 +33,64 @@ COLUMNS = (
     TimeElapsedColumn(),
 )
 
-News: TypeAlias = "Queue[tuple[str, int, int]]"
-_news: list[News] = []
-"""Where a store's process tells how far it is."""
+ProgressQueue: TypeAlias = "Queue[tuple[str, int, int]]"
+_progress_queue: list[ProgressQueue] = []
+"""In a store's process: the queue to its parent."""
 
 
 def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Verdict:
-    """Take each store through all of its stages, side by side, and then the bad inputs."""
-    begun = time.monotonic()
-    with Progress(*COLUMNS, console=console) as progress, ExitStack() as graves:
+    """Run all stages of each store, and the bad inputs when the first store is done."""
+    started = time.monotonic()
+    with Progress(*COLUMNS, console=console) as progress, ExitStack() as stack:
         context = get_context("spawn")
-        news: News = context.Queue()
-        pool = graves.enter_context(
-            ProcessPoolExecutor(len(stores), context, initializer=_begin, initargs=(news,))
+        queue: ProgressQueue = context.Queue()
+        pool = stack.enter_context(
+            ProcessPoolExecutor(len(stores), context, initializer=_set_queue, initargs=(queue,))
         )
         runs = [pool.submit(run_store, store, plan, seed) for store in stores]
-        _follow(runs, news, progress, until=any)
-        tests = None if chosen() else pool.submit(run_inputs)
-        _follow([*runs, *([tests] if tests else [])], news, progress, until=all)
+        _show_progress(runs, queue, progress, until=any)
+        tests = None if active_sabotage() else pool.submit(run_bad_inputs)
+        _show_progress([*runs, *([tests] if tests else [])], queue, progress, until=all)
         results = [run.result() for run in runs]
-        inputs = tests.result() if tests else None
+        bad_inputs = tests.result() if tests else None
     return Verdict(
         seed=seed,
         form=plan.name,
-        sabotage=chosen(),
-        seconds=time.monotonic() - begun,
+        sabotage=active_sabotage(),
+        seconds=time.monotonic() - started,
         results=results,
         requirements=requirements(plan, results),
-        inputs=inputs,
+        bad_inputs=bad_inputs,
     )
 
 
-def run_store(store: str, plan: Plan, seed: int) -> Result:
-    """All stages of one store, in a process of their own."""
+def run_store(store: str, plan: Plan, seed: int) -> StoreResult:
+    """Run all stages of one store in this process."""
 
     def show(stage: str, done: int, total: int) -> None:
-        _news[0].put((f"{store}: {stage}", done, total))
+        _progress_queue[0].put((f"{store}: {stage}", done, total))
 
-    return Stages(store, plan, seed=seed, show=show).run()
-
-
-def _begin(news: News) -> None:
-    _news.append(news)
+    return StageRunner(store, plan, seed=seed, show=show).run()
 
 
-def _follow(
+def _set_queue(queue: ProgressQueue) -> None:
+    _progress_queue.append(queue)
+
+
+def _show_progress(
     runs: Sequence[Future[Any]],
-    news: News,
+    queue: ProgressQueue,
     progress: Progress,
     *,
     until: Callable[[Iterable[bool]], bool],
 ) -> None:
-    """Show how far the stages are, until any or all have ended."""
-    while not (until(run.done() for run in runs) and news.empty()):
+    """Show the progress of the stages until any or all runs have ended."""
+    while not (until(run.done() for run in runs) and queue.empty()):
         try:
-            stage, done, total = news.get(timeout=0.2)
+            stage, done, total = queue.get(timeout=0.2)
         except Empty:
             continue
-        known = {task.description: task.id for task in progress.tasks}
-        if stage not in known:
-            known[stage] = progress.add_task(stage, total=total or None)
-        progress.update(known[stage], completed=done, total=total or None)
+        tasks = {task.description: task.id for task in progress.tasks}
+        if stage not in tasks:
+            tasks[stage] = progress.add_task(stage, total=total or None)
+        progress.update(tasks[stage], completed=done, total=total or None)

@@ -1,22 +1,21 @@
-"""The verdict on a screen."""
+"""The verdict as text."""
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from prove.stages import Result
-from prove.verdict import Verdict, kills_a_minute, total
+from prove.stages import StoreResult
+from prove.verdict import Verdict, kills_per_minute, total
 
 
 def show(verdict: Verdict, console: Console) -> None:
-    """Print what was injected, what was reached, what was found."""
-    console.print(_injected(verdict))
-    console.print(_checked(verdict))
-    if verdict.inputs is not None:
-        console.print(
-            f"Bad inputs: {verdict.inputs.passed} tests passed, {verdict.inputs.failed} failed."
-        )
-        console.print(escape(verdict.inputs.tail))
+    """Print the injected faults, the amounts checked, the findings and the verdict."""
+    console.print(_faults(verdict))
+    console.print(_figures(verdict))
+    if verdict.bad_inputs is not None:
+        passed, failed = verdict.bad_inputs.passed, verdict.bad_inputs.failed
+        console.print(f"Bad inputs: {passed} tests passed, {failed} failed.")
+        console.print(escape(verdict.bad_inputs.tail))
     for result in verdict.results:
         for stage, reason in result.not_run.items():
             console.print(f"[yellow]Not run on {result.store}: {stage} ({escape(reason)})[/]")
@@ -24,29 +23,30 @@ def show(verdict: Verdict, console: Console) -> None:
     for entry in verdict.requirements:
         if not entry.is_met:
             console.print(
-                f"[red]Not enough on {entry.store}: {entry.what} {entry.reached}, "
+                f"[red]Below the minimum on {entry.store}: {entry.what} {entry.reached}, "
                 f"required {entry.required}[/]"
             )
-    _show_end(verdict, console)
+    _show_verdict(verdict, console)
 
 
-def _injected(verdict: Verdict) -> Table:
-    table = Table(title="What was done to it", title_justify="left")
+def _faults(verdict: Verdict) -> Table:
+    table = Table(title="Injected faults", title_justify="left")
     table.add_column("")
     names = list(dict.fromkeys(name for result in verdict.results for name in result.tally))
     for result in verdict.results:
         table.add_column(result.store, justify="right")
     for name in names:
         table.add_row(name, *(f"{result.tally[name]:,}" for result in verdict.results))
-    table.add_row("kills a minute", *(f"{kills_a_minute(result):g}" for result in verdict.results))
+    rates = (f"{kills_per_minute(result):g}" for result in verdict.results)
+    table.add_row("kills per minute", *rates)
     table.add_row(
         "kills at failpoints", *(f"{result.failpoints.total():,}" for result in verdict.results)
     )
     return table
 
 
-def _checked(verdict: Verdict) -> Table:
-    table = Table(title="What was looked at", title_justify="left")
+def _figures(verdict: Verdict) -> Table:
+    table = Table(title="Checked", title_justify="left")
     table.add_column("")
     totals = [total(result) for result in verdict.results]
     for result in verdict.results:
@@ -62,23 +62,26 @@ def _checked(verdict: Verdict) -> Table:
     return table
 
 
-def _show_findings(result: Result, console: Console) -> None:
-    for rule, count in result.counts.items():
-        console.print(f"\n[bold red]{result.store}: {rule} ({count} times)[/]")
+def _show_findings(result: StoreResult, console: Console) -> None:
+    for violation, count in result.counts.items():
+        noun = "finding" if count == 1 else "findings"
+        console.print(f"\n[bold red]{result.store}: {violation} ({count} {noun})[/]")
         for stage, finding in result.findings:
-            if finding.rule is rule:
+            if finding.violation is violation:
                 console.print(f"  {stage}: {escape(finding.detail)}")
                 for line in finding.timeline:
                     console.print(f"    {escape(line)}", soft_wrap=True)
 
 
-def _show_end(verdict: Verdict, console: Console) -> None:
-    again = f"python -m prove --seed {verdict.seed}" + (" --long" if verdict.form == "long" else "")
+def _show_verdict(verdict: Verdict, console: Console) -> None:
+    command = f"python -m prove --seed {verdict.seed}"
+    command += " --long" if verdict.form == "long" else ""
+    command += f" --sabotage {verdict.sabotage}" if verdict.sabotage else ""
     console.print()
     if verdict.is_green:
-        console.print("[bold green]Green: nothing was lost, doubled or made up.[/]")
+        console.print("[bold green]Green: nothing was lost, duplicated or invented.[/]")
         for what, count, bound in verdict.bounds():
-            console.print(f"  0 in {count:,} {what}: less than {bound:.2g} each, at 95%")
+            console.print(f"  0 failures in {count:,} {what}: below {bound:.2g} each, at 95%")
     else:
         console.print("[bold red]Red.[/]")
-    console.print(f"Seed {verdict.seed}, {verdict.seconds:.0f} s. Again: {again}")
+    console.print(f"Seed {verdict.seed}, {verdict.seconds:.0f} s. To repeat: {command}")

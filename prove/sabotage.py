@@ -1,7 +1,7 @@
-"""Ways to break a promise on purpose. Each must turn the proof red, or the proof is worth nothing.
+"""Deliberate bugs. Each must turn the proof red: a proof that cannot fail proves nothing.
 
-``PROVE_SABOTAGE`` in the environment names one. The processes of the service read it and change
-their own code as they start; nothing of it is in the product.
+``PROVE_SABOTAGE`` in the environment selects one. The service's processes patch their own code at
+startup; the product contains none of this.
 """
 
 import functools
@@ -20,95 +20,99 @@ from onceward.receive.recorder import Recorder
 from onceward.store import queries
 from onceward.store.postgres.store import PostgresStore
 
-CHOICE = "PROVE_SABOTAGE"
+VARIABLE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60
-PURGE_EVERY_SECONDS = 0.3
+PURGE_INTERVAL_SECONDS = 0.3
 
-_place: dict[str, Any] = {"host": "127.0.0.1", "user": "postgres"}
-"""Where the database of this process is."""
+_connection_options: dict[str, Any] = {"host": "127.0.0.1", "user": "postgres"}
+"""How this process reaches its database; `prepare` adds the port and the name."""
 
 
 class Sabotage(StrEnum):
-    """What is broken."""
+    """A promise to break."""
 
     NONE = ""
-    EARLY_ANSWER = "early-answer"
-    """A 202 goes out before the commit."""
+    EARLY_RESPONSE = "early-response"
+    """Respond 202 before the commit."""
     WEAK_SYNC = "weak-sync"
-    """The database does not wait for its disk: what a power cut shows."""
+    """Let the database commit without syncing its disk; a power cut shows it."""
     NO_FENCE = "no-fence"
-    """A job is settled by its id alone, whoever holds its lease."""
+    """Settle a job by its id alone, without its lease."""
     NO_UNIQUE_KEY = "no-unique-key"
-    """The ledger takes an id as often as it comes."""
-    OUTSIDE = "outside"
-    """Handlers write beside their transaction."""
+    """Record an id as often as it is received."""
+    NO_TRANSACTION = "no-transaction"
+    """Let handlers write outside their transaction."""
     WORKER_CLOCK = "worker-clock"
-    """Leases end by the clock of their worker, which is slow."""
-    FORGETFUL_PURGE = "forgetful-purge"
-    """What is done is deleted, with its id."""
+    """Let leases expire by a worker's clock that is slow."""
+    DELETE_IDS = "delete-ids"
+    """Purge done events together with their ids."""
 
 
-def chosen() -> Sabotage:
-    """What this process is to break."""
-    return Sabotage(os.environ.get(CHOICE, ""))
+def active_sabotage() -> Sabotage:
+    """Return the sabotage that the environment selects."""
+    return Sabotage(os.environ.get(VARIABLE, ""))
 
 
 async def prepare(tx: Transaction) -> None:
-    """What to do to the database at start."""
-    match chosen():
+    """Change the database at startup, where the sabotage needs it."""
+    match active_sabotage():
         case Sabotage.NO_UNIQUE_KEY:
             await tx.execute("ALTER TABLE onceward.events DROP CONSTRAINT IF EXISTS events_once")
-        case Sabotage.OUTSIDE | Sabotage.FORGETFUL_PURGE:
-            place = "SELECT current_setting('port') AS port, current_database() AS dbname"
-            _place.update(await tx.fetch_one(place) or {})
+        case Sabotage.NO_TRANSACTION | Sabotage.DELETE_IDS:
+            options = "SELECT current_setting('port') AS port, current_database() AS dbname"
+            _connection_options.update(await tx.fetch_one(options) or {})
 
 
-def outside(tx: Transaction) -> Any:
-    """The transaction, or a way around it."""
-    return _Beside() if chosen() is Sabotage.OUTSIDE else tx
+def writer_for(tx: Transaction) -> Any:
+    """Return the handler's transaction, or a writer that bypasses it."""
+    return _Autocommit() if active_sabotage() is Sabotage.NO_TRANSACTION else tx
 
 
 def apply() -> None:
-    """Break it."""
-    match chosen():
-        case Sabotage.EARLY_ANSWER:
-            Recorder.submit = _answer_early(Recorder.submit)  # type: ignore[method-assign] # the sabotage
+    """Patch this process."""
+    match active_sabotage():
+        case Sabotage.EARLY_RESPONSE:
+            Recorder.submit = _respond_early(Recorder.submit)  # type: ignore[method-assign] # the sabotage
         case Sabotage.NO_FENCE:
-            _replace(
+            _patch_statement(
                 "settle_done", r"AND status .*'queued'\s+AND EXISTS \(SELECT 1 FROM fence\)", ""
             )
-            _replace("renew", "UPDATE onceward.leases", "WITH mine AS (UPDATE onceward.leases")
-            _replace("renew", "RETURNING token", ") SELECT unnest(:tokens::text[]) AS token")
+            _patch_statement(
+                "renew", "UPDATE onceward.leases", "WITH mine AS (UPDATE onceward.leases"
+            )
+            _patch_statement(
+                "renew", "RETURNING token", ") SELECT unnest(:tokens::text[]) AS token"
+            )
         case Sabotage.NO_UNIQUE_KEY:
-            _replace("record_new", "ON CONFLICT ON CONSTRAINT events_once DO NOTHING", "")
+            _patch_statement("record_new", "ON CONFLICT ON CONSTRAINT events_once DO NOTHING", "")
         case Sabotage.WORKER_CLOCK:
-            late = f"clock_timestamp() - interval '{SKEW_SECONDS} seconds' +"
+            slow_clock = f"clock_timestamp() - interval '{SKEW_SECONDS} seconds' +"
             for name in ("claim", "renew"):
-                _replace(name, r"clock_timestamp\(\) \+", late)
-        case Sabotage.FORGETFUL_PURGE:
-            vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_EVERY_SECONDS
-            PostgresStore.maintenance = _forget  # type: ignore[method-assign,assignment] # the sabotage
+                _patch_statement(name, r"clock_timestamp\(\) \+", slow_clock)
+        case Sabotage.DELETE_IDS:
+            vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_INTERVAL_SECONDS
+            PostgresStore.maintenance = _delete_done_events  # type: ignore[method-assign,assignment] # the sabotage
 
 
-def _replace(name: str, pattern: str, by: str) -> None:
-    """Change a statement of the store on PostgreSQL."""
-    texts = queries._read("postgres")  # noqa: SLF001 - a saboteur comes in by the window
-    texts[name], count = re.subn(pattern, by, texts[name])
-    assert count == 1, f"{name} has changed; change its sabotage as well"
+def _patch_statement(name: str, pattern: str, replacement: str) -> None:
+    """Change one statement of the PostgreSQL store."""
+    texts = queries._read("postgres")  # noqa: SLF001 - sabotage has no public entrance
+    texts[name], count = re.subn(pattern, replacement, texts[name])
+    assert count == 1, f"the statement {name} has changed; adapt its sabotage"
 
 
-def _answer_early(submit: Callable[..., Pending]) -> Callable[..., Pending]:
-    def submit_and_forget(recorder: Recorder, arrivals: Sequence[Arrival]) -> Pending:
+def _respond_early(submit: Callable[..., Pending]) -> Callable[..., Pending]:
+    def submit_without_waiting(recorder: Recorder, arrivals: Sequence[Arrival]) -> Pending:
         submit(recorder, arrivals)
         pending = Pending(arrivals)
         pending.set_result([Receipt(0, Outcome.RECORDED) for _ in arrivals])
         return pending
 
-    return submit_and_forget
+    return submit_without_waiting
 
 
-class _Beside:
-    """Writes that commit by themselves."""
+class _Autocommit:
+    """Writes that commit immediately."""
 
     async def execute(self, sql: str, parameters: Mapping[str, Any]) -> None:
         _connection().execute(re.sub(r":(\w+)", r"%(\1)s", sql).encode(), parameters)
@@ -116,13 +120,13 @@ class _Beside:
 
 @functools.cache
 def _connection() -> psycopg.Connection:
-    return psycopg.connect(**_place, autocommit=True)
+    return psycopg.connect(**_connection_options, autocommit=True)
 
 
-async def _forget(_: PostgresStore) -> None:
-    """A purge that takes the ids along."""
-    async with await psycopg.AsyncConnection.connect(**_place) as connection:
+async def _delete_done_events(_: PostgresStore) -> None:
+    """Stand in for the store's maintenance."""
+    async with await psycopg.AsyncConnection.connect(**_connection_options) as connection:
         await connection.execute(
-            "WITH gone AS (DELETE FROM onceward.jobs WHERE status = 'done' RETURNING event)"
-            "DELETE FROM onceward.events WHERE id IN (SELECT event FROM gone)"
+            "WITH purged AS (DELETE FROM onceward.jobs WHERE status = 'done' RETURNING event)"
+            "DELETE FROM onceward.events WHERE id IN (SELECT event FROM purged)"
         )

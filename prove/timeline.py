@@ -1,13 +1,14 @@
-"""Everything that is known of one event, in order of time."""
+"""Everything known about one event, in chronological order."""
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
-from prove.checker import Finding
-from prove.journal import Journal
+from prove.history import History
 from support.database import RawDatabase
+from support.ledger_checker import Finding
 
-# For each table: what is told of a row, after its time.
+# For each table: a query whose first column is a time, and a text for the other columns.
 _TABLES = (
     (
         """SELECT received_at, id, type, deliveries, conflicts FROM onceward.events
@@ -44,61 +45,65 @@ _TABLES = (
     ),
 )
 
+Entry = tuple[float, str]
+"""A time in seconds since 1970, and what happened then."""
 
-def told(finding: Finding, ledger: RawDatabase, journal: Journal) -> Finding:
-    """The finding, with the timeline of its event."""
+
+def with_timeline(finding: Finding, ledger: RawDatabase, history: History) -> Finding:
+    """Add the timeline of its event to a finding that is about one event."""
     if finding.number is None:
         return finding
-    lines = tuple(timeline(ledger, journal, finding.number))
-    return Finding(finding.rule, finding.detail, finding.number, lines)
+    return replace(finding, timeline=tuple(timeline(ledger, history, finding.number)))
 
 
-def timeline(ledger: RawDatabase, journal: Journal, number: int) -> list[str]:
-    """What its senders saw, and what the ledger and the handlers kept of it."""
-    event_id = journal.mix.event_id(number)
-    entries = [
-        (
-            attempt.start,
-            (
-                f"sent, variant {attempt.variant}: after "
-                f"{(attempt.end - attempt.start) * 1000:.1f} ms "
-                f"{attempt.outcome.name.lower()} ({attempt.status or 'no answer'})"
-            ),
-        )
-        for attempt in journal.attempts_of(number)
-    ]
-    names = {"id": event_id}
-    names["event"] = f"SELECT id FROM onceward.events WHERE event_id = '{event_id}'"  # noqa: S608 - our own id
-    names["job"] = f"SELECT id FROM onceward.jobs WHERE event IN ({names['event']})"  # noqa: S608 - our own id
+def timeline(ledger: RawDatabase, history: History, number: int) -> list[str]:
+    """Return the requests, rows, leases and committed runs of one event, one line each."""
+    event_id = history.workload.event_id(number)
+    event = f"SELECT id FROM onceward.events WHERE event_id = '{event_id}'"  # noqa: S608 - no outside input
+    job = f"SELECT id FROM onceward.jobs WHERE event IN ({event})"  # noqa: S608 - no outside input
+    entries = _requests(history, number)
     for statement, text in _TABLES:
-        for at, *values in ledger.rows(statement.format(**names)):
+        for at, *values in ledger.rows(statement.format(id=event_id, event=event, job=job)):
             entries.append((_seconds(at), text.format(*values)))
-    entries += _held(ledger, names["job"])
-    lines = [f"{_clock(at)}  {text}" for at, text in sorted(entries)]
+    entries += _leases(ledger, job)
     return [
-        f"{event_id}, {journal.mix.kind(number).name.lower()}",
-        *lines,
+        f"{event_id}, {history.workload.kind(number).name.lower()}",
+        *(f"{_clock(at)}  {text}" for at, text in sorted(entries)),
         *_runs(ledger, event_id),
     ]
 
 
-def _held(ledger: RawDatabase, jobs: str) -> list[tuple[float, str]]:
-    """The leases that name its jobs now; on SQLite they do so in JSON."""
-    named = "json_each(l.jobs) AS held" if ledger.is_sqlite else "unnest(l.jobs) AS held (value)"
-    found = ledger.rows(
-        f"SELECT l.until, l.worker, l.token, held.value FROM onceward.leases l, {named} "  # noqa: S608 - our own
+def _requests(history: History, number: int) -> list[Entry]:
+    return [
+        (
+            request.start,
+            (
+                f"sent, variant {request.variant}: after "
+                f"{(request.end - request.start) * 1000:.1f} ms "
+                f"{request.outcome.name.lower()} ({request.status or 'no response'})"
+            ),
+        )
+        for request in history.requests_for(number)
+    ]
+
+
+def _leases(ledger: RawDatabase, jobs: str) -> list[Entry]:
+    """Return the leases that still list a job of the event; SQLite stores the list as JSON."""
+    listed = "json_each(l.jobs) AS held" if ledger.is_sqlite else "unnest(l.jobs) AS held (value)"
+    rows = ledger.rows(
+        f"SELECT l.until, l.worker, l.token, held.value FROM onceward.leases l, {listed} "  # noqa: S608 - no outside input
         f"WHERE held.value IN ({jobs})"
     )
     return [
-        (_seconds(until), f"end of the lease {token} of {worker}, which names job {job}")
-        for until, worker, token, job in found
+        (_seconds(until), f"lease {token} of {worker} on job {job} expires")
+        for until, worker, token, job in rows
     ]
 
 
 def _runs(ledger: RawDatabase, event_id: str) -> list[str]:
-    """The runs that were committed. They have no time of their own."""
-    found = ledger.rows(f"SELECT worker FROM probes WHERE event = '{event_id}'")  # noqa: S608 - our own id
-    return [f"(no time)        handler's work committed by process {worker}" for (worker,) in found]
+    """Return the committed runs, whose time is not recorded."""
+    rows = ledger.rows(f"SELECT worker FROM probes WHERE event = '{event_id}'")  # noqa: S608 - no outside input
+    return [f"(time unknown)   handler work committed by process {worker}" for (worker,) in rows]
 
 
 def _seconds(at: Any) -> float:

@@ -1,24 +1,25 @@
-"""The verdict: what was done, what was reached, what was found, and what that is worth."""
+"""The verdict: the results of all stores, the minimums for a pass, and the bound on failures."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from onceward.runtime.failpoints import POINTS
+from prove.bad_inputs import BadInputsResult
 from prove.checker import Figures
-from prove.inputs import Inputs
 from prove.plan import Plan, StorePlan
-from prove.stages import Result
+from prove.stages import StoreResult
 
-OVERLAPPING_SHARE = 0.01
-"""Of the events: at least so many requests must have met another with the same id."""
+MIN_OVERLAPPING_SHARE = 0.01
+"""The share of the events for which requests with the same id must have overlapped."""
 
-UNKNOWN_A_KILL = 1.0
+MIN_UNKNOWN_PER_KILL = 1.0
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """Something without which green would mean nothing."""
+    """A minimum without which a pass would mean nothing."""
 
     store: str
     what: str
@@ -27,38 +28,39 @@ class Requirement:
 
     @property
     def is_met(self) -> bool:
-        """Whether it is."""
+        """Return whether the minimum was reached."""
         return self.reached >= self.required
 
 
 @dataclass
 class Verdict:
-    """Everything that a run has to say."""
+    """The complete result of a run."""
 
     seed: int
     form: str
     sabotage: str
     seconds: float
-    results: list[Result]
+    results: list[StoreResult]
     requirements: list[Requirement]
-    inputs: Inputs | None = None
+    bad_inputs: BadInputsResult | None = None
 
     @property
     def is_green(self) -> bool:
-        """Whether nothing was found, and enough was done for that to mean something."""
+        """Return whether there are no findings and every requirement is met."""
+        tests = self.bad_inputs
         return (
             not any(result.counts for result in self.results)
             and all(requirement.is_met for requirement in self.requirements)
-            and (self.inputs is None or (self.inputs.failed == 0 and self.inputs.passed > 0))
+            and (tests is None or (tests.failed == 0 and tests.passed > 0))
         )
 
     @property
     def kills(self) -> int:
-        """Every SIGKILL, at a failpoint or at random."""
+        """Return the number of SIGKILLs, random ones and those at failpoints."""
         return sum(result.tally["kills"] + result.failpoints.total() for result in self.results)
 
     def as_json(self) -> dict[str, Any]:
-        """All of it, for programs."""
+        """Return everything as JSON types."""
         return {
             "verdict": "green" if self.is_green else "red",
             "form": self.form,
@@ -66,26 +68,24 @@ class Verdict:
             **({"sabotage": self.sabotage} if self.sabotage else {}),
             "seconds": round(self.seconds, 1),
             "bounds": {
-                what: f"0 in {count}: less than {bound:.2g} each, at 95%"
+                what: f"0 failures in {count}: below {bound:.2g} each, at 95%"
                 for what, count, bound in self.bounds()
             }
             if self.is_green
             else {},
             "stores": {result.store: _result_json(result) for result in self.results},
             "unmet": [asdict(entry) for entry in self.requirements if not entry.is_met],
-            "inputs": asdict(self.inputs) if self.inputs else None,
+            "bad_inputs": asdict(self.bad_inputs) if self.bad_inputs else None,
         }
 
     def bounds(self) -> Iterator[tuple[str, int, float]]:
-        """What no failure in so many tries tells, at 95%: the chance of one is less than 3/N."""
-        tallies = sum(
-            (result.tally for result in self.results), start=type(self.results[0].tally)()
-        )
+        """Yield the rule of three: 0 failures in N trials bound the rate by 3/N, at 95%."""
+        tally = sum((result.tally for result in self.results), start=Counter[str]())
         counts = {
             "kills": self.kills,
-            "PostgreSQL crashes": tallies["PostgreSQL crashes"],
-            "power cuts": tallies["power cuts"],
-            "zombies": tallies["zombies woken"],
+            "PostgreSQL crashes": tally["PostgreSQL crashes"],
+            "power cuts": tally["power cuts"],
+            "zombies": tally["zombies woken"],
             "events": sum(total(result).events for result in self.results),
         }
         for what, count in counts.items():
@@ -93,39 +93,38 @@ class Verdict:
                 yield what, count, min(1.0, 3 / count)
 
 
-def _result_json(result: Result) -> dict[str, Any]:
+def _result_json(result: StoreResult) -> dict[str, Any]:
     return {
-        "reached": dict(result.tally),
-        "kills_a_minute": kills_a_minute(result),
+        "faults": dict(result.tally),
+        "kills_per_minute": kills_per_minute(result),
         "failpoint_kills": dict(result.failpoints),
         "totals": asdict(total(result)),
         "figures": {name: asdict(figures) for name, figures in result.figures.items()},
         "seconds": result.seconds,
         "not_run": result.not_run,
-        "findings": {rule.value: count for rule, count in result.counts.items()},
+        "findings": {violation.value: count for violation, count in result.counts.items()},
         "details": [{"stage": stage, **asdict(finding)} for stage, finding in result.findings],
     }
 
 
-def total(result: Result) -> Figures:
-    """The figures of all stages together."""
-    names = Figures().__dict__
+def total(result: StoreResult) -> Figures:
+    """Return the sum of the figures of all stages."""
     return Figures(
         **{
             name: sum(getattr(figures, name) for figures in result.figures.values())
-            for name in names
+            for name in Figures().__dict__
         }
     )
 
 
-def kills_a_minute(result: Result) -> float:
-    """How thickly kills fell while they did."""
+def kills_per_minute(result: StoreResult) -> float:
+    """Return the rate of random kills."""
     seconds = result.seconds.get("kills", 0.0)
     return round(result.tally["kills"] * 60 / seconds, 1) if seconds else 0.0
 
 
-def requirements(plan: Plan, results: Sequence[Result]) -> list[Requirement]:
-    """What must have been reached for a pass."""
+def requirements(plan: Plan, results: Sequence[StoreResult]) -> list[Requirement]:
+    """Return the minimums for a pass, with the amounts reached."""
     return [
         entry
         for result in results
@@ -133,7 +132,7 @@ def requirements(plan: Plan, results: Sequence[Result]) -> list[Requirement]:
     ]
 
 
-def _requirements(plan: StorePlan, share: float, result: Result) -> Iterator[Requirement]:
+def _requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterator[Requirement]:
     figures, tally = total(result), result.tally
     targets = {
         "events": (figures.events, plan.events),
@@ -148,12 +147,12 @@ def _requirements(plan: StorePlan, share: float, result: Result) -> Iterator[Req
     if "full disk" in result.seconds and "full disk" not in result.not_run:
         yield Requirement(result.store, "full disks survived", tally["full disks survived"], 1)
     if plan.lost_commits:
-        for what in ("answers to a COMMIT lost", "answers of any sort lost"):
+        for what in ("COMMIT responses lost", "database responses lost"):
             yield Requirement(result.store, what, tally[what], 1)
     if plan.kills:
-        overlapping = round(plan.events * share * OVERLAPPING_SHARE)
+        overlapping = round(plan.events * share * MIN_OVERLAPPING_SHARE)
         yield Requirement(result.store, "overlapping duplicates", figures.overlapping, overlapping)
-        unknown = round(plan.kills * share * UNKNOWN_A_KILL)
+        unknown = round(plan.kills * share * MIN_UNKNOWN_PER_KILL)
         yield Requirement(result.store, "unknown outcomes", figures.unknown, unknown)
         yield Requirement(result.store, "requeues", figures.requeues, 1)
     if "failpoints" in result.seconds:

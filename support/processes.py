@@ -1,5 +1,6 @@
-"""The real commands in processes of their own: start, post, wait for rest, kill."""
+"""The real ``onceward`` commands as processes: start, post, wait until idle, kill."""
 
+import asyncio
 import os
 import re
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
@@ -26,7 +27,7 @@ SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
 START_SECONDS = 30.0
-REST_SECONDS = 20.0
+IDLE_SECONDS = 20.0
 POLL_SECONDS = 0.01
 OUT, LOG = "out", "log"
 
@@ -36,38 +37,58 @@ Item = dict[str, Any]
 _FAILPOINT = re.compile(r"^failpoint ([\w.]+): (?:kill|stop)$", re.MULTILINE)
 
 
-class Died(Exception):
-    """A process ended before it said that it had started; the message ends with its log."""
+class StartupFailed(Exception):
+    """A process exited before it reported that it had started; the message ends with its log."""
 
 
-class TooLate(AssertionError):
-    """What a test waited for did not come in time."""
+class ConditionTimeout(AssertionError):
+    """A condition did not come true in time."""
 
 
-def eventually(look: Callable[[], T], what: str, seconds: float = REST_SECONDS) -> T:
-    """Look again and again until there is something to see; answers with that."""
+def eventually(condition: Callable[[], T], what: str, seconds: float = IDLE_SECONDS) -> T:
+    """Poll until `condition` returns a true value, and return that value.
+
+    Raise ConditionTimeout after `seconds`; `what` describes the condition in the message.
+    """
     deadline = time.monotonic() + seconds
-    while not (seen := look()):
+    while not (value := condition()):
         if time.monotonic() > deadline:
-            raise TooLate(f"{what}: not within {seconds:g} s")
+            raise ConditionTimeout(f"{what}: not within {seconds:g} s")
         time.sleep(POLL_SECONDS)
-    return seen
+    return value
+
+
+async def eventually_async(
+    condition: Callable[[], Awaitable[T]], what: str, seconds: float = IDLE_SECONDS
+) -> T:
+    """Poll as `eventually` does, without blocking the event loop."""
+    deadline = time.monotonic() + seconds
+    while not (value := await condition()):
+        if time.monotonic() > deadline:
+            raise ConditionTimeout(f"{what}: not within {seconds:g} s")
+        await asyncio.sleep(POLL_SECONDS)
+    return value
+
+
+def process_state(pid: int) -> str:
+    """Return the state letter of a process: T if a signal has stopped it, Z if it is dead."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 class Child(Protocol):
-    """What is needed of a child process; subprocess.Popen has it."""
+    """The part of subprocess.Popen that is used here."""
 
     pid: int
 
     def poll(self) -> int | None:
-        """Its exit code, negative after a signal; None while it lives."""
+        """Return the exit code, negative after a signal; None while the process runs."""
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
+        """Wait for the exit and return its code."""
 
 
-class Forked:
-    """A child that is forked from a server which has everything imported: it starts in no time."""
+class ForkedChild:
+    """A child forked from a server that has imported everything, so that it starts at once."""
 
     def __init__(self, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
         context = get_context("forkserver")
@@ -80,11 +101,11 @@ class Forked:
         self.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code, negative after a signal; None while it lives."""
+        """Return the exit code, negative after a signal; None while the process runs."""
         return self._process.exitcode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
+        """Wait for the exit and return its code."""
         self._process.join(timeout)
         if self._process.exitcode is None:
             raise subprocess.TimeoutExpired("onceward", timeout or 0.0)
@@ -92,7 +113,7 @@ class Forked:
 
 
 def _run_forked(arguments: list[str], environment: dict[str, str], folder: Path) -> None:
-    from onceward.cli import main  # noqa: PLC0415 - in the child alone
+    from onceward.cli import main  # noqa: PLC0415 - only the child needs it
 
     os.setsid()
     for number, name in ((1, OUT), (2, LOG)):
@@ -112,12 +133,16 @@ def _spawn(arguments: list[str], environment: dict[str, str], folder: Path) -> C
             stderr=log,
             cwd=ROOT,
             env=environment,
-            start_new_session=True,  # an interrupt at the keyboard is for the tests alone
+            start_new_session=True,  # Ctrl-C is for the tests alone
         )
 
 
 class Process:
-    """One ``onceward`` command. It has started when it is made, and is dead when it is left."""
+    """One ``onceward`` command.
+
+    The constructor returns when the command has started, or raises StartupFailed. Leaving the
+    context kills the process.
+    """
 
     def __init__(
         self,
@@ -131,10 +156,10 @@ class Process:
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="onceward-")
         arguments = [command, str(app), "--json", "--database", database, *options]
-        start: Callable[..., Child] = Forked if forked else _spawn
+        start: Callable[..., Child] = ForkedChild if forked else _spawn
         self._child = start(arguments, _environment(failpoints, settings), Path(self._folder.name))
         try:
-            self.facts: Item = msgspec.json.decode(self._first_line())
+            self.startup_info: Item = msgspec.json.decode(self._first_line())
         except BaseException:
             self.close()
             raise
@@ -154,62 +179,62 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Its id."""
+        """Return the process id."""
         return self._child.pid
 
     @property
     def running(self) -> bool:
-        """Whether it is alive; a frozen one is."""
+        """Return whether the process is alive; a suspended one is."""
         return self._child.poll() is None
 
     @property
     def log(self) -> str:
-        """What it wrote to standard error."""
+        """Return its standard error so far."""
         return self._read(LOG).decode(errors="replace")
 
     @property
     def failpoint(self) -> str | None:
-        """The failpoint at which it was killed or stopped, if one was reached."""
-        return reached(self.log)
+        """Return the failpoint that killed or stopped the process, if one did."""
+        return failpoint_in(self.log)
 
     def kill(self) -> None:
-        """SIGKILL: as if the power of the process were cut."""
+        """Send SIGKILL and wait for the exit."""
         self._signal(signal.SIGKILL)
         self._child.wait()
 
-    def freeze(self) -> None:
-        """SIGSTOP, and wait until it stands still."""
+    def suspend(self) -> None:
+        """Send SIGSTOP and wait until the process has stopped."""
         self._signal(signal.SIGSTOP)
-        self.wait_until_frozen()
+        self.wait_until_suspended()
 
-    def thaw(self) -> None:
-        """SIGCONT."""
+    def resume(self) -> None:
+        """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    def wait_until_frozen(self, seconds: float = REST_SECONDS) -> None:
-        """Wait until it stands still, whoever stopped it."""
+    def wait_until_suspended(self, seconds: float = IDLE_SECONDS) -> None:
+        """Wait until a signal, for example from a failpoint, has stopped the process."""
 
-        def state() -> str:
-            assert self.running, f"it ended:\n{self.log}"
-            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        def has_stopped() -> bool:
+            assert self.running, f"the process exited:\n{self.log}"
+            return process_state(self.pid) == "T"
 
-        eventually(lambda: state() == "T", f"process {self.pid} stands still", seconds)
+        eventually(has_stopped, f"process {self.pid} is suspended", seconds)
 
     def terminate(self) -> None:
-        """SIGTERM: ask it to drain and end."""
+        """Send SIGTERM, which starts a graceful shutdown."""
         self._signal(signal.SIGTERM)
 
-    def wait(self, seconds: float = REST_SECONDS) -> int:
-        """Wait for its end; answers with its exit code, which is negative after a signal."""
+    def wait(self, seconds: float = IDLE_SECONDS) -> int:
+        """Wait for the exit and return its code, which is negative after a signal."""
         return self._child.wait(seconds)
 
     def close(self) -> None:
-        """End it, in whatever state it is."""
+        """Kill the process, if it still runs, and delete its files."""
         self.kill()
         self._folder.cleanup()
 
     def _signal(self, number: signal.Signals) -> None:
-        with suppress(ProcessLookupError):  # it may be dead, and its end not yet noticed
+        with suppress(ProcessLookupError):  # it may have died since `running` was read
             if self.running:
                 os.kill(self.pid, number)
 
@@ -218,33 +243,33 @@ class Process:
         return file.read_bytes() if file.exists() else b""
 
     def _first_line(self) -> bytes:
-        def look() -> bool:
+        def has_started_or_exited() -> bool:
             return b"\n" in self._read(OUT) or not self.running
 
-        eventually(look, "the process has started", START_SECONDS)
-        line, ended, _ = self._read(OUT).partition(b"\n")
-        if not ended:
-            raise Died(f"{self._child} did not start:\n{self.log}")
+        eventually(has_started_or_exited, "the process has started", START_SECONDS)
+        line, newline, _ = self._read(OUT).partition(b"\n")
+        if not newline:
+            raise StartupFailed(f"{self._child} did not start:\n{self.log}")
         return line
 
 
 class Transport(httpx.HTTPTransport):
-    """A transport that many threads may use.
+    """A transport that many threads may share.
 
-    It closes no connection while it is in use: httpcore 1.0 may close one as surplus or expired
-    that it has just given to another thread (encode/httpcore#1110).
+    It never closes a connection as surplus or expired: httpcore 1.0 may close one that it has just
+    assigned to another thread (encode/httpcore#1110).
     """
 
     def __init__(self) -> None:
         limits = httpx.Limits(
             max_connections=None, max_keepalive_connections=None, keepalive_expiry=None
         )
-        # Without TLS there is nothing to verify, and no time lost on reading certificates.
+        # Loading the certificates takes time, and nothing here uses TLS.
         super().__init__(limits=limits, verify=False)
 
 
 class Serve(Process):
-    """``onceward serve --dev``, on a port of its own."""
+    """``onceward serve --dev`` on a free port."""
 
     def __init__(
         self,
@@ -261,61 +286,64 @@ class Serve(Process):
             failpoints=failpoints, forked=forked, **settings,
         )  # fmt: skip
         self.raw_db = RawDatabase(database)
-        self.address: str = self.facts["address"]
+        self.address: str = self.startup_info["address"]
         self._http = httpx.Client(base_url=self.address, timeout=10.0, transport=Transport())
 
     @property
     def http(self) -> httpx.Client:
-        """A client for this service alone."""
+        """Return a client for this service."""
         assert self._http is not None
         return self._http
 
     def post(self, event_id: str, event_type: str, payload: object) -> httpx.Response:
-        """Send an event."""
+        """Send an event and return the response."""
         body = {"event_id": event_id, "event_type": event_type, "payload": payload}
         return self.http.post("/events/ingest", json=body)
 
     def accept(self, event_id: str, event_type: str, payload: object) -> Item:
-        """Send an event that must be accepted; answers with the receipt."""
+        """Send an event that must be accepted, and return its receipt."""
         response = self.post(event_id, event_type, payload)
         assert response.status_code == 202, response.text
         receipt: Item = response.json()
         return receipt
 
     def items(self, kind: str, **filters: str) -> list[Item]:
-        """A whole list of the admin API, the newest first."""
-        found: list[Item] = []
+        """Return all pages of a list of the admin API, newest first."""
+        items: list[Item] = []
         after: dict[str, str] = {}
         while True:
             parameters = {"limit": "1000", **filters, **after}
             response = self.http.get(f"/admin/{kind}", params=parameters)
             assert response.status_code == 200, response.text
             page = response.json()
-            found += page["items"]
+            items += page["items"]
             if page["next"] is None:
-                return found
+                return items
             after = {"after": page["next"]}
 
     def job(self, event_id: str) -> Item:
-        """The only job of an event."""
+        """Return the only job of an event."""
         (job,) = self.items("jobs", event_id=event_id)
         return job
 
     def requeue(self, job: str, *, actor: str, reason: str) -> httpx.Response:
-        """Queue a failed job again."""
+        """Requeue a failed job and return the response."""
         return self.http.post(f"/admin/jobs/{job}/requeue", json={"actor": actor, "reason": reason})
 
-    def at_rest(self) -> bool:
-        """Whether no job is left to do. Looked up in one statement: a job may move between two."""
+    def is_idle(self) -> bool:
+        """Return whether no job is queued or in progress.
+
+        A single statement decides: between two requests a job could change its status.
+        """
         statement = "SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"
         return int(self.raw_db.value(statement)) == 0
 
-    def wait_until_at_rest(self, seconds: float = REST_SECONDS) -> None:
-        """Wait until no job is left to do."""
-        eventually(self.at_rest, "no job is left to do", seconds)
+    def wait_until_idle(self, seconds: float = IDLE_SECONDS) -> None:
+        """Wait until no job is queued or in progress."""
+        eventually(self.is_idle, "every job has ended", seconds)
 
     def close(self) -> None:
-        """End it, and let go of the client."""
+        """Kill the process and close the client."""
         if self._http is not None:
             self._http.close()
         super().close()
@@ -338,14 +366,16 @@ class Work(Process):
         )
 
 
-def reached(log: str) -> str | None:
-    """The failpoint that a log tells of, if there is one."""
-    found = _FAILPOINT.search(log)
-    return found[1] if found else None
+def failpoint_in(log: str) -> str | None:
+    """Return the failpoint that a log reports, if any."""
+    match = _FAILPOINT.search(log)
+    return match[1] if match else None
 
 
 def _environment(failpoints: str, settings: dict[str, float | str]) -> dict[str, str]:
-    """This process's environment, without what would steer Onceward, and with `settings`."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
-    given = {f"ONCEWARD_{name.upper()}": str(value) for name, value in settings.items()}
-    return kept | given | ({"ONCEWARD_FAILPOINTS": failpoints} if failpoints else {})
+    """Return this process's environment with `settings` as the only ones of Onceward."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")
+    }
+    own = {f"ONCEWARD_{name.upper()}": str(value) for name, value in settings.items()}
+    return inherited | own | ({"ONCEWARD_FAILPOINTS": failpoints} if failpoints else {})

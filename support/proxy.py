@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that can lose or hold a request, or lose the answer to one."""
+"""A TCP proxy in front of PostgreSQL that drops or holds requests, or drops responses."""
 
 import contextlib
 import select
@@ -12,26 +12,26 @@ CHUNK_BYTES = 65_536
 
 
 class Mode(Enum):
-    """What the proxy does with what it is given."""
+    """What the proxy does with the data it receives."""
 
     FORWARD = auto()
     LOSE_REQUESTS = auto()
-    """The next request on a connection never arrives; the connection is cut."""
-    LOSE_ANSWERS = auto()
-    """The server does what it is asked; its next answer never arrives; the connection is cut."""
+    """Drop the next request on a connection, and cut the connection."""
+    LOSE_RESPONSES = auto()
+    """Forward requests, drop the next response on a connection, and cut the connection."""
     LOSE_COMMITS = auto()
-    """The server commits what a COMMIT asks it to; its answer never arrives; the same cut."""
+    """As LOSE_RESPONSES, but only the response to a COMMIT."""
     HOLD_REQUESTS = auto()
-    """The next request on a connection never arrives; the connection stays, as if frozen."""
+    """Drop the next request on a connection, and leave the connection open and silent."""
 
 
 TO_SERVER = (Mode.LOSE_REQUESTS, Mode.HOLD_REQUESTS)
-TO_CLIENT = (Mode.LOSE_ANSWERS, Mode.LOSE_COMMITS)
+TO_CLIENT = (Mode.LOSE_RESPONSES, Mode.LOSE_COMMITS)
 COMMITTED = b"COMMIT\0"
 
 
 class Proxy:
-    """Forwards connections to a database, for as long as it is told to."""
+    """Forwards connections to a database, as its mode says."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -58,7 +58,7 @@ class Proxy:
         self._stopped.close()
 
     def lose(self, mode: Mode, after: bytes = b"") -> None:
-        """From now on, lose requests or answers: any, or what follows a request with that text."""
+        """Set the mode. With `after`, it applies only to the request that follows these bytes."""
         self._after = after
         self.mode = mode
 
@@ -81,8 +81,8 @@ class Proxy:
             self._forward(client, server)
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
-        """Forward until one side ends, or something is to be lost."""
-        follows = is_marked = False
+        """Forward until one side closes, or the mode drops something."""
+        is_next = applies = False
         while True:
             ready, _, _ = select.select([client, server, self._stopped], [], [])
             if self._stopped in ready:
@@ -94,9 +94,9 @@ class Proxy:
                 if not data:
                     return
                 if source is client:
-                    is_marked = follows or not self._after
-                    follows = bool(self._after) and self._after in data
-                if is_marked and self._loses(data, to_server=source is client):
+                    applies = is_next or not self._after
+                    is_next = bool(self._after) and self._after in data
+                if applies and self._loses(data, to_server=source is client):
                     self.losses += 1
                     if self.mode is Mode.HOLD_REQUESTS:
                         select.select([self._stopped], [], [])

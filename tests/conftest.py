@@ -10,7 +10,7 @@ import pytest
 from onceward.ports import Store
 from support.database import RawDatabase
 from support.postgres import Cluster
-from tests.copies import Copies
+from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
 # What starts processes, and kills them, has one of the test runners for itself.
@@ -48,17 +48,17 @@ async def _migrate(url: str) -> None:
 
 
 @pytest.fixture(scope="session")
-def postgres_copies(postgres_cluster: Cluster, postgres_template: str) -> Copies:
+def postgres_pool(postgres_cluster: Cluster, postgres_template: str) -> DatabasePool:
     """Where tests get their databases from."""
-    return Copies(postgres_cluster, postgres_template)
+    return DatabasePool(postgres_cluster, postgres_template)
 
 
 @pytest.fixture
-def postgres_url(postgres_copies: Copies) -> Iterator[str]:
+def postgres_url(postgres_pool: DatabasePool) -> Iterator[str]:
     """The address of a PostgreSQL database that no other test sees."""
-    url = postgres_copies.take()
+    url = postgres_pool.acquire()
     yield url
-    postgres_copies.give_back(url)
+    postgres_pool.release(url)
 
 
 @pytest.fixture

@@ -148,7 +148,7 @@ async def working(store: Store, place: str = "handlers.py:7 in credit") -> Async
         yield Work(unit, Transaction(unit))
 
 
-async def hold_on(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+async def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     """Start something and let it come as far as it can by itself."""
     task = asyncio.create_task(call)
     await asyncio.sleep(0.05)

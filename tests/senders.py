@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from support.processes import Serve, eventually
-from tests.checker import Journal, Sending, check_at_rest
+from tests.client_history import History, Payment, check_ledger
 
 
 @contextmanager
-def load(service: Serve, journal: Journal, name: str = "load") -> Iterator[None]:
+def load(service: Serve, history: History, name: str = "load") -> Iterator[None]:
     """Senders that send new events, each until it is accepted, for as long as the block runs."""
     over = threading.Event()
 
@@ -18,8 +18,8 @@ def load(service: Serve, journal: Journal, name: str = "load") -> Iterator[None]
         number = 0
         while not over.is_set():
             number += 1
-            sending = Sending(f"{name}-{account}-{number}", 1, account)
-            while journal.send(service, sending) != "ok" and not over.wait(0.05):
+            payment = Payment(f"{name}-{account}-{number}", 1, account)
+            while not history.send(service, payment).is_accepted and not over.wait(0.05):
                 pass
 
     with ThreadPoolExecutor(4) as pool:
@@ -32,19 +32,19 @@ def load(service: Serve, journal: Journal, name: str = "load") -> Iterator[None]
             sender.result()
 
 
-def finish(service: Serve, journal: Journal) -> None:
+def finish(service: Serve, history: History) -> None:
     """Retry what has not been accepted, wait for rest, and check it all."""
 
     def retry() -> bool:
-        for sending in journal.open:
-            journal.send(service, sending)
-        return not journal.open
+        for payment in history.unaccepted:
+            history.send(service, payment)
+        return not history.unaccepted
 
     eventually(retry, "everything is accepted")
-    service.wait_until_at_rest()
-    check_at_rest(service.raw_db, journal)
+    service.wait_until_idle()
+    check_ledger(service.raw_db, history)
 
 
-def accepted(journal: Journal, at_least: int) -> Callable[[], bool]:
+def accepted(history: History, at_least: int) -> Callable[[], bool]:
     """Whether so many requests were answered with 2xx, to be asked again and again."""
-    return lambda: journal.ids("ok").total() >= at_least
+    return lambda: history.accepted >= at_least

@@ -9,12 +9,10 @@ from typing import Any, Protocol
 
 from onceward.model.admin import (
     AuditItem,
-    Conflict,
     DeliveryItem,
     EffectItem,
     EventItem,
     JobItem,
-    KeptRejection,
     ManualRecording,
     OperatorAction,
     PageQuery,
@@ -23,6 +21,8 @@ from onceward.model.admin import (
     RejectionCount,
     RejectionItem,
     Requeued,
+    StoredDelivery,
+    StoredRejection,
 )
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Retry
@@ -161,7 +161,7 @@ class AdminStore(Protocol):
     async def rejection_counts(self) -> list[RejectionCount]:
         """How many requests did not verify, by source and check."""
 
-    async def rejection(self, id: int) -> KeptRejection | None:
+    async def rejection(self, id: int) -> StoredRejection | None:
         """One request that did not verify. None when there is no such."""
 
     async def receive_rejection(
@@ -169,7 +169,7 @@ class AdminStore(Protocol):
     ) -> ManualRecording:
         """Record what a rejected request turned out to be about, with its audit entry."""
 
-    async def conflict(self, delivery: int) -> Conflict | None:
+    async def conflict(self, delivery: int) -> StoredDelivery | None:
         """A redelivery, with what an event of its own needs. None when there is no such."""
 
     async def accept_conflict(

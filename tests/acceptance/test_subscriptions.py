@@ -1,4 +1,4 @@
-"""The example, through the real command and HTTP: what a team is promised, as it would see it."""
+"""The example app, run by the real command and used over HTTP, keeps what the README promises."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -21,20 +21,20 @@ def service(database_url: str) -> Iterator[Serve]:
 
 @pytest.fixture
 def malformed_job(service: Serve) -> dict[str, object]:
-    """A job that failed because its payload lacks what its handler needs."""
+    """Return a job that failed because its payload lacks a required field."""
     service.accept("evt_1", PAID, {})
-    service.wait_until_at_rest()
+    service.wait_until_idle()
     return service.job("evt_1")
 
 
-def test_a_payment_announced_twice_activates_the_subscription_once(
+def test_a_payment_delivered_twice_activates_the_subscription_once(
     service: Serve, raw_db: RawDatabase
 ) -> None:
     receipts = [service.accept("evt_1", PAID, {"subscription_id": "sub_123"}) for _ in range(2)]
     assert [receipt["accepted"] for receipt in receipts] == [True, True]
     assert [receipt["duplicate"] for receipt in receipts] == [False, True]
     assert receipts[0]["id"] == receipts[1]["id"]
-    service.wait_until_at_rest()
+    service.wait_until_idle()
 
     (effect,) = service.items("effects")
     assert effect["idempotency_key"] == "activate_subscription:sub_123"
@@ -46,7 +46,7 @@ def test_a_payment_announced_twice_activates_the_subscription_once(
     assert raw_db.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
 
 
-def test_a_malformed_payload_is_accepted_and_its_job_fails_for_good(
+def test_a_malformed_payload_is_accepted_and_its_job_fails_permanently(
     service: Serve, malformed_job: dict[str, object]
 ) -> None:
     assert malformed_job["status"] == "failed"
@@ -58,42 +58,44 @@ def test_a_malformed_payload_is_accepted_and_its_job_fails_for_good(
     assert event["processing_state"] == "failed"
 
 
-def test_a_failed_job_is_requeued_with_who_and_why(
+def test_a_requeue_records_the_actor_and_the_reason(
     service: Serve, malformed_job: dict[str, object]
 ) -> None:
     job = str(malformed_job["id"])
-    answer = service.requeue(job, actor="ann@example.com", reason="the sender mended it")
-    assert answer.status_code == 200
-    assert (answer.json()["ok"], answer.json()["status"]) == (True, "queued")
+    response = service.requeue(job, actor="ann@example.com", reason="the sender fixed it")
+    assert response.status_code == 200
+    assert (response.json()["ok"], response.json()["status"]) == (True, "queued")
 
     (entry,) = service.items("audit")
-    assert entry == answer.json()["audit"]
+    assert entry == response.json()["audit"]
     assert (entry["job_id"], entry["action"]) == (job, "manual_requeue")
-    assert (entry["actor"], entry["reason"]) == ("ann@example.com", "the sender mended it")
+    assert (entry["actor"], entry["reason"]) == ("ann@example.com", "the sender fixed it")
 
-    service.wait_until_at_rest()
-    again = service.job("evt_1")
-    assert (again["status"], again["attempts"], again["max_attempts"]) == ("failed", 2, 4)
+    service.wait_until_idle()
+    requeued = service.job("evt_1")
+    assert (requeued["status"], requeued["attempts"], requeued["max_attempts"]) == ("failed", 2, 4)
 
 
-def test_what_is_done_cannot_be_requeued(service: Serve) -> None:
+def test_a_done_job_cannot_be_requeued(service: Serve) -> None:
     service.accept("evt_1", PAID, {"subscription_id": "sub_123"})
-    service.wait_until_at_rest()
-    answer = service.requeue(service.job("evt_1")["id"], actor="ann", reason="to see")
-    assert answer.status_code == 409
+    service.wait_until_idle()
+    response = service.requeue(service.job("evt_1")["id"], actor="ann", reason="retry")
+    assert response.status_code == 409
     assert service.items("audit") == []
 
 
-def test_two_hundred_requests_at_once_make_one_event(service: Serve, raw_db: RawDatabase) -> None:
+def test_two_hundred_concurrent_requests_record_one_event(
+    service: Serve, raw_db: RawDatabase
+) -> None:
     def post(_: int) -> httpx.Response:
         return service.post("evt_1", PAID, {"subscription_id": "sub_123"})
 
     with ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(post, range(200)))
-    service.wait_until_at_rest()
+        responses = list(pool.map(post, range(200)))
+    service.wait_until_idle()
 
-    assert Counter(answer.status_code for answer in answers) == {202: 200}
-    assert Counter(answer.json()["duplicate"] for answer in answers) == {False: 1, True: 199}
+    assert Counter(response.status_code for response in responses) == {202: 200}
+    assert Counter(response.json()["duplicate"] for response in responses) == {False: 1, True: 199}
     (event,) = service.items("events")
     assert (event["deliveries"], event["conflicts"]) == (200, 0)
     (job,) = service.items("jobs")
@@ -102,20 +104,20 @@ def test_two_hundred_requests_at_once_make_one_event(service: Serve, raw_db: Raw
     assert raw_db.rows("SELECT id, activations FROM subscriptions") == [("sub_123", 1)]
 
 
-def test_a_type_that_nobody_handles_ends_ignored(service: Serve) -> None:
+def test_an_event_without_a_handler_is_ignored(service: Serve) -> None:
     service.accept("evt_1", "subscription.mentioned", {"subscription_id": "sub_123"})
     (event,) = service.items("events")
     assert event["processing_state"] == "ignored"
     assert service.items("jobs") == []
 
 
-def test_events_that_race_for_one_effect_cause_it_once(service: Serve, raw_db: RawDatabase) -> None:
+def test_concurrent_events_apply_one_effect_once(service: Serve, raw_db: RawDatabase) -> None:
     def post(number: int) -> None:
         service.accept(f"evt_{number}", PAID, {"subscription_id": "sub_123"})
 
     with ThreadPoolExecutor(20) as pool:
         list(pool.map(post, range(40)))
-    service.wait_until_at_rest()
+    service.wait_until_idle()
 
     assert Counter(job["status"] for job in service.items("jobs")) == {"done": 40}
     assert len(service.items("effects")) == 1

@@ -1,4 +1,4 @@
-"""An inbox with handlers that are slow, block their process, or end it. Each leaves a note."""
+"""An inbox with handlers that are slow, block the event loop, or exit the process."""
 
 import asyncio
 import os
@@ -16,16 +16,15 @@ inbox = Inbox()
 class Wait(msgspec.Struct):
     seconds: float
     touch: str
-    """A file to make when the handler has started."""
+    """The path of a file to create when the handler starts."""
 
 
 @inbox.at_start
-async def tables(tx: Transaction) -> None:
+async def create_tables(tx: Transaction) -> None:
     await tx.execute("CREATE TABLE IF NOT EXISTS notes (event varchar(255))")
 
 
-def start(wait: Wait) -> None:
-    """Let the test know."""
+def signal_start(wait: Wait) -> None:
     Path(wait.touch).touch()
 
 
@@ -40,15 +39,15 @@ async def plain(event: Event[Any], tx: Transaction) -> None:
 
 @inbox.on("slow")
 async def slow(event: Event[Wait], tx: Transaction) -> None:
-    start(event.payload)
+    signal_start(event.payload)
     await asyncio.sleep(event.payload.seconds)
     await note(event, tx)
 
 
 @inbox.on("blocking", max_attempts=2)
 async def block(event: Event[Wait], tx: Transaction) -> None:
-    start(event.payload)
-    time.sleep(event.payload.seconds)  # noqa: ASYNC251 - the very mistake
+    signal_start(event.payload)
+    time.sleep(event.payload.seconds)  # noqa: ASYNC251 - the mistake under test
     await note(event, tx)
 
 

@@ -1,4 +1,4 @@
-"""An inbox whose handler leaves one row for each of its runs that was committed."""
+"""An inbox whose handler inserts one row for each committed run."""
 
 import msgspec
 
@@ -13,10 +13,9 @@ class Payment(msgspec.Struct):
 
 
 @inbox.at_start
-async def tables(tx: Transaction) -> None:
-    await tx.execute(
-        "CREATE TABLE IF NOT EXISTS probes (event varchar(255), is_first integer)"  # no constraint
-    )
+async def create_tables(tx: Transaction) -> None:
+    # No constraint: work that is committed twice must show up twice.
+    await tx.execute("CREATE TABLE IF NOT EXISTS probes (event varchar(255), is_first integer)")
     await tx.execute(
         "CREATE TABLE IF NOT EXISTS accounts (name varchar(255) PRIMARY KEY, balance integer)"
     )

@@ -14,12 +14,12 @@ from tests.factories import (
     arrival,
     arrivals,
     claim,
-    hold_on,
     job_item,
     lease,
     leased_job,
     opened,
     record,
+    start_task,
     working,
 )
 
@@ -244,7 +244,7 @@ async def test_a_job_that_is_settled_while_it_is_rescued_stays_settled(postgres_
                     "UPDATE onceward.jobs SET status = 'done', finished_at = now() WHERE id = %s",
                     (job.id,),
                 )
-                rescuing = await hold_on(claim(store))  # it has seen the job queued, and waits
+                rescuing = await start_task(claim(store))  # it has seen the job queued, and waits
             await rescuing
             item = await job_item(store, job.id)
             assert (item.status, item.attempts) == (JobStatus.DONE, 0)

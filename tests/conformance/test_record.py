@@ -204,7 +204,7 @@ async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: st
 async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    raw_db.refuse_events_called("evt_3")
+    raw_db.reject_inserts_of("evt_3")
     with pytest.raises(Unwritable):
         await store.record(arrivals(6))
     assert await store.events(EVERYTHING) == []
@@ -272,7 +272,7 @@ async def test_what_repeats_a_recent_event_is_not_tried_as_a_new_one(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a"))
-    raw_db.refuse_events_called("a")
+    raw_db.reject_inserts_of("a")
     (again,) = await record(store, arrival("a"))
     assert again.outcome is DUPLICATE
 

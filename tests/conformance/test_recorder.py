@@ -294,7 +294,7 @@ async def test_an_error_nobody_foresaw_is_answered_for_too(spy: Spy) -> None:
 async def test_one_that_the_database_refuses_takes_no_other_down(
     spy: Spy, store: Store, raw_db: RawDatabase
 ) -> None:
-    raw_db.refuse_events_called("evt_13")
+    raw_db.reject_inserts_of("evt_13")
     recorder = Recorder(spy, Settings(), SystemClock())
     answers = [recorder.submit([it]) for it in arrivals(50)]
     (refused,) = await refusals(answers)

@@ -9,7 +9,8 @@ from onceward import Inbox
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts as watch
 from onceward.work import worker
-from tests.inprocess import at_work, eventually
+from support.processes import eventually_async
+from tests.inprocess import at_work
 
 SLOW_SECONDS = 3.0
 
@@ -70,6 +71,6 @@ async def test_slots_are_filled_while_slow_handlers_hold_the_others(
             async def is_done(event_id: str = event_id) -> bool:
                 return (await bench.job(event_id)).status is JobStatus.DONE
 
-            await eventually(is_done, f"{event_id} is done")
+            await eventually_async(is_done, f"{event_id} is done")
         release.set()
         await bench.rest()

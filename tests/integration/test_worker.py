@@ -26,7 +26,7 @@ def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None
         for number in range(3):
             begun = time.monotonic()
             service.accept(f"evt_{number}", "payment.made", {"account": "a", "amount": 1})
-            service.wait_until_at_rest(2)
+            service.wait_until_idle(2)
             assert time.monotonic() - begun < 2
             assert service.job(f"evt_{number}")["status"] == "done"
 
@@ -37,10 +37,10 @@ def test_a_requeue_wakes_a_worker_in_another_process_at_once(postgres_url: str) 
         Work(PROBE, postgres_url, poll_seconds=30),
     ):
         service.accept("evt_1", "payment.made", {})
-        service.wait_until_at_rest(2)
+        service.wait_until_idle(2)
         answer = service.requeue(service.job("evt_1")["id"], actor="ann", reason="to see")
         assert answer.status_code == 200
-        service.wait_until_at_rest(2)
+        service.wait_until_idle(2)
         assert service.job("evt_1")["attempts"] == 2
 
 
@@ -59,7 +59,7 @@ def test_a_worker_that_is_asked_to_stop_ends_what_runs_and_gives_back_the_rest(
                 leaving.terminate()
                 eventually((tmp_path / "2").exists, "another worker has the rest", 2)
                 assert leaving.wait() == 0
-                service.wait_until_at_rest()
+                service.wait_until_idle()
         jobs = service.items("jobs")
     assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3
     raw_db = RawDatabase(postgres_url)
@@ -82,7 +82,7 @@ def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None
     left = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
     assert raw_db.rows(left) == [("done", 1, 0), ("queued", 0, 0)]
     with Serve(MISCHIEF, sqlite_url) as service:
-        service.wait_until_at_rest()
+        service.wait_until_idle()
     assert notes(raw_db) == {"evt_0": 1, "evt_1": 1}
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_
         with Serve(MISCHIEF, database_url, forked=True, lease_seconds=0.4, poll_seconds=0.1) as (
             service
         ):
-            eventually(lambda: not service.running or service.at_rest(), "it dies or rests")
+            eventually(lambda: not service.running or service.is_idle(), "it dies or rests")
             deaths += not service.running
             assert deaths < 10
     with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
@@ -164,9 +164,9 @@ def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
                 Work(MISCHIEF, postgres_url, forked=True, **fast) as second,
                 Work(MISCHIEF, postgres_url, forked=True, **fast) as third,
             ):
-                service.wait_until_at_rest()
+                service.wait_until_idle()
                 service.accept("evt_8", "plain", {})
-                service.wait_until_at_rest()
+                service.wait_until_idle()
                 for worker in (first, second, third):
                     worker.terminate()
                 assert [worker.wait() for worker in (first, second, third)] == [0, 0, 0]

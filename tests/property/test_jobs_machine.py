@@ -31,7 +31,7 @@ from onceward.model.jobs import (
 )
 from onceward.work.effects import Effects
 from support.database import RawDatabase
-from tests.copies import Copies
+from tests.database_pool import DatabasePool
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, claim, make_store, working
 
 T = TypeVar("T")
@@ -405,5 +405,5 @@ def test_sqlite_does_what_the_model_says(tmp_path: Path) -> None:
     check(take, lambda _: None, examples=60, steps=40)
 
 
-def test_postgresql_does_what_the_model_says(postgres_copies: Copies) -> None:
-    check(postgres_copies.take, postgres_copies.give_back, examples=10, steps=40)
+def test_postgresql_does_what_the_model_says(postgres_pool: DatabasePool) -> None:
+    check(postgres_pool.acquire, postgres_pool.release, examples=10, steps=40)

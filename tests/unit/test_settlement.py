@@ -146,4 +146,4 @@ def test_an_error_that_cannot_be_read_is_still_described() -> None:
         def __str__(self) -> str:
             raise RuntimeError
 
-    assert describe(BrokenError()) == "BrokenError: its text cannot be read"
+    assert describe(BrokenError()) == "BrokenError: the error text cannot be read"

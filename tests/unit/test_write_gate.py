@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 from onceward.store.sqlite.write_gate import RECEIVER_TURNS, Gate
-from tests.factories import hold_on
+from tests.factories import start_task
 
 
 class Visits:
@@ -41,8 +41,8 @@ async def test_workers_go_in_the_order_in_which_they_came() -> None:
 async def test_the_receiver_goes_before_workers_that_came_earlier() -> None:
     visits = Visits()
     await visits.gate.enter()
-    waiting = [await hold_on(visits.visit(f"worker {number}")) for number in range(3)]
-    waiting.append(await hold_on(visits.visit("receiver", receiver=True)))
+    waiting = [await start_task(visits.visit(f"worker {number}")) for number in range(3)]
+    waiting.append(await start_task(visits.visit("receiver", receiver=True)))
     visits.gate.leave()
     await asyncio.gather(*waiting)
     assert visits.order == ["receiver", "worker 0", "worker 1", "worker 2"]
@@ -65,7 +65,7 @@ async def test_who_gives_up_waiting_is_passed_over() -> None:
     visits = Visits()
     await visits.gate.enter()
     first, second, third = [
-        await hold_on(visits.visit(name)) for name in ("first", "second", "third")
+        await start_task(visits.visit(name)) for name in ("first", "second", "third")
     ]
     second.cancel()
     await asyncio.sleep(0)
@@ -77,7 +77,7 @@ async def test_who_gives_up_waiting_is_passed_over() -> None:
 async def test_who_gives_up_in_the_moment_of_its_turn_lets_the_next_one_in() -> None:
     visits = Visits()
     await visits.gate.enter()
-    first, second = [await hold_on(visits.visit(name)) for name in ("first", "second")]
+    first, second = [await start_task(visits.visit(name)) for name in ("first", "second")]
     visits.gate.leave()
     first.cancel()
     await asyncio.wait_for(second, 1.0)

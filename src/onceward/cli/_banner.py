@@ -102,7 +102,7 @@ def _source_label(source: Source) -> str:
 def _sample_request(service: Service, address: str) -> str:
     handler = next(iter(service.handlers.values()), None)
     route = handler.routes[0] if handler else None
-    event_type = (route.text + ("example" if route.is_prefix else "")) if route else "example"
+    event_type = (route.literal + ("example" if route.is_prefix else "")) if route else "example"
     payload = sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())

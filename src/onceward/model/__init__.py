@@ -1,1 +1,1 @@
-"""The words of the design as frozen values; they need only the standard library."""
+"""Frozen values for the terms of the design. They need only the standard library."""

@@ -1,4 +1,4 @@
-"""What operators see and do: list items, queries, actions."""
+"""Values of the admin side: list items, queries, operator actions and their results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onceward.model.jobs import FailureType, JobStatus
 
 @dataclass(frozen=True, slots=True)
 class EventItem:
-    """An event as operators see it."""
+    """One entry of the list of events."""
 
     id: str
     source: str
@@ -26,12 +26,12 @@ class EventItem:
     deliveries: int
     conflicts: int
     duplicate_body_of: str | None
-    """The event that came before with the same body, where its source looks for such."""
+    """An earlier event with the same body, if the source checks for duplicate bodies."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobItem:
-    """A job as operators see it."""
+    """One entry of the list of jobs."""
 
     id: str
     status: JobStatus
@@ -51,7 +51,7 @@ class JobItem:
 
 @dataclass(frozen=True, slots=True)
 class EffectItem:
-    """An effect as operators see it."""
+    """One entry of the list of effects."""
 
     id: str
     idempotency_key: str
@@ -65,7 +65,7 @@ class EffectItem:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryItem:
-    """A delivery as operators see it: the first of an event, or one that came again."""
+    """One entry of the list of deliveries: the first of an event, or a redelivery."""
 
     id: str
     event_ledger_id: str
@@ -74,12 +74,12 @@ class DeliveryItem:
     outcome: Outcome
     received_at: datetime
     accepted_as: str | None
-    """The event that a person made of a conflict."""
+    """The event that an operator recorded from a conflict."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionItem:
-    """A request that did not verify, or several alike, as operators see it."""
+    """One entry of the list of rejections: a request that failed verification, or several alike."""
 
     id: str
     source: str
@@ -89,14 +89,14 @@ class RejectionItem:
     received_at: datetime
     last_at: datetime
     kept: bool
-    """Whether it can be verified again."""
+    """Whether the request is stored, so that it can be verified again."""
     received_as: str | None
-    """The event that it became when it was."""
+    """The event that was recorded when it was verified again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionCount:
-    """How many requests of a source failed a check, since the ledger was made."""
+    """The number of requests of a source that failed for one cause, since the ledger exists."""
 
     source: str
     cause: RejectionCause
@@ -105,7 +105,7 @@ class RejectionCount:
 
 @dataclass(frozen=True, slots=True)
 class AuditItem:
-    """What an operator did, to what, who, why, when."""
+    """One entry of the audit trail: who did what to which subject, when and why."""
 
     id: str
     job_id: str | None
@@ -119,7 +119,10 @@ class AuditItem:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """Which part of a list is wanted: newest first, before `after`."""
+    """A page of a list, newest first.
+
+    `after` is the id of the last item on the previous page; the other fields filter.
+    """
 
     limit: int
     after: int | None = None
@@ -131,7 +134,7 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """An operator's act: who says so, who was authenticated, and why."""
+    """Who acts, under which authenticated identity, and for what reason."""
 
     actor: str
     authenticated_as: str
@@ -140,7 +143,7 @@ class OperatorAction:
 
 @dataclass(frozen=True, slots=True)
 class Requeued:
-    """What a requeue left behind."""
+    """The result of a requeue."""
 
     job: str
     available_at: datetime
@@ -149,9 +152,9 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that did not verify, or several alike, on the way to where they are listed.
+    """A request that failed verification, or several alike, on its way to the store.
 
-    `request` and `body` are what is kept of it, to verify it again.
+    `request` and `body` are set if the request is to be stored, so that it can be verified again.
     """
 
     source: str
@@ -165,8 +168,11 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class KeptRejection:
-    """A request that did not verify, with what is kept of it."""
+class StoredRejection:
+    """A rejection as stored.
+
+    `request` and `body` are None if the request was not stored, or has been verified since.
+    """
 
     source: str
     received_at: datetime
@@ -176,8 +182,8 @@ class KeptRejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Conflict:
-    """A delivery that may be in conflict with its event, and the event's own facts."""
+class StoredDelivery:
+    """A redelivery as stored, with the fields of its event that a new event would need."""
 
     outcome: Outcome
     accepted_as: str | None
@@ -192,7 +198,7 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class ManualRecording:
-    """What a person had recorded, and the audit entry of it."""
+    """The events that an operator action recorded, and its audit entry."""
 
     events: tuple[Receipt, ...]
     audit: AuditItem
@@ -200,7 +206,7 @@ class ManualRecording:
 
 @dataclass(frozen=True, slots=True)
 class ProvisionedSecret:
-    """A secret that a sender handed over."""
+    """A secret that a provider provisioned in a challenge."""
 
     source: str
     secret: bytes = field(repr=False)

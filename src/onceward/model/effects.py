@@ -1,4 +1,4 @@
-"""Effects: things that must happen once."""
+"""Effects: actions that must happen once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class EffectStatus(StrEnum):
-    """Where an effect stands."""
+    """The state of an effect. `unknown`: a crash hid the outcome of the call."""
 
     PENDING = "pending"
     SUCCEEDED = "succeeded"

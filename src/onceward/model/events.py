@@ -1,4 +1,4 @@
-"""Events and deliveries: their identity, their way to the ledger, what a handler is given."""
+"""Events and deliveries: their identity, their recording, and the event that a handler gets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from enum import IntEnum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 ID_LIMIT_BYTES: Final = 255
-"""How long an event id, a type, a reference or an idempotency key may be, in UTF-8."""
+"""The limit for an event id, a type, a reference or an idempotency key, in UTF-8 bytes."""
 
 INGEST_SOURCE: Final = "ingest"
-"""The source of what comes in through ``POST /events/ingest``."""
+"""The source of events from ``POST /events/ingest``."""
 
 P = TypeVar("P")
 
 
 class Outcome(StrEnum):
-    """What a delivery turned out to be."""
+    """How the ledger classified a delivery."""
 
     RECORDED = "recorded"
     DUPLICATE = "duplicate"
@@ -26,7 +26,7 @@ class Outcome(StrEnum):
 
 
 class ProcessingState(StrEnum):
-    """Where an event stands: follows from its jobs."""
+    """The state of an event, derived from its jobs."""
 
     PENDING = "pending"
     PROCESSING = "processing"
@@ -36,7 +36,7 @@ class ProcessingState(StrEnum):
 
 
 def invalid_text_reason(text: str) -> str | None:
-    """Say why a text cannot be an id, a type, a reference or a key; None when it can."""
+    """Return why a text cannot be an id, a type, a reference or a key; None if it can."""
     if not text:
         return "is empty"
     if "\0" in text:
@@ -51,7 +51,7 @@ def invalid_text_reason(text: str) -> str | None:
 
 
 class Identity(NamedTuple):
-    """What a delivery is about."""
+    """The id, the type and the related object of an event, as read from a request."""
 
     event_id: str
     type: str
@@ -59,17 +59,18 @@ class Identity(NamedTuple):
 
 
 class DuplicateBody(IntEnum):
-    """What is done with an event that has the body of another, under an id of its own."""
+    """What happens to an event whose body was already recorded under another id."""
 
     ALLOWED = 0
     FLAGGED = 1
     HELD = 2
+    """Its jobs fail, and wait for an operator."""
 
 
 class Arrival(NamedTuple):
     """A verified, identified delivery on its way to the ledger.
 
-    `body_sha256` is that of the body without what its sender changes from delivery to delivery.
+    `body_sha256` omits the fields that the provider changes from one delivery to the next.
     """
 
     source: str
@@ -83,7 +84,7 @@ class Arrival(NamedTuple):
 
 
 class Receipt(NamedTuple):
-    """What the ledger says of a delivery after its commit. `event` is the ledger's own id."""
+    """The ledger's result for a committed delivery. `event` is the ledger's own id."""
 
     event: int
     outcome: Outcome
@@ -91,7 +92,7 @@ class Receipt(NamedTuple):
 
 @dataclass(frozen=True)
 class Event(Generic[P]):
-    """What a handler gets. `payload` is decoded when first asked for."""
+    """The event that a handler gets. `payload` is decoded on first access."""
 
     id: str
     source: str
@@ -104,12 +105,12 @@ class Event(Generic[P]):
 
     @property
     def key(self) -> str:
-        """The event's identity over all sources: ``source:id``."""
+        """Return the identity across all sources: ``source:id``."""
         return f"{self.source}:{self.id}"
 
     @property
     def payload(self) -> P:
-        """The decoded body. Raises MalformedPayload where it cannot be decoded."""
+        """Return the decoded body. Raise MalformedPayload if it cannot be decoded."""
         decoded: P
         try:
             decoded = self.__dict__["_payload"]

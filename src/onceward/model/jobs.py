@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class JobStatus(StrEnum):
-    """Where a job stands. `in_progress` is a queued job under a lease."""
+    """The state of a job. `in_progress` is a queued job under a lease."""
 
     QUEUED = "queued"
     IN_PROGRESS = "in_progress"
@@ -25,7 +25,7 @@ class FailureType(StrEnum):
     PERMANENT = "permanent"
     EXHAUSTED = "exhausted"
     HELD = "held"
-    """It never ran: a person is to look at its event first."""
+    """It never ran: an operator must release it first."""
 
 
 TRANSITIONS: Final = frozenset(
@@ -38,35 +38,35 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.CANCELLED, JobStatus.QUEUED),
     }
 )
-"""Every move a job can make. The last two are an operator's requeue."""
+"""Every legal transition. The last two are an operator's requeue."""
 
 REQUEUEABLE: Final = frozenset(start for start, end in TRANSITIONS if end is JobStatus.QUEUED) - {
     JobStatus.IN_PROGRESS
 }
-"""The states from which a person may requeue a job."""
+"""The states from which an operator may requeue a job."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """Which events a handler wants. `source` None means any."""
+    """The event types a handler subscribes to. A `source` of None means any source."""
 
     pattern: str
     source: str | None = None
 
     @property
     def is_prefix(self) -> bool:
-        """Whether the pattern ends in ``*``."""
+        """Return whether the pattern matches a prefix: it ends in ``*``."""
         return self.pattern.endswith("*")
 
     @property
-    def text(self) -> str:
-        """The pattern without its ``*``."""
+    def literal(self) -> str:
+        """Return the part of the pattern that is matched literally."""
         return self.pattern.removesuffix("*")
 
 
 @dataclass(frozen=True, slots=True)
 class HandlerEntry:
-    """A handler as the store knows it."""
+    """A handler as registered in the store."""
 
     name: str
     max_attempts: int
@@ -74,7 +74,7 @@ class HandlerEntry:
 
 
 class Job(NamedTuple):
-    """A leased job with all that its handler needs. `body` is None where it is loaded later."""
+    """A leased job with the data of its event. `body` is None if it is loaded later."""
 
     id: int
     handler: str
@@ -92,7 +92,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """The right to settle some jobs."""
+    """The exclusive right to settle some jobs, until it expires."""
 
     token: str
     jobs: tuple[Job, ...]
@@ -100,23 +100,23 @@ class Lease:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a worker gets when it asks for work."""
+    """The result of a claim."""
 
     lease: Lease | None
     solo_waiting: bool
-    """A job that must run alone is due."""
+    """Whether a job that must run alone is due."""
     next_due_seconds: float | None
-    """When nothing is due: how long until something is."""
+    """The time until the next job is due; None if no job is waiting."""
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """The attempt did its work."""
+    """The attempt succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The attempt failed in a way that may pass."""
+    """The attempt failed with a transient error."""
 
     delay_seconds: float
     error: str
@@ -124,7 +124,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """The store could not be used: no fault of the job, so nothing is counted."""
+    """The store was unavailable: the job runs again later, and no attempt is counted."""
 
     delay_seconds: float
     error: str
@@ -132,7 +132,7 @@ class Postpone:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """The attempt failed for good."""
+    """The attempt failed, and the job with it."""
 
     failure_type: FailureType
     error: str

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
 from onceward.model.admin import (
-    Conflict,
-    KeptRejection,
     ManualRecording,
     OperatorAction,
     RejectionCount,
     Requeued,
+    StoredDelivery,
+    StoredRejection,
 )
 from onceward.model.events import ID_LIMIT_BYTES, INGEST_SOURCE, Arrival, Identity, Outcome
 from onceward.model.jobs import REQUEUEABLE
@@ -100,7 +100,7 @@ class Operator:
         arrival = _separate_event(conflict, body, self._identity(conflict, body))
         return await self._store.accept_conflict(delivery_id, arrival, action)
 
-    def _identity(self, conflict: Conflict, body: bytes) -> Identity:
+    def _identity(self, conflict: StoredDelivery, body: bytes) -> Identity:
         """Return the identity in a conflicting body; headers are those of the first delivery."""
         if conflict.source == INGEST_SOURCE:
             return identify_envelope(body)
@@ -124,7 +124,7 @@ def _not_found(kind: str, text: str) -> NotFound:
     return NotFound(f"There is no {kind} {text[:40]}.")
 
 
-def _kept_request(rejection: str, kept: KeptRejection) -> Request:
+def _kept_request(rejection: str, kept: StoredRejection) -> Request:
     """Return the request of a rejection. Raises NotInState if it is received or not kept."""
     if kept.received_as is not None:
         raise NotInState(f"Rejection {rejection} was received as event {kept.received_as}.")
@@ -147,7 +147,7 @@ def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arr
     return source.arrivals(admitted, request.headers)
 
 
-def _conflicting_body(delivery: str, conflict: Conflict) -> bytes:
+def _conflicting_body(delivery: str, conflict: StoredDelivery) -> bytes:
     """Return the body of a conflict. Raises NotInState if it cannot be accepted."""
     if conflict.outcome is not Outcome.CONFLICT:
         message = f"Delivery {delivery} is a {conflict.outcome}; only a conflict can be accepted."
@@ -159,7 +159,7 @@ def _conflicting_body(delivery: str, conflict: Conflict) -> bytes:
     return conflict.body
 
 
-def _separate_event(conflict: Conflict, body: bytes, identity: Identity) -> Arrival:
+def _separate_event(conflict: StoredDelivery, body: bytes, identity: Identity) -> Arrival:
     """Return the event that a conflict becomes. Its id is the original id and a hash."""
     event_id = conflict.event_id.encode()
     digest = hashlib.sha256(event_id + b"#" + conflict.body_sha256).hexdigest()

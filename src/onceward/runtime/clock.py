@@ -1,7 +1,7 @@
-"""The process's own clock: for signatures' time windows and for waiting.
+"""The clock of this process, for the time windows of signatures and for timeouts.
 
-Everything that is stored or compared with what is stored uses the database's clock. SQLite has none
-of its own: there, the one process that serves the file gives the time.
+Stored times, and times compared with them, come from the database's clock instead. SQLite has no
+clock: there, the single process that serves the file provides the time.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where the time comes from."""
+    """A source of time."""
 
     def now(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never runs backwards."""
+        """Return the seconds since an arbitrary start; they never decrease."""
 
 
 class SystemClock:
-    """The machine's clock."""
+    """The clock of the operating system."""
 
     def now(self) -> float:
-        """Seconds since 1970, UTC."""
+        """Return the seconds since 1970, UTC."""
         return time.time()
 
     def monotonic(self) -> float:
-        """Seconds from an arbitrary start; never runs backwards."""
+        """Return the seconds since an arbitrary start; they never decrease."""
         return time.monotonic()

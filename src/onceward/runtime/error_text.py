@@ -1,4 +1,4 @@
-"""Error texts that are safe to store and to log: they hold no values."""
+"""Error texts without the values of the failing call, safe to store and to log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from onceward.runtime.redact import redact
 
 
 def describe(error: BaseException, secrets: Iterable[str | bytes] = ()) -> str:
-    """An error as it may be stored and shown: what went wrong, without the values it happened to.
+    """Return an error as redacted text.
 
-    Our own errors speak for themselves. Of any other only the first line is told, and of a
-    database's error only its primary message: what follows there is rows, statements and inputs.
+    Onceward's own errors are shown in full, database errors with their primary message only, and
+    all others with their first line: the rest may quote rows, statements and inputs.
     """
     error = leading_error(error)
     name = type(error).__name__
@@ -23,7 +23,7 @@ def describe(error: BaseException, secrets: Iterable[str | bytes] = ()) -> str:
 
 
 def locate(error: BaseException) -> str:
-    """An error of our own making as it may be logged: what went wrong, and in which line."""
+    """Return an internal error as redacted text, with the file and line that raised it."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -34,7 +34,7 @@ def locate(error: BaseException) -> str:
 
 
 def leading_error(error: BaseException) -> BaseException:
-    """The error that a group is told by: the first permanent one in it, else the first."""
+    """Return the error that represents a group: its first permanent one, else its first."""
     if isinstance(error, BaseExceptionGroup):
         error = error.subgroup(PermanentError) or error
     while isinstance(error, BaseExceptionGroup):
@@ -45,15 +45,15 @@ def leading_error(error: BaseException) -> BaseException:
 def _message(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception:  # noqa: BLE001 - the error's own __str__ is the user's code
-        return "its text cannot be read"
+    except Exception:  # noqa: BLE001 - __str__ may be user code
+        return "the error text cannot be read"
 
 
 def _primary(error: BaseException) -> str | None:
-    """What PostgreSQL says went wrong, by psycopg; its detail holds the row's values."""
+    """Return the primary message of a psycopg error; its detail quotes the row's values."""
     try:
         primary = error.diag.message_primary  # type: ignore[attr-defined]
-    except Exception:  # noqa: BLE001 - any error may have a `diag` of its own making
+    except Exception:  # noqa: BLE001 - any error may define a `diag`
         return None
     return primary if isinstance(primary, str) else None
 

@@ -1,9 +1,9 @@
-"""Named points at which a test can stop, kill or break a process. Inert when unset.
+"""Named points at which a test can kill, stop or fail a process. Inert when unset.
 
-``ONCEWARD_FAILPOINTS=name:action:n`` acts when `name` is reached for the n-th time; several are
-separated by commas, and ``*`` stands for any point. The actions: ``kill`` (SIGKILL, as if the power
-of the process were cut), ``stop`` (SIGSTOP, to make a zombie) and ``raise``. Each says on standard
-error where it acts.
+``ONCEWARD_FAILPOINTS=name:action:n`` triggers when `name` is reached for the n-th time. Several
+failpoints are separated by commas, and ``*`` matches any point. The actions are ``kill`` (SIGKILL),
+``stop`` (SIGSTOP, to make a zombie) and ``raise``. A failpoint that triggers first reports its name
+and action on standard error.
 """
 
 from __future__ import annotations
@@ -39,54 +39,55 @@ _STDERR: Final = 2
 
 
 class FailpointReached(OncewardError):
-    """What the action ``raise`` raises."""
+    """The exception of the action ``raise``."""
 
 
 @dataclass
-class _Trap:
+class _Failpoint:
     name: str
     action: Action
     countdown: int
 
 
 class Failpoints:
-    """The points of one process. Without traps, `reach` does nothing."""
+    """The armed failpoints of one process. Without any, `reach` does nothing."""
 
     def __init__(self, spec: str = "") -> None:
-        self._traps = [_parse(part) for part in spec.split(",") if part.strip()]
+        self._armed = [_parse(part) for part in spec.split(",") if part.strip()]
 
     @property
     def armed(self) -> bool:
-        """Whether there is a trap anywhere."""
-        return bool(self._traps)
+        """Return whether any failpoint is armed."""
+        return bool(self._armed)
 
     def reach(self, name: str) -> None:
-        """Say that execution is at `name`; acts if a trap waits there."""
-        for trap in self._traps:
-            if trap.name in ("*", name):
-                trap.countdown -= 1
-                if trap.countdown == 0:
-                    _act(trap.action, name)
+        """Mark that execution has reached `name`; trigger the failpoints that are due there."""
+        for failpoint in self._armed:
+            if failpoint.name in ("*", name):
+                failpoint.countdown -= 1
+                if failpoint.countdown == 0:
+                    _trigger(failpoint.action, name)
 
 
-def _parse(part: str) -> _Trap:
+def _parse(part: str) -> _Failpoint:
     name, _, rest = part.strip().partition(":")
     action, _, count = rest.partition(":")
     if name != "*" and name not in POINTS:
-        msg = f"ONCEWARD_FAILPOINTS: no point is called {name!r}; there are {', '.join(POINTS)}"
+        msg = f"ONCEWARD_FAILPOINTS: unknown point {name!r}; the points are {', '.join(POINTS)}"
         raise ConfigurationError(msg)
     if action not in ("kill", "stop", "raise") or not _is_count(count or "1"):
-        msg = f"ONCEWARD_FAILPOINTS: {part!r} is not name:kill|stop|raise:n"
+        msg = f"ONCEWARD_FAILPOINTS: {part!r} is not of the form name:kill|stop|raise:n"
         raise ConfigurationError(msg)
-    return _Trap(name, cast("Action", action), int(count or 1))
+    return _Failpoint(name, cast("Action", action), int(count or 1))
 
 
 def _is_count(text: str) -> bool:
     return text.isdecimal() and int(text) > 0
 
 
-def _act(action: Action, name: str) -> None:
-    os.write(_STDERR, f"failpoint {name}: {action}\n".encode())  # at once: the process may end here
+def _trigger(action: Action, name: str) -> None:
+    # Unbuffered, because the process may end here.
+    os.write(_STDERR, f"failpoint {name}: {action}\n".encode())
     match action:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)

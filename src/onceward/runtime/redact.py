@@ -1,4 +1,4 @@
-"""What may leave the process: error texts without secrets, and values that a log line can hold."""
+"""Redaction of error texts, and escaping of values for log lines."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Final
 LIMIT_CHARACTERS: Final = 500
 MASK: Final = "[redacted]"
 
-# How far beyond the limit the end of a match is looked for; after a longer one the text ends.
+# The search window beyond the limit. The text is cut after a match that reaches its end.
 _REACH_CHARACTERS: Final = 4_096
 _SHORTEST_SECRET: Final = 4
 
-# Each alternative either begins with a literal, or only where a run of its characters begins, or
-# has a small bound: so the search takes linear time, whatever the text. What the group `keep`
-# matches stays.
+# The search takes linear time on any text, because each alternative starts with a literal, or only
+# at the start of a run of its characters, or has a small bound. The group `keep` is not masked.
 _SENSITIVE: Final = re.compile(
     r"""
       -----BEGIN[ A-Z]{0,40}KEY-----[^-]*+
@@ -45,36 +44,36 @@ _SENSITIVE: Final = re.compile(
 
 
 def redact(text: str, secrets: Iterable[str | bytes] = ()) -> str:
-    """An error text as it may be stored, logged and shown.
+    """Return an error text that is safe to store, log and show.
 
-    Masks the given secrets and whatever looks like a credential, an address or a card number;
-    escapes what a terminal or a log would act on; ends after 500 characters.
+    Mask the given secrets and anything that looks like a credential, an email address or a card
+    number. Escape control characters. Limit the text to 500 characters.
     """
-    text = _without(text, secrets)
+    text = _mask_secrets(text, secrets)
     shown = ""
     position = 0
     while position < len(text) and len(shown) <= LIMIT_CHARACTERS:
         reach = position + LIMIT_CHARACTERS + _REACH_CHARACTERS
-        found = _SENSITIVE.search(text, position, reach)
-        if not found:
+        match = _SENSITIVE.search(text, position, reach)
+        if not match:
             shown += _escaped(text[position : position + LIMIT_CHARACTERS + 1])
             break
-        shown += _escaped(text[position : found.start()] + (found["keep"] or "")) + MASK
-        position = found.end()
-        if position == reach:  # what follows may belong to the match
+        shown += _escaped(text[position : match.start()] + (match["keep"] or "")) + MASK
+        position = match.end()
+        if position == reach:  # the match may continue
             return _cut(shown + "…")
     return _cut(shown)
 
 
 def printable(value: str | bytes) -> str:
-    """A value for a log line: nothing in it acts on a terminal, and it is no longer than 500."""
+    """Return a value for a log line: control characters escaped, at most 500 characters."""
     text = value if isinstance(value, str) else _decoded(value[: LIMIT_CHARACTERS * 4])
     return _cut(_escaped(text[: LIMIT_CHARACTERS + 1]))
 
 
-def _without(text: str, secrets: Iterable[str | bytes]) -> str:
-    known = {secret if isinstance(secret, str) else _decoded(secret) for secret in secrets}
-    for secret in sorted(known, key=len, reverse=True):
+def _mask_secrets(text: str, secrets: Iterable[str | bytes]) -> str:
+    texts = {secret if isinstance(secret, str) else _decoded(secret) for secret in secrets}
+    for secret in sorted(texts, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
             text = text.replace(secret, MASK)
     return text
@@ -85,7 +84,7 @@ def _decoded(value: bytes) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Whatever is not a visible character or a plain space, spelled out."""
+    """Replace every character that is not printable by its escape sequence."""
     if text.isprintable():
         return text
     return "".join(

@@ -12,12 +12,10 @@ from typing import Any, Final, Protocol
 from onceward.errors import ConfigurationError, NotInState, PermanentError, RejectionCause
 from onceward.model.admin import (
     AuditItem,
-    Conflict,
     DeliveryItem,
     EffectItem,
     EventItem,
     JobItem,
-    KeptRejection,
     ManualRecording,
     OperatorAction,
     PageQuery,
@@ -26,6 +24,8 @@ from onceward.model.admin import (
     RejectionCount,
     RejectionItem,
     Requeued,
+    StoredDelivery,
+    StoredRejection,
 )
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Arrival, Outcome, ProcessingState, Receipt
@@ -160,10 +160,10 @@ class BaseStore(ABC):
         rows = await self._read("rejection_counts", (), {})
         return [RejectionCount(**{**row, "cause": RejectionCause(row["cause"])}) for row in rows]
 
-    async def rejection(self, id: int) -> KeptRejection | None:
+    async def rejection(self, id: int) -> StoredRejection | None:
         """One request that did not verify. None when there is no such."""
         rows = await self._read("rejection", (), {"id": id})
-        return KeptRejection(**rows[0]) if rows else None
+        return StoredRejection(**rows[0]) if rows else None
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
         """Note and count them; of each source only the newest are kept."""
@@ -199,10 +199,12 @@ class BaseStore(ABC):
                 raise NotInState(f"Somebody else received rejection {id}.")
             return ManualRecording(tuple(receipts), await _note(run, act, "verify_again", subject))
 
-    async def conflict(self, delivery: int) -> Conflict | None:
+    async def conflict(self, delivery: int) -> StoredDelivery | None:
         """A redelivery, with what an event of its own needs. None when there is no such."""
         rows = await self._read("conflict", (), {"id": delivery})
-        return Conflict(**{**rows[0], "outcome": Outcome(rows[0]["outcome"])}) if rows else None
+        if not rows:
+            return None
+        return StoredDelivery(**{**rows[0], "outcome": Outcome(rows[0]["outcome"])})
 
     async def accept_conflict(
         self, delivery: int, arrival: Arrival, act: OperatorAction
@@ -342,7 +344,7 @@ async def _keep_routes(run: Run, handler: HandlerEntry, key: int) -> None:
             "add_route",
             handler=key,
             source=route.source,
-            type=route.text,
+            type=route.literal,
             is_prefix=route.is_prefix,
         )
 

@@ -1,16 +1,16 @@
-"""Databases for tests to use one after the other: emptying one is faster than making one."""
+"""A pool of PostgreSQL databases for tests: emptying a database is faster than creating one."""
 
-import time
 from typing import Any
 
 import psycopg
 
 from support.postgres import Cluster
+from support.processes import ConditionTimeout, eventually
 
-SLOW_WRITE_SECONDS = 0.2
+DISCONNECT_SECONDS = 0.2
 
-# What tells whether a test left the database as it was made, but for rows.
-SHAPE = """
+# Differs from that of the template if a test changed more than rows.
+FINGERPRINT = """
     SELECT
         (SELECT (count(*), max(oid)) FROM pg_class WHERE relpersistence <> 't'
             AND relnamespace <> 'pg_toast'::regnamespace)::text,
@@ -21,17 +21,16 @@ SHAPE = """
             WHERE datname = current_database()),
         (SELECT count(*) FROM onceward.migrations)
 """
-# What a test made beside our own schema, as a user would.
-TABLES = """
+COUNT_USER_OBJECTS = """
     SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace)
         + (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)
 """
-GUESTS = """
+COUNT_OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-EMPTY = """
-    SET session_replication_role = replica;  -- the audit trail's own trigger refuses this
+DELETE_ROWS = """
+    SET session_replication_role = replica;  -- a trigger protects the audit trail
     DO $$
     DECLARE
         entry record;
@@ -49,46 +48,50 @@ EMPTY = """
 """
 
 
-class Copies:
-    """Copies of one database: each in one test's hands at a time, and empty when it gets there."""
+class DatabasePool:
+    """Copies of a template database. One test at a time uses a copy, and finds it empty."""
 
     def __init__(self, cluster: Cluster, template: str) -> None:
         self._cluster = cluster
         self._template = template
-        self._shape = _shape(template)
+        self._fingerprint = _fingerprint(template)
         self._free: list[str] = []
 
-    def take(self) -> str:
-        """The address of an empty one."""
+    def acquire(self) -> str:
+        """Return the URL of an empty database."""
         self._cluster.start()  # an earlier test may have crashed it and failed
         return self._free.pop() if self._free else self._cluster.create_database(self._template)
 
-    def give_back(self, url: str) -> None:
-        """Empty it for the next test; drop it where our own schema is not as it was."""
+    def release(self, url: str) -> None:
+        """Empty a database for the next test, or drop it if its schema was changed."""
         self._cluster.start()
-        if _emptied(url, self._shape):
+        if _empty(url, self._fingerprint):
             self._free.append(url)
         else:
             self._cluster.drop(url)
 
 
-def _shape(url: str) -> tuple[Any, ...]:
+def _fingerprint(url: str) -> tuple[Any, ...]:
     with psycopg.connect(url) as connection:
-        row = connection.execute(SHAPE).fetchone()
+        row = connection.execute(FINGERPRINT).fetchone()
     assert row is not None
     return row
 
 
-def _emptied(url: str, shape: tuple[Any, ...]) -> bool:
+def _empty(url: str, fingerprint: tuple[Any, ...]) -> bool:
+    """Delete all rows, and return whether the database can be used again."""
     with psycopg.connect(url, autocommit=True) as connection:
-        deadline = time.monotonic() + SLOW_WRITE_SECONDS
-        while connection.execute(GUESTS).fetchone() != (0,):
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.005)
-        if connection.execute(TABLES).fetchone() != (0,):
-            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-        if connection.execute(SHAPE).fetchone() != shape:
+
+        def is_alone() -> bool:
+            return connection.execute(COUNT_OTHER_SESSIONS).fetchone() == (0,)
+
+        try:
+            eventually(is_alone, "the test has disconnected", DISCONNECT_SECONDS)
+        except ConditionTimeout:
             return False
-        connection.execute(EMPTY)
+        if connection.execute(COUNT_USER_OBJECTS).fetchone() != (0,):
+            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        if connection.execute(FINGERPRINT).fetchone() != fingerprint:
+            return False
+        connection.execute(DELETE_ROWS)
     return True

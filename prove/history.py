@@ -1,0 +1,159 @@
+"""What the senders saw: every request with its response. Compact, for millions of them."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from prove.workload import Workload
+from support.client_history import Outcome, Requeue, SentEvent, outcome_of
+
+
+@dataclass(frozen=True)
+class SentRequest:
+    """One request, as its sender saw it."""
+
+    number: int
+    variant: int
+    outcome: Outcome
+    status: int
+    start: float
+    end: float
+
+
+class History:
+    """Everything that was sent to one ledger, and what came back. One thread writes it."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.requeues: list[Requeue] = []
+        self.accepted = 0
+        self.unknown = 0
+        self._numbers = array("L")
+        self._variants = array("B")
+        self._outcomes = array("B")
+        self._statuses = array("H")
+        self._starts = array("d")
+        self._ends = array("d")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def record(
+        self, number: int, variant: int, response: tuple[int, bytes], start: float, end: float
+    ) -> Outcome:
+        """Add a request with its response; the last column is written last."""
+        status, body = response
+        outcome = outcome_of(status, body)
+        self.accepted += outcome.is_accepted
+        self.unknown += outcome is Outcome.UNKNOWN
+        self._numbers.append(number)
+        self._variants.append(variant)
+        self._outcomes.append(outcome)
+        self._statuses.append(status)
+        self._starts.append(start)
+        self._ends.append(end)
+        return outcome
+
+    def acknowledged(self, requests: int) -> set[int]:
+        """The events that were accepted in the first so many requests."""
+        return {
+            number
+            for number, outcome in zip(
+                self._numbers[:requests], self._outcomes[:requests], strict=True
+            )
+            if outcome >= Outcome.RECORDED
+        }
+
+    def requests_for(self, number: int) -> list[SentRequest]:
+        """Every request that carried one event."""
+        return [
+            SentRequest(
+                number,
+                self._variants[index],
+                Outcome(self._outcomes[index]),
+                self._statuses[index],
+                self._starts[index],
+                self._ends[index],
+            )
+            for index, other in enumerate(self._numbers)
+            if other == number
+        ]
+
+    def outcomes(self) -> Counter[int]:
+        """How many requests ended how."""
+        return Counter(self._outcomes)
+
+    def summary(self) -> HistorySummary:
+        """Add the requests up by event."""
+        summary = HistorySummary(self.workload, self.requeues)
+        last_end = array("d", bytes(8 * len(summary)))
+        for number, variant, outcome, start, end in zip(
+            self._numbers, self._variants, self._outcomes, self._starts, self._ends, strict=True
+        ):
+            summary.add(number, variant, outcome)
+            if outcome >= Outcome.RECORDED:
+                summary.overlapping += start < last_end[number]
+                last_end[number] = max(end, last_end[number])
+        return summary
+
+
+class HistorySummary:
+    """The requests of a history, added up by event."""
+
+    def __init__(self, workload: Workload, requeues: Sequence[Requeue]) -> None:
+        self.requeues = requeues
+        self.overlapping = 0
+        """Requests that were accepted while another with the same id was in flight."""
+        self._workload = workload
+        self._size = workload.size
+        self._requests, self._accepted, self._recorded, self._rejected = (
+            array("H", bytes(2 * self._size)) for _ in range(4)
+        )
+        self._variants = bytearray(self._size)
+        """Bit v is set if variant v was sent."""
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, number: int, variant: int, outcome: int) -> None:
+        """Count one request."""
+        self._requests[number] += 1
+        self._variants[number] |= 1 << variant
+        self._accepted[number] += outcome >= Outcome.RECORDED
+        self._recorded[number] += outcome == Outcome.RECORDED
+        self._rejected[number] += outcome == Outcome.REJECTED
+
+    def event(self, event_id: str) -> SentEvent | None:
+        """Return the event with this id; None if no request carried it."""
+        number = self._workload.number_of(event_id)
+        return None if number is None or not self._requests[number] else self._event(number)
+
+    def events(self) -> Iterator[SentEvent]:
+        """Yield every event that was sent."""
+        for number in range(self._size):
+            if self._requests[number]:
+                yield self._event(number)
+
+    def amount(self, event: SentEvent, body_sha256: bytes) -> int | None:
+        """Return the amount that a body of the event books; None if that body was never sent."""
+        sent = self._variants[event.number]
+        for variant in range(sent.bit_length()):
+            if sent >> variant & 1 and body_sha256 == self._workload.body_sha256(
+                event.number, variant
+            ):
+                return self._workload.amount(event.number, variant)
+        return None
+
+    def _event(self, number: int) -> SentEvent:
+        return SentEvent(
+            number,
+            self._workload.event_id(number),
+            self._requests[number],
+            self._accepted[number],
+            self._recorded[number],
+            self._rejected[number],
+            self._workload.expectation(number),
+        )

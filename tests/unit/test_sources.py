@@ -5,10 +5,11 @@ from typing import Any
 
 import pytest
 
+from onceward import Inbox
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.model.events import DuplicateBody, Identity
 from onceward.sources.challenge import Reply
-from onceward.sources.configure import make_source
+from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
@@ -192,6 +193,29 @@ def test_every_fault_is_told_at_once() -> None:
         "source 'Stripe': keep_headers: 'é' is not the name of a header",
         "source 'Stripe': secret 1 is 5 bytes long; the least is 8",
     ]
+
+
+def test_an_unknown_option_is_refused_by_name() -> None:
+    (fault,) = faults_of(secrets=[SECRET], secret="a", keep_headers=["X"])
+    assert fault.startswith("source 'shop': unknown option 'secret'; the options are duplicate")
+
+
+def test_the_inbox_refuses_an_unknown_option_too() -> None:
+    options: Any = {"secrets": [SECRET], "tolerance": 5}
+    with pytest.raises(ConfigurationError, match="unknown option 'tolerance'"):
+        Inbox().source("shop", **options)
+
+
+def test_an_unknown_preset_or_scheme_is_reported_without_faults_that_depend_on_it() -> None:
+    unknown_preset = faults_of(preset="strype", secrets=["short"], tolerance_seconds=300)
+    assert len(unknown_preset) == 1
+    (fault,) = faults_of("gitlab", scheme="jwt", secrets=[SECRET], url="https://shop.example")
+    assert "has no scheme 'jwt'; there are: signing-token, static-token" in fault
+
+
+def test_every_option_is_documented_where_users_look() -> None:
+    documented = Inbox.source.__doc__ or ""
+    assert [it for it in SourceOptions.__optional_keys__ if f"`{it}`" not in documented] == []
 
 
 def test_a_tolerance_below_a_second_is_refused() -> None:

@@ -55,3 +55,8 @@ class Challenge:
     def after(self, request: Request, known: ChallengeCredentials) -> Reply | None:
         """The answer to a genuine request, if it asks for one."""
         return None if self.signed is None else self.signed(request, known)
+
+
+def can_provision_secret(challenge: Challenge | None, verify_token: str | bytes | None) -> bool:
+    """Whether a sender may hand over its secret: only with a token of the operator's own."""
+    return challenge is not None and challenge.provisions_secret and verify_token is not None

@@ -11,7 +11,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Arrival, DuplicateBody, Identity
-from onceward.sources.challenge import ChallengeCredentials, Reply
+from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
 from onceward.sources.identify import Locators, describe, identify, in_headers
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
@@ -32,7 +32,6 @@ class Source:
     name: str
     base: Preset
     scheme: Scheme
-    locators: Locators = field(repr=False)
     kept: tuple[tuple[str, bytes], ...]
     unsigned: bool = False
     keys: tuple[Key, ...] = field(default=(), repr=False)
@@ -56,8 +55,7 @@ class Source:
     @property
     def provisions_secret(self) -> bool:
         """Whether the sender may hand over its secret."""
-        can = self.base.challenge is not None and self.base.challenge.provisions_secret
-        return can and self.verify_token is not None
+        return can_provision_secret(self.base.challenge, self.verify_token)
 
     @property
     def proof_is_authorization(self) -> bool:
@@ -111,7 +109,7 @@ class Source:
             self.scheme.verify(self.keys, request, now)
         if challenge is not None and (reply := challenge.after(request, self._known)):
             return reply
-        return events_of(self.locators, self.base.layout, request)
+        return events_of(self.base.locators, self.base.layout, request)
 
     @property
     def _known(self) -> ChallengeCredentials:
@@ -127,11 +125,13 @@ class Source:
 
     def reidentify(self, body: bytes, known: Identity) -> Identity:
         """Say what a body is about, by itself: what stands in a header is as it is known."""
-        found = describe(self.locators, Request(Headers([]), body))
+        found = describe(self.base.locators, Request(Headers([]), body))
         return Identity(
             known.event_id,
-            known.type if in_headers(self.locators.type) else found.type,
-            known.reference if in_headers((self.locators.reference or (),)) else found.reference,
+            known.type if in_headers(self.base.locators.type) else found.type,
+            known.reference
+            if in_headers((self.base.locators.reference or (),))
+            else found.reference,
         )
 
     def kept_headers(self, headers: Headers) -> bytes:

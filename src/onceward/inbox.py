@@ -77,7 +77,7 @@ class Inbox:
             msg = f"source {name!r}: there is one of this name already"
             raise ConfigurationError(msg)
         self._sources[name] = source
-        for event_type, builtin in source.base.builtin_handlers.items():
+        for event_type, builtin in source.preset.builtin_handlers.items():
             self.on(event_type, source=name, name=f"{name}-{builtin}")(BUILTIN_HANDLERS[builtin])
 
     @property
@@ -182,5 +182,5 @@ def _horizon_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
         f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
         f"Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
-        if settings.dedupe_window_days < (days := source.base.resends_for_days)
+        if settings.dedupe_window_days < (days := source.preset.resends_for_days)
     ]

@@ -13,7 +13,7 @@ from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
-from onceward.sources.source import Admitted, Source
+from onceward.sources.source import IdentifiedEvent, Source
 
 SECRET = "a secret of the source"
 BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
@@ -34,7 +34,7 @@ def faults_of(name: str = "shop", **options: Any) -> list[str]:
     return list(caught.value.faults)
 
 
-def only(admitted: list[Admitted] | Reply) -> Identity:
+def only(admitted: list[IdentifiedEvent] | Reply) -> Identity:
     assert isinstance(admitted, list)
     ((identity, _),) = admitted
     return identity
@@ -55,12 +55,12 @@ def test_a_source_takes_the_preset_of_its_own_name() -> None:
 
 def test_a_second_account_takes_the_preset_under_another_name() -> None:
     source = make_source("stripe-eu", preset="stripe", secrets=[SECRET])
-    assert (source.name, source.preset) == ("stripe-eu", "stripe")
+    assert (source.name, source.preset_name) == ("stripe-eu", "stripe")
 
 
 def test_a_sender_that_nobody_knows_signs_its_body_by_default() -> None:
     body = b'{"type":"order.shipped"}'
-    assert only(shop().admit(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
+    assert only(shop().verify(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
 
 
 def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
@@ -72,7 +72,7 @@ def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
         reference="json:customer",
     )
     body = b'{"order":{"id":7},"kind":"order","step":"shipped","customer":"c1"}'
-    identity = only(source.admit(Request(signed(body, b"x-shop-sig", b"v1:"), body), NOW))
+    identity = only(source.verify(Request(signed(body, b"x-shop-sig", b"v1:"), body), NOW))
     assert identity == Identity("7", "order.shipped", "c1")
 
 
@@ -82,22 +82,22 @@ def test_a_preset_can_be_told_other_places() -> None:
     signature = b"sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex().encode()
     pairs = [(b"x-hub-signature-256", signature), (b"x-github-delivery", b"d1")]
     headers = Headers([*pairs, (b"x-github-event", b"issues")])
-    assert only(source.admit(Request(headers, body), NOW)) == Identity("d1", "issues")
+    assert only(source.verify(Request(headers, body), NOW)) == Identity("d1", "issues")
 
 
 def test_a_request_that_does_not_verify_is_refused_before_it_is_read() -> None:
     with pytest.raises(SignatureRejected):
-        shop().admit(Request(Headers([]), b""), NOW)
+        shop().verify(Request(Headers([]), b""), NOW)
 
 
 def test_a_request_that_verifies_still_needs_an_id() -> None:
     with pytest.raises(RequestRefused, match="json:id is missing"):
-        shop(id="json:id").admit(Request(signed(b"{}"), b"{}"), NOW)
+        shop(id="json:id").verify(Request(signed(b"{}"), b"{}"), NOW)
 
 
 def test_an_unsigned_source_takes_what_anyone_sends() -> None:
     source = make_source("shop", unsigned=True)
-    assert only(source.admit(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
+    assert only(source.verify(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
         "e1", ""
     )
 
@@ -107,9 +107,9 @@ def test_a_tolerance_can_be_set() -> None:
     content = f"{NOW:.0f}." + '{"id":"evt_1"}'
     signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
     headers = Headers([(b"stripe-signature", f"t={NOW:.0f},v1={signature}".encode())])
-    assert only(source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 10)).event_id == "evt_1"
+    assert only(source.verify(Request(headers, b'{"id":"evt_1"}'), NOW + 10)).event_id == "evt_1"
     with pytest.raises(SignatureRejected):
-        source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 11)
+        source.verify(Request(headers, b'{"id":"evt_1"}'), NOW + 11)
 
 
 def test_secrets_may_be_bytes_and_are_never_shown() -> None:
@@ -234,7 +234,7 @@ def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
         (b"cookie", b"session=abc"),
         (b"x-hub-signature-256", b"sha256=00"),
     ]
-    assert json.loads(source.kept_headers(Headers(pairs))) == {
+    assert json.loads(source.encode_kept_headers(Headers(pairs))) == {
         "content-type": "application/json",
         "user-agent": "café",
         "x-github-event": "push",
@@ -244,7 +244,7 @@ def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
 
 def test_a_kept_header_may_be_repeated() -> None:
     headers = Headers([(b"user-agent", b"a"), (b"user-agent", b"b")])
-    assert shop().kept_headers(headers) == b'{"user-agent":"a, b"}'
+    assert shop().encode_kept_headers(headers) == b'{"user-agent":"a, b"}'
 
 
 def test_a_lone_kept_header_must_still_be_in_a_list() -> None:

@@ -26,7 +26,7 @@ def facts(service: Service, address: str | None, token: str | None) -> dict[str,
         "database": shown_url(service.settings.database_url),
         "dev": service.dev,
         "workers": service.settings.workers if service.handlers else 0,
-        "sources": {name: source.preset for name, source in service.sources.items()},
+        "sources": {name: source.preset_name for name, source in service.sources.items()},
         "handlers": {
             name: [route.pattern for route in handler.routes]
             for name, handler in service.handlers.items()
@@ -87,7 +87,11 @@ def _shown(source: Source) -> str:
     """A source's name, and what it is where the name does not say it."""
     if source.unsigned:
         return f"{source.name}  unsigned: it takes what anyone sends"
-    return source.name if source.preset == source.name else f"{source.name}  as {source.preset}"
+    return (
+        source.name
+        if source.preset_name == source.name
+        else f"{source.name}  as {source.preset_name}"
+    )
 
 
 def _curl(service: Service, address: str) -> str:

@@ -86,9 +86,9 @@ def resolve_sender(
         known = ", ".join(sorted(sources)) or "none"
         raise ConfigurationError(f"{app} has no source {source!r}; there are: {known}")
     found = sources[source]
-    scheme = found.scheme if scheme_name is None else found.base.scheme(scheme_name)
+    scheme = found.scheme if scheme_name is None else found.preset.scheme(scheme_name)
     return Sender(
-        found.base,
+        found.preset,
         scheme,
         given or found.secrets,
         url or found.url,

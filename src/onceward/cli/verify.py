@@ -19,7 +19,7 @@ from onceward.cli._sender import resolve_sender, trying
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
-from onceward.sources.diagnose import Explanation, explain
+from onceward.sources.diagnose import Diagnosis, diagnose
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
 
@@ -57,7 +57,7 @@ def verify(
         )
         request.url = _public_url(checked, given["url"], request.url)
         now = SystemClock().now() if at is None else _time(at)
-        found = explain(checked, request, now)
+        found = diagnose(checked, request, now)
         if as_json:
             hints = [note, *found.hints] if note else found.hints
             print_json({"verified": found.verified, "checks": found.checks, "hints": hints})
@@ -163,7 +163,7 @@ def _unchunked(body: bytes) -> tuple[bytes, str]:
     return b"".join(parts), "The chunks of the body were put together."
 
 
-def _show(found: Explanation, note: str) -> None:
+def _show(found: Diagnosis, note: str) -> None:
     console = Console(highlight=False)
     table = Table(box=None, show_header=False)
     for _ in range(3):

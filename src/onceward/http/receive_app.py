@@ -48,7 +48,7 @@ class _Endpoint(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def accepted(self) -> int | Reply:
-        return ACCEPTED if self.source is None else self.source.base.accepted
+        return ACCEPTED if self.source is None else self.source.preset.accepted
 
 
 class _Receipt(msgspec.Struct, gc=False):
@@ -191,10 +191,10 @@ class IngestApp:
     def _greet(self, scope: Scope, headers: Headers) -> Answer:
         """What a sender asks before it sends: whether there is somebody here."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
-        asked = ("POST", *(source.base.challenge.methods if source.base.challenge else ()))
+        asked = ("POST", *(source.preset.challenge.methods if source.preset.challenge else ()))
         _allow(scope, *dict.fromkeys(asked))
         url = self._public_url(source, scope, headers)
-        found = source.greet(Request(headers, b"", method=scope["method"], url=url))
+        found = source.answer_challenge(Request(headers, b"", method=scope["method"], url=url))
         if found is None:
             raise HttpError(400, "no_question", "The sender's question was not understood.")
         return self._replied(scope, found)

@@ -126,7 +126,7 @@ class Operator:
 def _admitted(source: Source, request: Request, now: float) -> list[Arrival]:
     """What a request brings that was rejected at `now`. Raises NotInState."""
     try:
-        admitted = source.admit(request, now)
+        admitted = source.verify(request, now)
     except SignatureRejected as rejected:
         raise NotInState(f"It does not verify: {rejected.check}.") from None
     except RequestRefused as refused:

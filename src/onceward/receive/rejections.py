@@ -61,7 +61,7 @@ class Rejections:
     def _keep_one(
         self, source: Source, request: Request, why: SignatureRejected, now: float
     ) -> None:
-        kept = pack(request, is_secret_kept=source.proof_is_authorization)
+        kept = pack(request, keep_authorization=source.has_authorization_proof)
         check = printable(why.check)
         self._kept.append(Rejection(source.name, why.cause, check, now, now, 1, kept, request.body))
         self._kept_of[source.name] += 1

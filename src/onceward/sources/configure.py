@@ -18,10 +18,12 @@ from onceward.sources.schemes import Jwt, Key, Scheme, Signature
 from onceward.sources.selectors import HeaderSelector
 from onceward.sources.source import Source
 
-SHORTEST_SECRET_BYTES: Final = 8
-ALWAYS_KEPT: Final = ("content-type", "user-agent")
-NEVER_KEPT: Final = frozenset({"authorization", "cookie", "proxy-authorization", "set-cookie"})
-NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
+MIN_SECRET_BYTES: Final = 8
+ALWAYS_KEPT_HEADERS: Final = ("content-type", "user-agent")
+NEVER_KEPT_HEADERS: Final = frozenset(
+    {"authorization", "cookie", "proxy-authorization", "set-cookie"}
+)
+SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 DuplicateBodyOption = Literal["allow", "flag", "hold"]
 _DUPLICATE_BODY: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
@@ -61,8 +63,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     """
     faults = _Faults(name)
     with faults:
-        preset = preset_of(name, options.get("preset"))
-        scheme = scheme_of(preset, options.get("scheme"))
+        preset = resolve_preset(name, options.get("preset"))
+        scheme = resolve_scheme(preset, options.get("scheme"))
     faults.raise_if_any()
     with faults:
         _check_name(name)
@@ -88,9 +90,9 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     verify_token = options.get("verify_token")
     return Source(
         name=name,
-        base=preset,
+        preset=preset,
         scheme=scheme,
-        kept=kept_headers,
+        kept_headers=kept_headers,
         unsigned=options.get("unsigned", False),
         keys=keys,
         secrets=tuple(_bytes(secret) for secret in options.get("secrets", ())),
@@ -129,7 +131,7 @@ class _Faults:
             raise ConfigurationError(self._texts)
 
 
-def preset_of(name: str, preset: str | Preset | None) -> Preset:
+def resolve_preset(name: str, preset: str | Preset | None) -> Preset:
     """The preset that is given, or named, or that a source's own name means."""
     if isinstance(preset, Preset):
         return preset
@@ -138,13 +140,13 @@ def preset_of(name: str, preset: str | Preset | None) -> Preset:
     return find_preset(preset)
 
 
-def scheme_of(base: Preset, scheme: str | Scheme | None) -> Scheme:
+def resolve_scheme(preset: Preset, scheme: str | Scheme | None) -> Scheme:
     """The scheme that is given, or one of the preset's. Raises ConfigurationError."""
-    return base.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
+    return preset.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
 
 
 def _check_name(name: str) -> None:
-    if not NAME.fullmatch(name):
+    if not SOURCE_NAME.fullmatch(name):
         raise ConfigurationError(
             "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
         )
@@ -229,7 +231,7 @@ def _as_tuple(selectors: str | Sequence[str]) -> tuple[str, ...]:
 def _kept_headers(preset: Preset, keep_headers: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
     if isinstance(keep_headers, str):
         raise ConfigurationError("keep_headers must be a list, also where there is only one")
-    names = [name.lower() for name in (*ALWAYS_KEPT, *preset.keep_headers, *keep_headers)]
+    names = [name.lower() for name in (*ALWAYS_KEPT_HEADERS, *preset.keep_headers, *keep_headers)]
     faults = [f"keep_headers: {fault}" for name in names if (fault := _kept_header_fault(name))]
     if faults:
         raise ConfigurationError(faults)
@@ -237,7 +239,7 @@ def _kept_headers(preset: Preset, keep_headers: Iterable[str]) -> tuple[tuple[st
 
 
 def _kept_header_fault(name: str) -> str | None:
-    if name in NEVER_KEPT:
+    if name in NEVER_KEPT_HEADERS:
         return f"{name} holds credentials and is never kept"
     if not is_header_name(name):
         return f"{name!r} is not the name of a header"
@@ -272,8 +274,8 @@ def _make_keys(preset: Preset, scheme: Scheme, options: SourceOptions) -> tuple[
 
 def _check_length(secret: str | bytes) -> None:
     length = len(_bytes(secret))
-    if length < SHORTEST_SECRET_BYTES:
-        raise ConfigurationError(f"is {length} bytes long; the least is {SHORTEST_SECRET_BYTES}")
+    if length < MIN_SECRET_BYTES:
+        raise ConfigurationError(f"is {length} bytes long; the least is {MIN_SECRET_BYTES}")
 
 
 def _bytes(secret: str | bytes) -> bytes:
@@ -290,9 +292,12 @@ def _duplicate_body(
         return _DUPLICATE_BODY[option]
     if not scheme.covers_body:
         return DuplicateBody.ALLOWED
-    selectors = [selector for choice in preset.locators.id for selector in choice]
-    headers = [it.name for it in selectors if isinstance(it, HeaderSelector)]
-    is_signed = all(scheme.signs_header(name) for name in headers)
+    selectors = [selector for part in preset.identity_selectors.id for selector in part]
+    is_signed = all(
+        scheme.signs_header(selector.name)
+        for selector in selectors
+        if isinstance(selector, HeaderSelector)
+    )
     return DuplicateBody.ALLOWED if is_signed else DuplicateBody.FLAGGED
 
 
@@ -329,5 +334,5 @@ def _check_verify_token(preset: Preset, verify_token: str | None) -> None:
         return
     if preset.challenge is None:
         raise ConfigurationError(f"verify_token has no use: {preset.name!r} does not ask for one")
-    if len(verify_token) < SHORTEST_SECRET_BYTES:
-        raise ConfigurationError(f"verify_token is shorter than {SHORTEST_SECRET_BYTES}")
+    if len(verify_token) < MIN_SECRET_BYTES:
+        raise ConfigurationError(f"verify_token is shorter than {MIN_SECRET_BYTES}")

@@ -15,8 +15,8 @@ from onceward.sources.presets.vendor_schemes.base import VendorScheme, unmatched
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
-from onceward.sources.schemes.scheme import SIGNATURES_TRIED
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.scheme import MAX_SIGNATURES
 from onceward.sources.selectors import FieldSelector
 
 FORM: Final = "public_key:private_key"
@@ -39,18 +39,18 @@ class Braintree(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The private key, under its public name. Raises ConfigurationError."""
-        return named_keys(secret, FORM, _ALGORITHM.keys)
+        return make_named_keys(secret, FORM, _ALGORITHM.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into the form. Raises ConfigurationError."""
-        draft.put(SIGNATURE, signed(secret, PAYLOAD.bytes_of(draft.request()) or b""))
+        draft.put(SIGNATURE, signed(secret, PAYLOAD.read(draft.request()) or b""))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the payload was signed."""
         names = [name for name, _ in request.form]
         if any(names.count(place.name) > 1 for place in (PAYLOAD, SIGNATURE)):
             raise SignatureRejected("a field occurs more than once", RejectionCause.MISSING)
-        payload, sent = PAYLOAD.bytes_of(request), SIGNATURE.bytes_of(request)
+        payload, sent = PAYLOAD.read(request), SIGNATURE.read(request)
         if payload is None or sent is None:
             missing = PAYLOAD if payload is None else SIGNATURE
             raise SignatureRejected(f"no {missing}", RejectionCause.MISSING)
@@ -58,7 +58,7 @@ class Braintree(VendorScheme):
             raise SignatureRejected(
                 "the payload is a challenge, not an event", RejectionCause.MALFORMED
             )
-        pairs = [pair.partition(b"|") for pair in sent.split(b"&")[:SIGNATURES_TRIED]]
+        pairs = [pair.partition(b"|") for pair in sent.split(b"&")[:MAX_SIGNATURES]]
         digests = [(name, digest) for name, _, digest in pairs if _DIGEST.fullmatch(digest)]
         if not digests:
             raise SignatureRejected(
@@ -68,7 +68,7 @@ class Braintree(VendorScheme):
             own = [
                 bytes.fromhex(digest.decode())
                 for name, digest in digests
-                if name == name_of(key).encode()
+                if name == key_name(key).encode()
             ]
             # A line break at the end is lost on some ways.
             if key.verifies(payload, own) or key.verifies(payload + b"\n", own):

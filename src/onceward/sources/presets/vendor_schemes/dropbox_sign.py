@@ -41,13 +41,13 @@ class DropboxSign(VendorScheme):
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into the JSON. Raises ConfigurationError."""
-        inner = OutgoingRequest({}, FIELD.bytes_of(draft.request()) or b"")
+        inner = OutgoingRequest({}, FIELD.read(draft.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
         draft.put(FIELD, inner.body.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
         """Raise SignatureRejected unless the time and the type were signed."""
-        field = FIELD.bytes_of(request)
+        field = FIELD.read(request)
         if field is None:
             raise SignatureRejected(f"no {FIELD}", RejectionCause.MISSING)
         _SIGNATURE.verify(keys, Request(request.headers, field), now)

@@ -13,7 +13,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme, header, unmatched
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, Key, Signature
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 
 FORM: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
@@ -52,7 +52,7 @@ class PayPal(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The certificate's key, for one webhook. Raises ConfigurationError."""
-        return named_keys(secret, FORM, RSA_SHA256.keys)
+        return make_named_keys(secret, FORM, RSA_SHA256.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
@@ -67,7 +67,7 @@ class PayPal(VendorScheme):
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
-            content = _content(request, timestamp, name_of(key))
+            content = _content(request, timestamp, key_name(key))
             if key.verifies(content, signatures):
                 return at
         raise unmatched(len(keys))

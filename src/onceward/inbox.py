@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
@@ -19,9 +19,7 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
 from onceward.settings import Settings, SettingsOptions, resolve
-from onceward.sources.configure import DuplicateBodyOption, make_source
-from onceward.sources.presets import Preset
-from onceward.sources.schemes import Scheme
+from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
 from onceward.work.handlers import Handler, HandlerFunction, make_handler
@@ -49,63 +47,40 @@ class Inbox:
         self._retired: list[str] = []
         self._mounted: Service | None = None
 
-    def source(
-        self,
-        name: str,
-        *,
-        preset: str | Preset | None = None,
-        scheme: str | Scheme | None = None,
-        secrets: Sequence[str | bytes] = (),
-        unsigned: bool = False,
-        url: str | None = None,
-        verify_token: str | None = None,
-        signature_header: str | None = None,
-        signature_prefix: str | None = None,
-        id: str | Sequence[str] | None = None,
-        type: str | Sequence[str] | None = None,
-        reference: str | None = None,
-        tolerance_seconds: int | None = None,
-        keep_headers: Iterable[str] = (),
-        duplicate_body: DuplicateBodyOption | None = None,
-        volatile_fields: Iterable[str] | None = None,
-        keep_rejected: bool = False,
-    ) -> None:
-        """Take webhooks from a sender at ``POST /webhooks/{name}``.
+    def source(self, name: str, **options: Unpack[SourceOptions]) -> None:
+        """Receive webhooks from a sender at ``POST /webhooks/{name}``.
 
-        `preset` says how the sender signs; without it, the preset of the same name, else ``hmac``.
-        `scheme` names one of the preset's, or is one of your own. Requests signed with any of the
-        `secrets` are accepted, so that secrets can be rotated. `url` is the public URL, for senders
-        that sign it. `verify_token` is a token of your choice with which Meta, Asana and Notion
-        identify themselves when they first call. `id`, `type` and `reference` are selectors:
-        ``header:Name`` or ``json:path``. `duplicate_body` says what happens to an event whose body
-        came before under another id: ``allow``, ``flag`` or ``hold``. `volatile_fields` names body
-        fields that differ between deliveries of one event. `keep_rejected` keeps requests that do
-        not verify, so that they can be verified again after a secret was corrected.
+        `preset`: how the sender signs, as a name or a `Preset`. Default: the preset called `name`,
+        else ``hmac``.
+        `scheme`: the name of one of the preset's schemes, or a scheme of your own. Default: the
+        preset's first.
+        `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that
+        secrets can be rotated.
+        `unsigned`: accept requests from anyone. Default: False.
+        `url`: the public URL of the endpoint, for senders that sign it. Default: the request's own.
+        `verify_token`: a token of your choice with which Meta, Asana and Notion identify themselves
+        when they first call.
+        `signature_header`, `signature_prefix`: for the preset ``hmac``, the header that carries the
+        signature, and the text before the signature.
+        `id`, `type`, `reference`: selectors such as ``header:Name`` or ``json:path``. Several
+        selectors for `id` or `type` are joined. Default: the preset's.
+        `tolerance_seconds`: how far the signed time may be off. Default: the preset's.
+        `keep_headers`: a list of headers to store with the payload, beyond the preset's.
+        `duplicate_body`: what happens to an event whose body came before under another id:
+        ``allow``, ``flag`` or ``hold``. Default: ``flag`` if the id is not signed, else ``allow``.
+        `volatile_fields`: a list of body fields that differ between deliveries of one event.
+        Default: the preset's.
+        `keep_rejected`: store requests that do not verify, so that they can be verified again after
+        a secret was corrected. Default: False.
+
+        Raises ConfigurationError with every fault.
         """
-        source = make_source(
-            name,
-            preset=preset,
-            scheme=scheme,
-            secrets=secrets,
-            unsigned=unsigned,
-            url=url,
-            verify_token=verify_token,
-            signature_header=signature_header,
-            signature_prefix=signature_prefix,
-            id=id,
-            type=type,
-            reference=reference,
-            tolerance_seconds=tolerance_seconds,
-            keep_headers=keep_headers,
-            duplicate_body=duplicate_body,
-            volatile_fields=volatile_fields,
-            keep_rejected=keep_rejected,
-        )
+        source = make_source(name, **options)
         if name in self._sources:
             msg = f"source {name!r} is configured twice"
             raise ConfigurationError(msg)
         self._sources[name] = source
-        for event_type, builtin in source.base.builtin_handlers.items():
+        for event_type, builtin in source.preset.builtin_handlers.items():
             self.on(event_type, source=name, name=f"{name}-{builtin}")(BUILTIN_HANDLERS[builtin])
 
     @property
@@ -216,5 +191,5 @@ def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list
         f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
         f"Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
-        if settings.dedupe_window_days < (days := source.base.max_resend_days)
+        if settings.dedupe_window_days < (days := source.preset.max_resend_days)
     ]

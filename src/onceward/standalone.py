@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from onceward.errors import RejectionCause, RequestRefused, SignatureRejected
 from onceward.model.events import Identity
 from onceward.runtime.clock import SystemClock
-from onceward.sources.configure import preset_of, scheme_of
-from onceward.sources.outgoing import OutgoingRequest, sent
+from onceward.sources.configure import resolve_preset, resolve_scheme
+from onceward.sources.outgoing import OutgoingRequest, encode_header
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Scheme
-from onceward.sources.source import events_of
+from onceward.sources.source import identify_events
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,43 +49,45 @@ def verify(
     that sign it; `now` is in seconds since 1970, and the clock's time where it is left out. Raises
     SignatureRejected, and ConfigurationError for a preset, a scheme or a secret that cannot be one.
     """
-    base = preset_of("", preset)
-    chosen = scheme_of(base, scheme)
+    sender = resolve_preset("", preset)
+    checked_scheme = resolve_scheme(sender, scheme)
     secrets = [secret] if isinstance(secret, str | bytes) else secret
-    keys = [key for one in secrets for key in chosen.keys(one)]
-    request = Request(_as_headers(headers), body, method=method, url=url)
+    keys = [key for text in secrets for key in checked_scheme.keys(text)]
+    request = Request(_parse_headers(headers), body, method=method, url=url)
     try:
-        time = chosen.verify(keys, request, _now(now))
+        time = checked_scheme.verify(keys, request, _now(now))
     except SignatureRejected:
         raise
     except RequestRefused as refused:
         raise SignatureRejected(refused.message, RejectionCause.MISSING) from None
-    events = _identities(base, request)
+    events = _identities(sender, request)
     if len(events) != 1:
-        return Verified(None, "", None, _when(time), events)
-    (only,) = events
-    return Verified(only.event_id, only.type, only.reference, _when(time), events)
+        return Verified(None, "", None, _datetime(time), events)
+    (event,) = events
+    return Verified(event.event_id, event.type, event.reference, _datetime(time), events)
 
 
-def _when(time: float | None) -> datetime | None:
+def _datetime(time: float | None) -> datetime | None:
     try:
         return None if time is None else datetime.fromtimestamp(time, UTC)
     except (ValueError, OverflowError, OSError):  # no calendar goes as far
         return None
 
 
-def _identities(base: Preset, request: Request) -> tuple[Identity, ...]:
+def _identities(preset: Preset, request: Request) -> tuple[Identity, ...]:
     try:
-        admitted = events_of(base.locators, base.layout, request)
+        events = identify_events(preset, request)
     except RequestRefused:
         return ()
-    return tuple(identity for identity, _ in admitted)
+    return tuple(identity for identity, _ in events)
 
 
-def _as_headers(given: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
-    if isinstance(given, Mapping):
-        return Headers([(sent(name.lower()), sent(value)) for name, value in given.items()])
-    return Headers((name.lower(), value) for name, value in given)
+def _parse_headers(headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:
+    if isinstance(headers, Mapping):
+        return Headers(
+            (encode_header(name.lower()), encode_header(value)) for name, value in headers.items()
+        )
+    return Headers((name.lower(), value) for name, value in headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +116,10 @@ def sign(
     The secret is the one that both sides have, or the sender's private key. Some senders put their
     proof into the body or the URL: send what comes back. Raises ConfigurationError.
     """
-    draft = OutgoingRequest(headers or {}, body, url=url, method=method)
-    chosen = scheme_of(preset_of("", preset), scheme)
-    chosen.sign(secret, draft, _now(now))
-    return Signed(draft.method, draft.url, draft.headers, draft.body)
+    outgoing = OutgoingRequest(headers or {}, body, url=url, method=method)
+    resolve_scheme(resolve_preset("", preset), scheme).sign(secret, outgoing, _now(now))
+    return Signed(outgoing.method, outgoing.url, outgoing.headers, outgoing.body)
 
 
-def _now(given: float | None) -> float:
-    return SystemClock().now() if given is None else given
+def _now(now: float | None) -> float:
+    return SystemClock().now() if now is None else now

@@ -350,7 +350,7 @@ def test_a_genuine_request_is_identified_or_refused_with_the_reason(
 ) -> None:
     sent = genuine(SCHEMES["stripe default"], changed(data, body))
     try:
-        admitted = STRIPE.admit(Request(Headers(sent.headers), sent.body), NOW)
+        admitted = STRIPE.verify(Request(Headers(sent.headers), sent.body), NOW)
     except RequestRefused as refused:
         assert (status_of(refused), refused.code) == (422, "no_event_id")  # noqa: PT017
     else:
@@ -363,7 +363,7 @@ def test_a_genuine_request_is_identified_or_refused_with_the_reason(
 def test_a_genuine_request_with_its_id_in_a_header_is_never_refused(body: bytes) -> None:
     sent = genuine(SCHEMES["github sha256"], body)
     headers = Headers([*sent.headers, (b"x-github-delivery", b"d")])
-    assert GITHUB.admit(Request(headers, body), NOW) == [(Identity("d", ""), body)]
+    assert GITHUB.verify(Request(headers, body), NOW) == [(Identity("d", ""), body)]
 
 
 @FAST
@@ -387,4 +387,4 @@ def test_no_request_at_all_makes_anything_but_a_refusal(
 ) -> None:
     for source in (STRIPE, GITHUB):
         with contextlib.suppress(RequestRefused):
-            source.admit(Request(Headers(pairs), body), now)
+            source.verify(Request(Headers(pairs), body), now)

@@ -52,7 +52,7 @@ def zoom(body: object) -> Request:
 
 
 def admitted(preset: str, sent: Request, **options: Any) -> Any:
-    return source(preset, **options).admit(sent, NOW)
+    return source(preset, **options).verify(sent, NOW)
 
 
 def test_slack_has_its_challenge_back() -> None:
@@ -106,10 +106,10 @@ def test_twitch_has_its_challenge_back() -> None:
 )
 def test_meta_is_told_its_challenge_for_the_token(query: str, status: int, body: bytes) -> None:
     asked = request(query=query, method="GET")
-    reply = source("meta", verify_token=TOKEN).greet(asked)
+    reply = source("meta", verify_token=TOKEN).answer_challenge(asked)
     assert reply is not None
     assert (reply.status, reply.body) == (status, body)
-    assert source("meta").greet(asked) == Reply(403), "without a token nobody is let in"
+    assert source("meta").answer_challenge(asked) == Reply(403), "without a token nobody is let in"
 
 
 def test_graph_has_its_validation_token_back_decoded() -> None:
@@ -138,7 +138,7 @@ def test_event_grid_has_its_code_back() -> None:
 @pytest.mark.parametrize("preset", ["cloudevents", "azure-event-grid"])
 def test_who_asks_whether_to_send_cloudevents_may(preset: str) -> None:
     headers = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
-    reply = source(preset).greet(request(headers=headers, method="OPTIONS"))
+    reply = source(preset).answer_challenge(request(headers=headers, method="OPTIONS"))
     assert reply is not None
     assert dict(reply.headers) == {
         "Allow": "POST, OPTIONS",
@@ -148,26 +148,29 @@ def test_who_asks_whether_to_send_cloudevents_may(preset: str) -> None:
 
 
 def test_x_has_the_digest_of_its_token() -> None:
-    reply = source("x-twitter").greet(request(query="crc_token=abc", method="GET"))
+    reply = source("x-twitter").answer_challenge(request(query="crc_token=abc", method="GET"))
     assert reply is not None
     assert json.loads(reply.body)["response_token"].startswith("sha256=")
 
 
 @pytest.mark.parametrize("token", ["", "%7B%22id%22%3A1%7D", "a%20b", "a%22", "x" * 201])
 def test_nobody_has_us_sign_what_could_be_an_event_of_x(token: str) -> None:
-    assert source("x-twitter").greet(request(query=f"crc_token={token}", method="GET")) is None
+    assert (
+        source("x-twitter").answer_challenge(request(query=f"crc_token={token}", method="GET"))
+        is None
+    )
 
 
 def test_a_source_without_a_secret_signs_nothing() -> None:
     asked = request(query="crc_token=abc", method="GET")
-    assert make_source("x", preset="x-twitter", unsigned=True).greet(asked) is None
+    assert make_source("x", preset="x-twitter", unsigned=True).answer_challenge(asked) is None
     told = request({"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}})
-    assert isinstance(make_source("z", preset="zoom", unsigned=True).admit(told, NOW), list)
+    assert isinstance(make_source("z", preset="zoom", unsigned=True).verify(told, NOW), list)
 
 
 @pytest.mark.parametrize("preset", ["trello", "mandrill", "intercom"])
 def test_a_head_says_that_somebody_is_here_and_a_post_has_to_be_signed(preset: str) -> None:
-    assert source(preset).greet(request(method="HEAD")) == Reply()
+    assert source(preset).answer_challenge(request(method="HEAD")) == Reply()
     with pytest.raises(SignatureRejected):
         admitted(preset, request({}))
 
@@ -188,7 +191,7 @@ def test_a_secret_is_taken_only_where_the_url_has_our_token(
     preset: str, sent: dict[str, Any]
 ) -> None:
     learner = make_source("source", preset=preset, verify_token=OWN_TOKEN)
-    reply = learner.admit(request(**sent, query=f"verify_token={OWN_TOKEN}"), NOW)
+    reply = learner.verify(request(**sent, query=f"verify_token={OWN_TOKEN}"), NOW)
     assert isinstance(reply, Reply)
     assert (reply.status, reply.provisioned_secret) == (200, b"handed-over-1")
     assert dict(reply.headers) == ({"X-Hook-Secret": "handed-over-1"} if preset == "asana" else {})
@@ -200,7 +203,7 @@ def test_a_secret_is_taken_only_where_the_url_has_our_token(
         (without, "verify_token="),
     ):
         try:
-            answer = asked.admit(request(**sent, query=query), NOW)
+            answer = asked.verify(request(**sent, query=query), NOW)
         except SignatureRejected:
             answer = Reply(403)
         assert answer == Reply(403)
@@ -210,7 +213,7 @@ def test_a_secret_is_taken_only_where_the_url_has_our_token(
 def test_a_secret_that_is_none_is_not_taken(secret: str) -> None:
     learner = make_source("source", preset="asana", verify_token=OWN_TOKEN)
     sent = request(headers={"X-Hook-Secret": secret}, query=f"verify_token={OWN_TOKEN}")
-    assert learner.admit(sent, NOW) == Reply(403)
+    assert learner.verify(sent, NOW) == Reply(403)
 
 
 def test_what_was_handed_over_verifies_from_then_on() -> None:
@@ -219,9 +222,9 @@ def test_what_was_handed_over_verifies_from_then_on() -> None:
     signature = digest(json.dumps(events), "handed-over-1")
     sent = request(events, {"X-Hook-Signature": signature})
     with pytest.raises(SignatureRejected):
-        learner.admit(sent, NOW)
+        learner.verify(sent, NOW)
     with_secrets = learner.with_secrets([b"handed-over-1"])
-    admitted = with_secrets.admit(sent, NOW)
+    admitted = with_secrets.verify(sent, NOW)
     assert isinstance(admitted, list)
     assert len(admitted) == 1
     again = with_secrets.with_secrets(
@@ -236,7 +239,7 @@ def test_a_signed_request_hands_over_nothing() -> None:
     body = {"verification_token": "handed-over-1"}
     sent = request(body, {"X-Notion-Signature": "sha256=00"}, f"verify_token={OWN_TOKEN}")
     with pytest.raises(SignatureRejected):
-        learner.admit(sent, NOW)
+        learner.verify(sent, NOW)
 
 
 # Braintree.
@@ -249,13 +252,13 @@ def test_braintree_has_its_challenge_signed_and_nothing_else() -> None:
     challenge = "20f9f8ed05f77439fe955c977e4c8a53"
     key = hashlib.sha1(b"private_key_1").digest()  # noqa: S324 - as the sender does
     expected = hmac.digest(key, challenge.encode(), hashlib.sha1).hex()
-    reply = asked.greet(request(method="GET", query=f"bt_challenge={challenge}"))
+    reply = asked.answer_challenge(request(method="GET", query=f"bt_challenge={challenge}"))
     assert reply == Reply(body=f"public_key_1|{expected}".encode())
     for text in ("", "PHhtbD4=", challenge.upper(), challenge * 2):
-        assert asked.greet(request(method="GET", query=f"bt_challenge={text}")) is None
+        assert asked.answer_challenge(request(method="GET", query=f"bt_challenge={text}")) is None
     # What anyone can have signed is not a payload.
     body = f"bt_payload={challenge}&bt_signature=public_key_1|{expected}".encode()
     forged = Request(Headers([]), body, url=URL)
     with pytest.raises(SignatureRejected, match="not accepted") as refused:
-        asked.admit(forged, NOW)
+        asked.verify(forged, NOW)
     assert refused.value.check == "the payload is a challenge, not an event"

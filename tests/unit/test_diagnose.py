@@ -7,8 +7,8 @@ import pytest
 
 import onceward
 from onceward.sources.configure import make_source
-from onceward.sources.diagnose import Explanation, explain
-from onceward.sources.outgoing import sent
+from onceward.sources.diagnose import Diagnosis, diagnose
+from onceward.sources.outgoing import encode_header
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
 
@@ -26,11 +26,13 @@ def signed(
     preset: str, body: bytes = BODY, secret: str = SECRET, now: float = NOW, **given: Any
 ) -> Request:
     verifies = onceward.sign(preset, secret=secret, body=body, now=now, url=URL, **given)
-    pairs = [(name.lower().encode(), sent(value)) for name, value in verifies.headers.items()]
+    pairs = [
+        (name.lower().encode(), encode_header(value)) for name, value in verifies.headers.items()
+    ]
     return Request(Headers(pairs), verifies.body, url=verifies.url)
 
 
-def states(found: Explanation) -> dict[str, str]:
+def states(found: Diagnosis) -> dict[str, str]:
     return {check.name: check.state for check in found.checks}
 
 
@@ -39,7 +41,7 @@ def with_body(request: Request, body: bytes) -> Request:
 
 
 def test_a_genuine_request_passes_every_check() -> None:
-    found = explain(source("stripe"), signed("stripe"), NOW)
+    found = diagnose(source("stripe"), signed("stripe"), NOW)
     assert found.verified
     assert set(states(found).values()) == {"passed"}
     assert found.checks[-1].detail == f"evt_1, invoice.paid about in_1, {len(BODY)} bytes"
@@ -47,7 +49,7 @@ def test_a_genuine_request_passes_every_check() -> None:
 
 
 def test_the_check_that_failed_stands_between_those_before_and_after_it() -> None:
-    found = explain(source("stripe", "another-secret"), signed("stripe"), NOW)
+    found = diagnose(source("stripe", "another-secret"), signed("stripe"), NOW)
     assert not found.verified
     assert list(states(found).items()) == [
         ("there is a proof", "passed"),
@@ -62,15 +64,15 @@ def test_the_check_that_failed_stands_between_those_before_and_after_it() -> Non
 
 def test_no_text_of_it_holds_a_secret_or_a_signature() -> None:
     for request in (signed("stripe"), signed("stripe", secret="another-secret")):
-        told = repr(explain(source("stripe"), request, NOW))
+        told = repr(diagnose(source("stripe"), request, NOW))
         assert SECRET not in told
         assert (request.headers.get(b"stripe-signature") or b"").decode()[-20:] not in told
 
 
 def test_one_that_is_late_is_told_apart_from_one_that_is_forged() -> None:
-    late = explain(source("stripe"), signed("stripe"), NOW + 1000)
+    late = diagnose(source("stripe"), signed("stripe"), NOW + 1000)
     assert "Apart from its time it verifies" in late.hints[0]
-    forged = explain(source("stripe"), with_body(signed("stripe"), b"{}"), NOW + 1000)
+    forged = diagnose(source("stripe"), with_body(signed("stripe"), b"{}"), NOW + 1000)
     assert forged.hints == ()
 
 
@@ -84,14 +86,14 @@ def test_one_that_is_late_is_told_apart_from_one_that_is_forged() -> None:
     ],
 )
 def test_a_body_that_was_written_anew_on_the_way_is_found(changed: bytes, hint: str) -> None:
-    found = explain(source("stripe"), with_body(signed("stripe"), changed), NOW)
+    found = diagnose(source("stripe"), with_body(signed("stripe"), changed), NOW)
     assert any(hint in text for text in found.hints)
 
 
 def test_a_url_that_a_proxy_changed_is_found() -> None:
     request = signed("square")
     request = Request(request.headers, request.body, url=URL.replace("https", "http") + "/")
-    (hint,) = explain(source("square"), request, NOW).hints
+    (hint,) = diagnose(source("square"), request, NOW).hints
     assert URL in hint
 
 
@@ -110,29 +112,29 @@ def test_a_secret_that_is_written_otherwise_is_found() -> None:
         ),
         secrets=[SECRET],
     )
-    assert "It verifies with the secret decoded from base64." in explain(other, request, NOW).hints
+    assert "It verifies with the secret decoded from base64." in diagnose(other, request, NOW).hints
 
 
 def test_another_sender_and_another_scheme_are_found() -> None:
-    found = explain(source("stripe"), signed("github"), NOW)
+    found = diagnose(source("stripe"), signed("github"), NOW)
     assert any("preset='github'" in hint for hint in found.hints)
-    sha1 = explain(source("github"), signed("github", scheme="sha1"), NOW)
+    sha1 = diagnose(source("github"), signed("github", scheme="sha1"), NOW)
     assert "It verifies with scheme='sha1'." in sha1.hints
 
 
 def test_what_has_no_usable_id_verifies_and_is_refused() -> None:
-    found = explain(source("stripe"), signed("stripe", b"{}"), NOW)
+    found = diagnose(source("stripe"), signed("stripe", b"{}"), NOW)
     assert not found.verified
     assert (found.checks[-1].state, found.checks[-1].detail) == ("failed", "json:id is missing")
 
 
 def test_a_question_is_told_from_an_event() -> None:
     asked = b'{"type":"url_verification","challenge":"x"}'
-    found = explain(source("slack"), signed("slack", asked), NOW)
+    found = diagnose(source("slack"), signed("slack", asked), NOW)
     assert found.checks[-1].name == "it asks for an answer"
 
 
 def test_a_header_that_stands_there_twice_is_told() -> None:
     pairs = [(b"stripe-signature", b"t=1,v1=00"), (b"stripe-signature", b"t=1,v1=00")]
-    found = explain(source("stripe"), Request(Headers(pairs), BODY), NOW)
+    found = diagnose(source("stripe"), Request(Headers(pairs), BODY), NOW)
     assert "occurs more than once" in found.checks[0].detail

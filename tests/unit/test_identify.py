@@ -10,11 +10,11 @@ from onceward.http.errors import status_of
 from onceward.model.events import Identity
 from onceward.sources import identify as identification
 from onceward.sources.envelope import identify_envelope
-from onceward.sources.identify import Locators, make_locators
+from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import Headers, Request
 
-IN_BODY = make_locators(["json:id"], ["json:type"], "json:data.object.id")
-IN_HEADER = make_locators(
+IN_BODY = parse_identity_selectors(["json:id"], ["json:type"], "json:data.object.id")
+IN_HEADER = parse_identity_selectors(
     ["header:X-GitHub-Delivery"],
     ["header:X-GitHub-Event", "json:action"],
     "json:repository.full_name",
@@ -22,7 +22,7 @@ IN_HEADER = make_locators(
 NO_HEADERS = Headers([])
 
 
-def identify(locators: Locators, headers: Headers, body: bytes) -> Identity:
+def identify(locators: IdentitySelectors, headers: Headers, body: bytes) -> Identity:
     return identification.identify(locators, Request(headers, body))
 
 
@@ -183,18 +183,18 @@ def test_of_a_repeated_name_the_last_counts_however_the_body_is_read(rest: bytes
 
 
 def test_any_name_can_be_part_of_a_path() -> None:
-    locators = make_locators(["json:event-data.some id.ü"], ["json:class"], None)
+    locators = parse_identity_selectors(["json:event-data.some id.ü"], ["json:class"], None)
     body = '{"event-data":{"some id":{"ü":"x"}},"class":"y"}'.encode()
     assert identify(locators, NO_HEADERS, body) == Identity("x", "y")
 
 
 def test_one_place_can_serve_twice() -> None:
-    locators = make_locators(["json:a.b"], ["json:a.c"], "json:a.b")
+    locators = parse_identity_selectors(["json:a.b"], ["json:a.c"], "json:a.b")
     assert identify(locators, NO_HEADERS, b'{"a":{"b":1,"c":"t"}}') == Identity("1", "t", "1")
 
 
 def test_the_body_is_not_read_where_nothing_in_it_is_asked_for() -> None:
-    locators = make_locators(["header:X-Id"], [], None)
+    locators = parse_identity_selectors(["header:X-Id"], [], None)
     assert identify(locators, Headers([(b"x-id", b"1")]), b"{") == Identity("1", "")
 
 
@@ -206,7 +206,7 @@ def test_a_hostile_body_takes_no_long_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("places", "faults"),
+    ("selectors", "faults"),
     [
         (["id"], ["'id' is no place: write header:Some-Name or json:some.path"]),
         (["xml:a/b"], ["'xml:a/b' is no place: write header:Some-Name or json:some.path"]),
@@ -222,10 +222,10 @@ def test_a_hostile_body_takes_no_long_time() -> None:
     ],
 )
 def test_places_that_cannot_work_are_named_all_at_once(
-    places: Sequence[str], faults: Sequence[str]
+    selectors: Sequence[str], faults: Sequence[str]
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
-        make_locators(places[:1], places[1:], None)
+        parse_identity_selectors(selectors[:1], selectors[1:], None)
     assert list(caught.value.faults) == faults
 
 

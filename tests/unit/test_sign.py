@@ -32,9 +32,9 @@ def source_of(preset: Preset, name: str, pair: Pair) -> Source:
 
 
 def sent(preset: Preset, scheme: Scheme, pair: Pair, **given: Any) -> Request:
-    draft = example_request(preset, url=URL, **given)
-    scheme.sign(pair.private, draft, NOW)
-    return draft.request()
+    outgoing = example_request(preset, url=URL, **given)
+    scheme.sign(pair.private, outgoing, NOW)
+    return outgoing.request()
 
 
 def refused(source: Source, request: Request, now: float = NOW) -> bool:
@@ -53,7 +53,7 @@ def test_an_example_is_genuine_and_tells_of_a_new_event(
     source = source_of(preset, name, pair)
     seen = set()
     for _ in range(2):
-        admitted = source.admit(sent(preset, scheme, pair), NOW)
+        admitted = source.verify(sent(preset, scheme, pair), NOW)
         assert isinstance(admitted, list), "it was taken for a question"
         for identity, body in admitted:
             seen.add(identity.event_id)
@@ -105,7 +105,7 @@ def test_an_id_and_a_type_can_be_chosen(name: str) -> None:
     given = {"id": "77"} if has_id else {}
     kind = "Notification" if name == "aws-sns" else "order.shipped"
     given |= {"type": kind} if preset.types else {}
-    admitted = source_of(preset, next(iter(preset.named_schemes)), pair).admit(
+    admitted = source_of(preset, next(iter(preset.named_schemes)), pair).verify(
         sent(preset, scheme, pair, **given), NOW
     )
     assert isinstance(admitted, list)
@@ -124,7 +124,7 @@ def test_a_preset_of_ones_own_needs_no_example() -> None:
         id="json:event.id",
         type="json:event.kind",
     )
-    admitted = source_of(own, "default", shared("a-secret-of-ours")).admit(
+    admitted = source_of(own, "default", shared("a-secret-of-ours")).verify(
         sent(own, own.scheme(), shared("a-secret-of-ours"), type="made"), NOW
     )
     assert isinstance(admitted, list)
@@ -161,13 +161,13 @@ def test_what_cannot_be_signed_says_why(preset: str, body: bytes, message: str) 
 
 @pytest.mark.parametrize("preset", ["sendgrid", "discord", "aws-sns"])
 def test_a_public_key_signs_nothing(preset: str) -> None:
-    draft = example_request(find_preset(preset), url=URL)
+    outgoing = example_request(find_preset(preset), url=URL)
     scheme = find_preset(preset).scheme()
     public = pair_for(preset, scheme).public.replace("-----BEGIN PUBLIC", "-----BEGIN PUBLIC")
     if preset == "discord":
         public = "not a key"
     with pytest.raises(ConfigurationError, match="private key"):
-        scheme.sign(public, draft, NOW)
+        scheme.sign(public, outgoing, NOW)
 
 
 def test_a_user_without_an_id_is_told_that_there_is_no_place_for_one() -> None:

@@ -5,14 +5,15 @@ from typing import Any
 
 import pytest
 
+from onceward import Inbox
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.model.events import DuplicateBody, Identity
 from onceward.sources.challenge import Reply
-from onceward.sources.configure import make_source
+from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
-from onceward.sources.source import Admitted, Source
+from onceward.sources.source import IdentifiedEvent, Source
 
 SECRET = "a secret of the source"
 BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
@@ -33,7 +34,7 @@ def faults_of(name: str = "shop", **options: Any) -> list[str]:
     return list(caught.value.faults)
 
 
-def only(admitted: list[Admitted] | Reply) -> Identity:
+def only(admitted: list[IdentifiedEvent] | Reply) -> Identity:
     assert isinstance(admitted, list)
     ((identity, _),) = admitted
     return identity
@@ -54,12 +55,12 @@ def test_a_source_takes_the_preset_of_its_own_name() -> None:
 
 def test_a_second_account_takes_the_preset_under_another_name() -> None:
     source = make_source("stripe-eu", preset="stripe", secrets=[SECRET])
-    assert (source.name, source.preset) == ("stripe-eu", "stripe")
+    assert (source.name, source.preset_name) == ("stripe-eu", "stripe")
 
 
 def test_a_sender_that_nobody_knows_signs_its_body_by_default() -> None:
     body = b'{"type":"order.shipped"}'
-    assert only(shop().admit(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
+    assert only(shop().verify(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
 
 
 def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
@@ -71,7 +72,7 @@ def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
         reference="json:customer",
     )
     body = b'{"order":{"id":7},"kind":"order","step":"shipped","customer":"c1"}'
-    identity = only(source.admit(Request(signed(body, b"x-shop-sig", b"v1:"), body), NOW))
+    identity = only(source.verify(Request(signed(body, b"x-shop-sig", b"v1:"), body), NOW))
     assert identity == Identity("7", "order.shipped", "c1")
 
 
@@ -81,22 +82,22 @@ def test_a_preset_can_be_told_other_places() -> None:
     signature = b"sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex().encode()
     pairs = [(b"x-hub-signature-256", signature), (b"x-github-delivery", b"d1")]
     headers = Headers([*pairs, (b"x-github-event", b"issues")])
-    assert only(source.admit(Request(headers, body), NOW)) == Identity("d1", "issues")
+    assert only(source.verify(Request(headers, body), NOW)) == Identity("d1", "issues")
 
 
 def test_a_request_that_does_not_verify_is_refused_before_it_is_read() -> None:
     with pytest.raises(SignatureRejected):
-        shop().admit(Request(Headers([]), b""), NOW)
+        shop().verify(Request(Headers([]), b""), NOW)
 
 
 def test_a_request_that_verifies_still_needs_an_id() -> None:
     with pytest.raises(RequestRefused, match="json:id is missing"):
-        shop(id="json:id").admit(Request(signed(b"{}"), b"{}"), NOW)
+        shop(id="json:id").verify(Request(signed(b"{}"), b"{}"), NOW)
 
 
 def test_an_unsigned_source_takes_what_anyone_sends() -> None:
     source = make_source("shop", unsigned=True)
-    assert only(source.admit(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
+    assert only(source.verify(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
         "e1", ""
     )
 
@@ -106,9 +107,9 @@ def test_a_tolerance_can_be_set() -> None:
     content = f"{NOW:.0f}." + '{"id":"evt_1"}'
     signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
     headers = Headers([(b"stripe-signature", f"t={NOW:.0f},v1={signature}".encode())])
-    assert only(source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 10)).event_id == "evt_1"
+    assert only(source.verify(Request(headers, b'{"id":"evt_1"}'), NOW + 10)).event_id == "evt_1"
     with pytest.raises(SignatureRejected):
-        source.admit(Request(headers, b'{"id":"evt_1"}'), NOW + 11)
+        source.verify(Request(headers, b'{"id":"evt_1"}'), NOW + 11)
 
 
 def test_secrets_may_be_bytes_and_are_never_shown() -> None:
@@ -194,6 +195,29 @@ def test_every_fault_is_told_at_once() -> None:
     ]
 
 
+def test_an_unknown_option_is_refused_by_name() -> None:
+    (fault,) = faults_of(secrets=[SECRET], secret="a", keep_headers=["X"])
+    assert fault.startswith("source 'shop': unknown option 'secret'; the options are duplicate")
+
+
+def test_the_inbox_refuses_an_unknown_option_too() -> None:
+    options: Any = {"secrets": [SECRET], "tolerance": 5}
+    with pytest.raises(ConfigurationError, match="unknown option 'tolerance'"):
+        Inbox().source("shop", **options)
+
+
+def test_an_unknown_preset_or_scheme_is_reported_without_faults_that_depend_on_it() -> None:
+    unknown_preset = faults_of(preset="strype", secrets=["short"], tolerance_seconds=300)
+    assert len(unknown_preset) == 1
+    (fault,) = faults_of("gitlab", scheme="jwt", secrets=[SECRET], url="https://shop.example")
+    assert "has no scheme 'jwt'; there are: signing-token, static-token" in fault
+
+
+def test_every_option_is_documented_where_users_look() -> None:
+    documented = Inbox.source.__doc__ or ""
+    assert [it for it in SourceOptions.__optional_keys__ if f"`{it}`" not in documented] == []
+
+
 def test_a_tolerance_below_a_second_is_refused() -> None:
     fault = "source 'stripe': tolerance_seconds is 0; it must be 1 or more"
     assert faults_of("stripe", secrets=[SECRET], tolerance_seconds=0) == [fault]
@@ -210,7 +234,7 @@ def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
         (b"cookie", b"session=abc"),
         (b"x-hub-signature-256", b"sha256=00"),
     ]
-    assert json.loads(source.kept_headers(Headers(pairs))) == {
+    assert json.loads(source.encode_kept_headers(Headers(pairs))) == {
         "content-type": "application/json",
         "user-agent": "café",
         "x-github-event": "push",
@@ -220,7 +244,7 @@ def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
 
 def test_a_kept_header_may_be_repeated() -> None:
     headers = Headers([(b"user-agent", b"a"), (b"user-agent", b"b")])
-    assert shop().kept_headers(headers) == b'{"user-agent":"a, b"}'
+    assert shop().encode_kept_headers(headers) == b'{"user-agent":"a, b"}'
 
 
 def test_a_lone_kept_header_must_still_be_in_a_list() -> None:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from onceward.errors import ConfigurationError
-from onceward.sources.unpacking import EVENTS_MOST, Split
+from onceward.sources.unpacking import MAX_EVENTS, EventPaths
 
 
 @pytest.mark.parametrize(
@@ -20,7 +20,7 @@ from onceward.sources.unpacking import EVENTS_MOST, Split
     ],
 )
 def test_each_event_keeps_its_bytes(text: str, body: bytes, parts: list[bytes]) -> None:
-    assert Split(text).bodies(body) == parts
+    assert EventPaths(text).split(body) == parts
 
 
 @pytest.mark.parametrize(
@@ -28,12 +28,12 @@ def test_each_event_keeps_its_bytes(text: str, body: bytes, parts: list[bytes]) 
     [
         *(b"", b"{", b"null", b"7", b"{}", b'{"events":{}}', b'{"events":null}', b'{"events":7}'),
         *(b"[" * 100_000, b'{"events":[1', b'\xff{"events":[]}', b'{"events":[\xff'),
-        b'{"events":[' + b"1," * EVENTS_MOST + b"1]}",
+        b'{"events":[' + b"1," * MAX_EVENTS + b"1]}",
     ],
 )
 def test_a_body_that_is_not_as_expected_stays_whole(body: bytes) -> None:
     started = time.perf_counter()
-    assert Split("json:events[]").bodies(body) == [body]
+    assert EventPaths("json:events[]").split(body) == [body]
     assert time.perf_counter() - started < 0.5
 
 
@@ -42,4 +42,4 @@ def test_a_body_that_is_not_as_expected_stays_whole(body: bytes) -> None:
 )
 def test_a_place_that_holds_no_events_is_a_fault_of_the_configuration(text: str) -> None:
     with pytest.raises(ConfigurationError, match="is no place of events"):
-        Split(text)
+        EventPaths(text)

@@ -314,35 +314,35 @@ def test_a_field_of_braintree_that_occurs_twice_is_refused_and_the_rest_is_not_k
     source = make_source("it", preset="braintree", secrets=["mine:key"])
     ids = set()
     for body in (verifies.body, verifies.body + b"&x=1", verifies.body.replace(b"%0A", b"")):
-        admitted = source.admit(Request(Headers([]), body), NOW)
+        admitted = source.verify(Request(Headers([]), body), NOW)
         assert isinstance(admitted, list)
         ((identity, kept),) = admitted
         assert kept == b"PG5vdGU+"
         ids.add(identity.event_id)
     assert len(ids) == 1
     with pytest.raises(SignatureRejected):
-        source.admit(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + verifies.body), NOW)
+        source.verify(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + verifies.body), NOW)
 
 
 def test_what_anyone_can_have_x_s_secret_sign_is_no_event() -> None:
     source = make_source("it", preset="x-twitter", secrets=[SECRET])
     asked = Request(Headers([]), b"", method="GET", url=f"{URL}&crc_token=12345")
-    reply = source.greet(asked)
+    reply = source.answer_challenge(asked)
     assert reply is not None
     signature = json.loads(reply.body)["response_token"].encode()
     headers = Headers([(b"x-twitter-webhooks-signature", signature)])
     with pytest.raises(SignatureRejected) as refused:
-        source.admit(Request(headers, b"12345"), NOW)
+        source.verify(Request(headers, b"12345"), NOW)
     assert refused.value.check == "the body is a token to be signed, not an event"
 
 
 def test_a_token_is_one_event_however_its_signature_is_written() -> None:
     (place,) = parse_selectors("hash:Plaid-Verification")
     tokens = [b"head.claims.c2ln", b"head.claims.c2ln==", b"head.claims.b3RoZXI"]
-    found = {place.bytes_of(Request(Headers([(b"plaid-verification", it)]), b"")) for it in tokens}
+    found = {place.read(Request(Headers([(b"plaid-verification", it)]), b"")) for it in tokens}
     assert len(found) == 1
     other = Request(Headers([(b"plaid-verification", b"head.others.c2ln")]), b"")
-    assert place.bytes_of(other) not in found
+    assert place.read(other) not in found
 
 
 def test_box_spells_only_small_bodies_anew() -> None:

@@ -40,10 +40,10 @@ P256_KEY = next(v["secret"] for v in VECTORS if v["preset"] == "sendgrid")
 P256_PEM = f"-----BEGIN PUBLIC KEY-----\n{P256_KEY}\n-----END PUBLIC KEY-----\n"
 HEADERS_OF = {
     preset.name: [
-        place
+        selector
         for scheme in preset.named_schemes.values()
-        for place in parse_selectors(scheme.at)
-        if isinstance(place, HeaderSelector)
+        for selector in parse_selectors(scheme.at)
+        if isinstance(selector, HeaderSelector)
     ]
     for preset in PRESETS.values()
 }
@@ -316,7 +316,7 @@ def test_no_url_and_no_header_makes_anything_but_a_refusal(
     preset: onceward.Preset, url: str
 ) -> None:
     certificate = next(v["secret"] for v in VECTORS if v["preset"] == "aws-sns")
-    headers = {place.name: "v1=0,t=9" for place in HEADERS_OF[preset.name]}
+    headers = {selector.name: "v1=0,t=9" for selector in HEADERS_OF[preset.name]}
     for name in preset.named_schemes:
         for secret in ("a" * 64, f"whpk_{'A' * 43}=", certificate, P256_KEY, "user:password"):
             for body in (b"", b"{}", b"[]", b"\xff", b'{"value":[{}],"notificationItems":[{}]}'):

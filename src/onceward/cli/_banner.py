@@ -35,7 +35,7 @@ def startup_info(service: Service, address: str | None, token: str | None) -> di
         "database": redact_url(service.settings.database_url),
         "dev": service.dev,
         "workers": service.settings.workers if service.handlers else 0,
-        "sources": {name: source.preset for name, source in service.sources.items()},
+        "sources": {name: source.preset_name for name, source in service.sources.items()},
         "handlers": {
             name: [route.pattern for route in handler.routes]
             for name, handler in service.handlers.items()
@@ -96,7 +96,11 @@ def _source_label(source: Source) -> str:
     """A source's name, and what it is where the name does not say it."""
     if source.unsigned:
         return f"{source.name}  unsigned: it takes what anyone sends"
-    return source.name if source.preset == source.name else f"{source.name}  as {source.preset}"
+    return (
+        source.name
+        if source.preset_name == source.name
+        else f"{source.name}  as {source.preset_name}"
+    )
 
 
 def _sample_request(service: Service, address: str) -> str:

@@ -84,7 +84,7 @@ def resolve_sender(
         names = ", ".join(sorted(sources)) or "none"
         raise ConfigurationError(f"{app} has no source {source!r}; there are: {names}")
     configured = sources[source]
-    preset = configured.base
+    preset = configured.preset
     scheme = configured.scheme if scheme_name is None else preset.scheme(scheme_name)
     return Sender(
         preset,

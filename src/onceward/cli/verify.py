@@ -20,7 +20,7 @@ from onceward.cli._sender import resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
-from onceward.sources.diagnose import Explanation, explain
+from onceward.sources.diagnose import Diagnosis, diagnose
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
 
@@ -59,7 +59,7 @@ def verify(
             request, note = parse_request(content)
         request.url = _public_url(checked, options["url"], request.url)
         now = SystemClock().now() if at is None else _parse_time(at)
-        explanation = explain(checked, request, now)
+        explanation = diagnose(checked, request, now)
         if note:
             explanation = replace(explanation, hints=(note, *explanation.hints))
         if as_json:
@@ -172,7 +172,7 @@ def _join_chunks(body: bytes) -> tuple[bytes, str]:
     return b"".join(parts), "The chunks of the body were put together."
 
 
-def _print_explanation(explanation: Explanation) -> None:
+def _print_explanation(explanation: Diagnosis) -> None:
     console = Console(highlight=False)
     table = Table(box=None, show_header=False)
     for _ in range(3):

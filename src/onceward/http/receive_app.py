@@ -210,10 +210,10 @@ class ReceiveApp:
     def _challenge(self, scope: Scope, headers: Headers) -> Response:
         """What a sender asks before it sends: whether there is somebody here."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
-        asked = ("POST", *(source.base.challenge.methods if source.base.challenge else ()))
+        asked = ("POST", *(source.preset.challenge.methods if source.preset.challenge else ()))
         _allow(scope, *dict.fromkeys(asked))
         url = self._public_url(source, scope, headers)
-        reply = source.greet(Request(headers, b"", method=scope["method"], url=url))
+        reply = source.answer_challenge(Request(headers, b"", method=scope["method"], url=url))
         if reply is None:
             raise HttpError(400, "no_question", "The sender's question was not understood.")
         return self._challenge_response(scope, reply)
@@ -269,7 +269,7 @@ def _reply(reply: Reply) -> Response:
 def _accepted(delivery: _Delivery, pending: Pending) -> Response:
     """The answer to what is durable now: a receipt, unless the sender insists on another."""
     source = delivery.source
-    accepted = ACCEPTED if source is None else source.base.success_response
+    accepted = ACCEPTED if source is None else source.preset.success_response
     receipts = pending.result()
     if isinstance(accepted, Reply):
         return _reply(accepted)

@@ -137,7 +137,7 @@ def _kept_request(rejection: str, kept: StoredRejection) -> Request:
 def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arrival]:
     """Return the events of a request, verified as of `now`. Raises NotInState."""
     try:
-        admitted = source.admit(request, now)
+        admitted = source.verify(request, now)
     except SignatureRejected as rejected:
         raise NotInState(f"It does not verify: {rejected.check}.") from None
     except RequestRefused as refused:

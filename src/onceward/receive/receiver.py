@@ -63,7 +63,7 @@ class Receiver:
         """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
         now = self._clock.now()
         try:
-            admitted = source.admit(request, now)
+            admitted = source.verify(request, now)
         except SignatureRejected as rejected:
             self._rejections.add(source, request, rejected, now)
             raise

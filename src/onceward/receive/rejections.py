@@ -65,7 +65,7 @@ class Rejections:
     def _keep_request(
         self, source: Source, request: Request, error: SignatureRejected, now: float
     ) -> None:
-        packed = pack(request, is_secret_kept=source.proof_is_authorization)
+        packed = pack(request, keep_authorization=source.has_authorization_proof)
         check = printable(error.check)
         self._kept.append(
             Rejection(source.name, error.cause, check, now, now, 1, packed, request.body)

@@ -46,12 +46,17 @@ class Challenge:
     provisions_secret: bool = False
     """Whether the sender hands over the secret."""
 
-    def before(self, request: Request, known: ChallengeCredentials) -> Reply | None:
+    def answer_unsigned(self, request: Request, credentials: ChallengeCredentials) -> Reply | None:
         """The answer to a request that nobody has verified yet, if it asks for one."""
         if self.unsigned is None or request.method not in self.methods:
             return None
-        return self.unsigned(request, known)
+        return self.unsigned(request, credentials)
 
-    def after(self, request: Request, known: ChallengeCredentials) -> Reply | None:
+    def answer_signed(self, request: Request, credentials: ChallengeCredentials) -> Reply | None:
         """The answer to a genuine request, if it asks for one."""
-        return None if self.signed is None else self.signed(request, known)
+        return None if self.signed is None else self.signed(request, credentials)
+
+
+def can_provision_secret(challenge: Challenge | None, verify_token: str | bytes | None) -> bool:
+    """Whether a sender may hand over its secret: only with a token of the operator's own."""
+    return challenge is not None and challenge.provisions_secret and verify_token is not None

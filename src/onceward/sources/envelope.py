@@ -8,7 +8,7 @@ import msgspec
 
 from onceward.errors import InvalidEnvelope
 from onceward.model.events import Identity
-from onceward.sources.identify import Fault, read_tolerantly, usable_text
+from onceward.sources.identify import ReadFailure, decode_leniently, usable_text
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -18,10 +18,10 @@ class _Envelope(msgspec.Struct, gc=False):
     reference: Any = None
 
 
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_DECODER: Final = msgspec.json.Decoder(_Envelope)
 
 
-_MEMBERS: Final = _Envelope.__struct_fields__
+_FIELDS: Final = _Envelope.__struct_fields__
 
 
 def identify_envelope(body: bytes) -> Identity:
@@ -29,39 +29,35 @@ def identify_envelope(body: bytes) -> Identity:
 
     Raises InvalidEnvelope for the first fault found.
     """
-    envelope = _envelope(body)
+    envelope = _decode(body)
     event_id = _required("event_id", envelope.event_id)
     event_type = _required("event_type", envelope.event_type)
     if envelope.payload is msgspec.UNSET:
-        raise _refused("no_payload", "payload is missing")
+        raise InvalidEnvelope("payload is missing", code="no_payload")
     if envelope.reference is None:
         return Identity(event_id, event_type)
     reference = usable_text("reference", envelope.reference)
-    if isinstance(reference, Fault):
-        raise _refused("bad_reference", reference.text)
+    if isinstance(reference, ReadFailure):
+        raise InvalidEnvelope(reference.reason, code="bad_reference")
     return Identity(event_id, event_type, reference)
 
 
-def _envelope(body: bytes) -> _Envelope:
+def _decode(body: bytes) -> _Envelope:
     try:
-        return _ENVELOPE.decode(body)
+        return _DECODER.decode(body)
     except msgspec.ValidationError:  # not an object, or a number beyond the decoder's range
-        members = read_tolerantly(body)
+        members = decode_leniently(body)
     except RecursionError:
-        members = Fault("the body is nested too deeply")
+        members = ReadFailure("the body is nested too deeply")
     except (msgspec.DecodeError, UnicodeDecodeError):
-        members = Fault("the body is not JSON")
-    if isinstance(members, Fault):
-        raise _refused("invalid_json", members.text)
-    return _Envelope(**{name: members[name] for name in _MEMBERS if name in members})
+        members = ReadFailure("the body is not JSON")
+    if isinstance(members, ReadFailure):
+        raise InvalidEnvelope(members.reason, code="invalid_json")
+    return _Envelope(**{name: members[name] for name in _FIELDS if name in members})
 
 
 def _required(name: str, value: object) -> str:
     text = usable_text(name, value)
-    if isinstance(text, Fault):
-        raise _refused(f"no_{name}", text.text)
+    if isinstance(text, ReadFailure):
+        raise InvalidEnvelope(text.reason, code=f"no_{name}")
     return text
-
-
-def _refused(code: str, message: str) -> InvalidEnvelope:
-    return InvalidEnvelope(message, code=code)

@@ -31,7 +31,7 @@ JSON: Final = "application/json"
 NONCE: Final = "onceward_example"
 """A member that makes one example unlike another, where its bytes are all that it is known by."""
 
-UNNAMED: Final = "example"
+DEFAULT_TYPE: Final = "example"
 """The type of an example whose own has another place than the source's."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
@@ -60,155 +60,160 @@ def make_example(
     With `id` it is that one, and with `type` of that type. Raises ConfigurationError where the
     sender has no place for one of them.
     """
-    entry = example or Example(json={})
-    headers = {"content-type": FORM if entry.form else JSON, **entry.headers}
-    draft = OutgoingRequest(headers, _body(entry) if body is None else body, url=url)
-    if entry.query:
-        draft.url = with_parameters(url, entry.query)
+    example = example or Example(json={})
+    headers = {"content-type": FORM if example.form else JSON, **example.headers}
+    outgoing = OutgoingRequest(headers, _encode_body(example) if body is None else body, url=url)
+    if example.query:
+        outgoing.url = with_parameters(url, example.query)
     if type is not None:
-        _put_type(draft, preset, type)
-    elif body is None and preset.types and not _has_type(draft, preset):
-        _put_type(draft, preset, UNNAMED)
-    place = _id_place(draft, preset)
+        _put_type(outgoing, preset, type)
+    elif body is None and preset.types and not _has_type(outgoing, preset):
+        _put_type(outgoing, preset, DEFAULT_TYPE)
+    selector = _id_selector(outgoing, preset)
     if id is not None:
-        _put_id(draft, preset, place, id)
-    elif body is None or isinstance(place, HeaderSelector):
-        _put_new_id(draft, preset, place)
-    return draft
+        _put_id(outgoing, preset, selector, id)
+    elif body is None or isinstance(selector, HeaderSelector):
+        _put_new_id(outgoing, preset, selector)
+    return outgoing
 
 
-def _body(entry: Example) -> bytes:
-    return urlencode(entry.form).encode() if entry.form else msgspec.json.encode(entry.json)
+def _encode_body(example: Example) -> bytes:
+    return urlencode(example.form).encode() if example.form else msgspec.json.encode(example.json)
 
 
 # The events of a request, wherever they are packed.
 
-_Edit = Callable[[dict[str, Any], int], None]
+_EditEvent = Callable[[dict[str, Any], int], None]
 
 
-def _edit_events(draft: OutgoingRequest, preset: Preset, edit: _Edit) -> None:
+def _edit_events(outgoing: OutgoingRequest, preset: Preset, edit: _EditEvent) -> None:
     """Have each event edited: the body, or the parts of it. Raises ConfigurationError."""
-    form_field, split = preset.layout.form_field, preset.layout.split
-    inner = (
-        OutgoingRequest({}, form_field.bytes_of(draft.request()) or b"") if form_field else draft
-    )
+    form_field, paths = preset.layout.form_field, preset.layout.paths
+    inner = outgoing
+    if form_field is not None:
+        inner = OutgoingRequest({}, form_field.read(outgoing.request()) or b"")
     document = inner.document()
-    for number, event in enumerate([document] if split is None else split.values(document)):
+    for index, event in enumerate([document] if paths is None else paths.find(document)):
         if not isinstance(event, dict):
             raise ConfigurationError("an event of the body is not an object")
-        edit(event, number)
+        edit(event, index)
     inner.body = msgspec.json.encode(document)
-    if form_field:
-        draft.put(form_field, inner.body.decode())
+    if form_field is not None:
+        outgoing.put(form_field, inner.body.decode())
 
 
-def _value(draft: OutgoingRequest, preset: Preset, place: Selector) -> Any:
-    """What stands in a place of the first event; None where nothing does."""
-    request = draft.request()
-    if not isinstance(place, JsonSelector):
-        found = place.bytes_of(request)
-        return None if found is None else found.decode("latin-1")
-    (first, *_) = preset.layout.parts(request) or [request]
-    value = place.of(first.document)
+def _read_value(outgoing: OutgoingRequest, preset: Preset, selector: Selector) -> Any:
+    """What a selector finds in the first event; None where there is nothing."""
+    request = outgoing.request()
+    if not isinstance(selector, JsonSelector):
+        raw = selector.read(request)
+        return None if raw is None else raw.decode("latin-1")
+    (first, *_) = preset.layout.unpack(request) or [request]
+    value = selector.find(first.document)
     return None if value is msgspec.UNSET else value
+
+
+def _first_present(
+    outgoing: OutgoingRequest, preset: Preset, selectors: tuple[Selector, ...]
+) -> Selector:
+    """The first of the selectors that finds something in the example; else the first."""
+    for selector in selectors:
+        if isinstance(selector, BodyHashSelector):
+            continue
+        if _read_value(outgoing, preset, selector) is not None:
+            return selector
+    return selectors[0]
+
+
+def _put(
+    outgoing: OutgoingRequest, preset: Preset, selector: Selector, value_at: Callable[[int], str]
+) -> None:
+    """Write a value where a selector points: in each event, where it is in the events."""
+    if isinstance(selector, JsonSelector):
+        path = selector.path
+        _edit_events(
+            outgoing, preset, lambda event, index: put_member(event, path, value_at(index))
+        )
+    else:
+        outgoing.put(selector, value_at(0))
 
 
 # The type.
 
 
-def _has_type(draft: OutgoingRequest, preset: Preset) -> bool:
-    places = parse_selectors(preset.types[0])
-    return _value(draft, preset, _present(draft, preset, places)) is not None
+def _has_type(outgoing: OutgoingRequest, preset: Preset) -> bool:
+    selector = _first_present(outgoing, preset, parse_selectors(preset.types[0]))
+    return _read_value(outgoing, preset, selector) is not None
 
 
-def _put_type(draft: OutgoingRequest, preset: Preset, type: str) -> None:
+def _put_type(outgoing: OutgoingRequest, preset: Preset, type: str) -> None:
     """Write a type, which is of several parts where the sender's is."""
     if not preset.types:
         raise ConfigurationError(f"the preset {preset.name!r} has no place for a type")
     parts = type.split(".", len(preset.types) - 1)
     for text, part in zip_longest(preset.types, parts):
-        place = _present(draft, preset, parse_selectors(text))
+        selector = _first_present(outgoing, preset, parse_selectors(text))
         if part is not None:
-            _put(draft, preset, place, _always(part))
-        elif isinstance(place, JsonSelector):
-            _edit_events(draft, preset, _dropping(place.path))
+            _put(outgoing, preset, selector, _constant(part))
+        elif isinstance(selector, JsonSelector):
+            _edit_events(outgoing, preset, _removing(selector.path))
 
 
-def _always(value: str) -> Callable[[int], str]:
+def _constant(value: str) -> Callable[[int], str]:
     return lambda _: value
 
 
-def _dropping(path: tuple[str, ...]) -> _Edit:
-    def drop(event: Any, _: int) -> None:
+def _removing(path: tuple[str, ...]) -> _EditEvent:
+    def remove(event: Any, _: int) -> None:
         for name in path[:-1]:
             event = event.get(name) if isinstance(event, dict) else None
         if isinstance(event, dict):
             event.pop(path[-1], None)
 
-    return drop
+    return remove
 
 
 # The id.
 
 
-def _id_place(draft: OutgoingRequest, preset: Preset) -> Selector:
+def _id_selector(outgoing: OutgoingRequest, preset: Preset) -> Selector:
     """Where the part of the id is that makes it unlike others: not the type, and best an id."""
     parts = [text for text in preset.ids if text not in preset.types]
-    named = [text for text in parts if "id" in text.lower()]
-    return _present(draft, preset, parse_selectors((named or parts or preset.ids)[0]))
+    named_id = [text for text in parts if "id" in text.lower()]
+    return _first_present(outgoing, preset, parse_selectors((named_id or parts or preset.ids)[0]))
 
 
-def _present(draft: OutgoingRequest, preset: Preset, places: tuple[Selector, ...]) -> Selector:
-    """The first of the places that the example has; else the first."""
-    for place in places:
-        if not isinstance(place, BodyHashSelector) and _value(draft, preset, place) is not None:
-            return place
-    return places[0]
-
-
-def _put(
-    draft: OutgoingRequest, preset: Preset, place: Selector, value: Callable[[int], str]
-) -> None:
-    """Write a value to a place: to that of each event, where it is in the events."""
-    if isinstance(place, JsonSelector):
-        _edit_events(
-            draft, preset, lambda event, number: put_member(event, place.path, value(number))
-        )
-    else:
-        draft.put(place, value(0))
-
-
-def _put_id(draft: OutgoingRequest, preset: Preset, place: Selector, id: str) -> None:
-    if isinstance(place, BodyHashSelector | HeaderHashSelector):
+def _put_id(outgoing: OutgoingRequest, preset: Preset, selector: Selector, id: str) -> None:
+    if isinstance(selector, BodyHashSelector | HeaderHashSelector):
         message = f"the events of {preset.name!r} have no id: they are known by their bytes"
         raise ConfigurationError(message)
-    _put(draft, preset, place, lambda number: f"{id}-{number + 1}" if number else id)
+    _put(outgoing, preset, selector, lambda index: f"{id}-{index + 1}" if index else id)
 
 
-def _put_new_id(draft: OutgoingRequest, preset: Preset, place: Selector) -> None:
-    if isinstance(place, HeaderHashSelector):
+def _put_new_id(outgoing: OutgoingRequest, preset: Preset, selector: Selector) -> None:
+    if isinstance(selector, HeaderHashSelector):
         return  # it is another one each time
-    if not isinstance(place, BodyHashSelector):
-        old = _value(draft, preset, place)
-        _put(draft, preset, place, lambda _: _new_like(old))
-    elif draft.headers.get("content-type") == FORM and preset.layout.form_field is None:
-        draft.put(FieldSelector("form", NONCE), secrets.token_hex(8))
+    if not isinstance(selector, BodyHashSelector):
+        old_id = _read_value(outgoing, preset, selector)
+        _put(outgoing, preset, selector, lambda _: _new_id_like(old_id))
+    elif outgoing.headers.get("content-type") == FORM and preset.layout.form_field is None:
+        outgoing.put(FieldSelector("form", NONCE), secrets.token_hex(8))
     else:
         with suppress(ConfigurationError):  # it is not JSON, and stays what it is
-            _edit_events(draft, preset, _marked)
+            _edit_events(outgoing, preset, _put_nonce)
 
 
-def _marked(event: dict[str, Any], _: int) -> None:
-    put_member(event, (NONCE,), _new_like(None))
+def _put_nonce(event: dict[str, Any], _: int) -> None:
+    put_member(event, (NONCE,), secrets.token_hex(8))
 
 
-def _new_like(old: Any) -> str:
+def _new_id_like(old_id: Any) -> str:
     """An id that is new, and looks like another."""
-    if isinstance(old, int):
+    if isinstance(old_id, int):
         return str(10**9 + secrets.randbelow(9 * 10**9))
-    if not isinstance(old, str):
+    if not isinstance(old_id, str):
         return secrets.token_hex(8)
-    if _UUID.fullmatch(old):
+    if _UUID.fullmatch(old_id):
         return str(uuid4())
-    before = re.match(r"(.*[_\-:/.])", old)
-    return (before[1] if before else "") + secrets.token_hex(8)
+    prefix = re.match(r"(.*[_\-:/.])", old_id)
+    return (prefix[1] if prefix else "") + secrets.token_hex(8)

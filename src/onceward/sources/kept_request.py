@@ -19,14 +19,14 @@ class _KeptRequest(msgspec.Struct, array_like=True):
     headers: list[tuple[bytes, bytes]]
 
 
-def pack(request: Request, *, is_secret_kept: bool) -> bytes:
+def pack(request: Request, *, keep_authorization: bool) -> bytes:
     """What is kept of a request beside its body, to verify it again."""
-    never = _NEVER_KEPT if is_secret_kept else _NEVER_KEPT | {b"authorization"}
-    headers = [pair for pair in request.headers.pairs if pair[0] not in never]
+    dropped = _NEVER_KEPT if keep_authorization else _NEVER_KEPT | {b"authorization"}
+    headers = [pair for pair in request.headers.pairs if pair[0] not in dropped]
     return msgspec.msgpack.encode(_KeptRequest(request.method, request.url, headers))
 
 
-def unpack(kept: bytes, body: bytes) -> Request:
+def unpack(packed: bytes, body: bytes) -> Request:
     """A request as it came."""
-    found = msgspec.msgpack.decode(kept, type=_KeptRequest)
-    return Request(Headers(found.headers), body, method=found.method, url=found.url)
+    kept = msgspec.msgpack.decode(packed, type=_KeptRequest)
+    return Request(Headers(kept.headers), body, method=kept.method, url=kept.url)

@@ -1,4 +1,4 @@
-"""A request on its way to be signed: the places of `onceward.request`, to be written to."""
+"""A request on its way to be signed: selectors write to it."""
 
 from __future__ import annotations
 
@@ -38,29 +38,31 @@ class OutgoingRequest:
 
     def request(self) -> Request:
         """The request as it would be received now."""
-        pairs = [(name.lower().encode(), sent(value)) for name, value in self.headers.items()]
+        pairs = [
+            (name.lower().encode(), encode_header(value)) for name, value in self.headers.items()
+        ]
         return Request(Headers(pairs), self.body, method=self.method, url=self.url)
 
-    def put(self, place: Selector, value: str) -> None:
-        """Write a value to a place. Raises ConfigurationError where the body has no such place."""
-        match place:
+    def put(self, selector: Selector, value: str) -> None:
+        """Write a value where a selector points. Raises ConfigurationError."""
+        match selector:
             case HeaderSelector():
-                self.put_header(place.name, value)
+                self.put_header(selector.name, value)
             case JsonSelector():
-                with_value = self.document()
-                put_member(with_value, place.path, value)
-                self.body = msgspec.json.encode(with_value)
+                document = self.document()
+                put_member(document, selector.path, value)
+                self.body = msgspec.json.encode(document)
             case FieldSelector(kind="form"):
-                fields = dict(self._form()) | {place.name: value}
+                fields = dict(self._form()) | {selector.name: value}
                 self.body = urlencode(fields).encode()
             case FieldSelector():
-                self.url = with_parameters(self.url, {place.name: value})
+                self.url = with_parameters(self.url, {selector.name: value})
             case BodyHashSelector() | HeaderHashSelector():
-                raise ConfigurationError(f"{place} follows from what is sent")
+                raise ConfigurationError(f"{selector} follows from what is sent")
 
     def put_header(self, name: str, value: str) -> None:
         """Write a header, in place of one of that name."""
-        others = {key: kept for key, kept in self.headers.items() if key.lower() != name.lower()}
+        others = {key: text for key, text in self.headers.items() if key.lower() != name.lower()}
         self.headers = {**others, name: value}
 
     def document(self) -> Any:
@@ -74,7 +76,7 @@ class OutgoingRequest:
         return parse_qsl(self.body.decode("latin-1"), keep_blank_values=True)
 
 
-def sent(text: str) -> bytes:
+def encode_header(text: str) -> bytes:
     """A header's text as it is sent: servers read one byte for each character."""
     try:
         return text.encode("latin-1")
@@ -85,12 +87,12 @@ def sent(text: str) -> bytes:
 def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
     """A URL with these in its query, in place of those of the same names."""
     parts = urlsplit(url)
-    kept = [
-        it
-        for it in parts.query.split("&")
-        if it and unquote_plus(it.partition("=")[0]) not in parameters
+    others = [
+        field
+        for field in parts.query.split("&")
+        if field and unquote_plus(field.partition("=")[0]) not in parameters
     ]
-    return parts._replace(query="&".join([*kept, urlencode(parameters)])).geturl()
+    return parts._replace(query="&".join([*others, urlencode(parameters)])).geturl()
 
 
 def put_member(document: Any, path: tuple[str, ...], value: str) -> None:

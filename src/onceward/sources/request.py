@@ -23,8 +23,8 @@ _BOUNDARY: Final = re.compile(
 _FIELD_NAME: Final = re.compile(
     rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
 )
-FIELDS_READ: Final = 1_000
-PARSED_MOST: Final = 1024 * 1024
+MAX_FIELDS: Final = 1_000
+MAX_PARSED_BYTES: Final = 1024 * 1024
 """How large a body may be whose proof is inside it."""
 
 
@@ -84,7 +84,7 @@ class Request:
     @cached_property
     def query(self) -> list[tuple[str, str]]:
         """The parameters of the URL."""
-        return _fields(self._split_url.query)
+        return _urlencoded_fields(self._split_url.query)
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
@@ -92,18 +92,18 @@ class Request:
 
         It may be read before anything is proved: of what is too large there are none.
         """
-        if len(self.body) > PARSED_MOST:
+        if len(self.body) > MAX_PARSED_BYTES:
             return []
-        kind = self.headers.joined(b"content-type") or b""
-        boundary = _BOUNDARY.match(kind)
+        content_type = self.headers.joined(b"content-type") or b""
+        boundary = _BOUNDARY.match(content_type)
         if boundary is None:
-            return _fields(self.body.decode("latin-1"))
-        return list(_parts(self.body, (boundary[1] or boundary[2])))
+            return _urlencoded_fields(self.body.decode("latin-1"))
+        return list(_multipart_fields(self.body, (boundary[1] or boundary[2])))
 
     @cached_property
     def document(self) -> Any:
         """The body as JSON; None where it is none, or so large that nobody reads it unproved."""
-        if len(self.body) > PARSED_MOST:
+        if len(self.body) > MAX_PARSED_BYTES:
             return None
         try:
             return msgspec.json.decode(self.body)
@@ -111,9 +111,9 @@ class Request:
             return None
 
 
-def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
+def _multipart_fields(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
     """The fields of a form in parts, without the files."""
-    for part in body.split(b"--" + boundary, FIELDS_READ)[1:]:
+    for part in body.split(b"--" + boundary, MAX_FIELDS)[1:]:
         head, blank, value = part.partition(b"\r\n\r\n")
         name = _FIELD_NAME.search(head)
         if blank and name is not None and b"filename=" not in head:
@@ -121,9 +121,9 @@ def _parts(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
             yield name[1].decode(errors="surrogateescape"), text
 
 
-def _fields(text: str) -> list[tuple[str, str]]:
+def _urlencoded_fields(text: str) -> list[tuple[str, str]]:
     try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=FIELDS_READ)
+        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:  # more than anybody sends
         return []
 

@@ -28,7 +28,7 @@ class HeaderSelector:
     def __str__(self) -> str:
         return f"header {self.name}"
 
-    def bytes_of(self, request: Request) -> bytes | None:
+    def read(self, request: Request) -> bytes | None:
         """The value as it would be signed; None where there is none. Raises RepeatedHeader."""
         return request.headers.get(self.key)
 
@@ -38,17 +38,17 @@ class JsonSelector:
     """A value in a JSON body, by the names that lead to it."""
 
     path: tuple[str, ...]
-    of_struct: attrgetter[Any] = field(repr=False, compare=False)
-    """Takes the value out of a struct whose fields are named by `struct_field`."""
+    find_in_struct: attrgetter[Any] = field(repr=False, compare=False)
+    """Takes the value out of a struct whose fields are named by `struct_field_name`."""
 
     def __str__(self) -> str:
         return f"json:{'.'.join(self.path)}"
 
-    def bytes_of(self, request: Request) -> bytes | None:
+    def read(self, request: Request) -> bytes | None:
         """The value as it would be signed; None where there is none."""
-        return _as_bytes(self.of(request.document))
+        return _signed_bytes(self.find(request.document))
 
-    def of(self, document: Any) -> Any:
+    def find(self, document: Any) -> Any:
         """The value in a decoded body; UNSET where there is none."""
         for name in self.path:
             if not isinstance(document, dict) or name not in document:
@@ -67,10 +67,10 @@ class FieldSelector:
     def __str__(self) -> str:
         return f"{self.kind}:{self.name}"
 
-    def bytes_of(self, request: Request) -> bytes | None:
+    def read(self, request: Request) -> bytes | None:
         """The value as it would be signed; None where there is none."""
         fields = request.query if self.kind == "query" else request.form
-        return _as_bytes(dict(fields).get(self.name))
+        return _signed_bytes(dict(fields).get(self.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class BodyHashSelector:
     def __str__(self) -> str:
         return "body:sha256"
 
-    def bytes_of(self, request: Request) -> bytes:
+    def read(self, request: Request) -> bytes:
         """The hash, in hexadecimal digits."""
         return hashlib.sha256(request.body).hexdigest().encode()
 
@@ -95,7 +95,7 @@ class HeaderHashSelector:
     def __str__(self) -> str:
         return f"hash:{self.name}"
 
-    def bytes_of(self, request: Request) -> bytes | None:
+    def read(self, request: Request) -> bytes | None:
         """The hash, in hexadecimal digits; None where there is no such header."""
         value = request.headers.get(self.key)
         if value is None:
@@ -111,7 +111,7 @@ BODY_HASH: Final = BodyHashSelector()
 
 
 def parse_selector(text: str) -> Selector:
-    """Read a place from its text. Raises ConfigurationError."""
+    """Read a selector from its text. Raises ConfigurationError."""
     kind, _, rest = text.partition(":")
     if kind == "header":
         return HeaderSelector(rest, header_key(rest))
@@ -128,31 +128,31 @@ def parse_selector(text: str) -> Selector:
         raise ConfigurationError(f"{text!r} points into a list; a request holds one event")
     if "" in path:
         raise ConfigurationError(f"{text!r} has an empty name in its path")
-    return JsonSelector(path, attrgetter(".".join(struct_field(name) for name in path)))
+    return JsonSelector(path, attrgetter(".".join(struct_field_name(name) for name in path)))
 
 
 def parse_selectors(text: str) -> tuple[Selector, ...]:
-    """Read the places of a text with ``|`` between. Raises ConfigurationError."""
+    """Read the selectors of a text with ``|`` between. Raises ConfigurationError."""
     return tuple(parse_selector(part) for part in text.split("|"))
 
 
-def struct_field(name: str) -> str:
+def struct_field_name(name: str) -> str:
     """An attribute's name for any JSON name."""
     return f"k{name.encode(errors='surrogatepass').hex()}"
 
 
-def bytes_at(places: Sequence[Selector], request: Request) -> bytes | None:
-    """The value of the first place that is there, as it would be signed; None where none is.
+def read_first(selectors: Sequence[Selector], request: Request) -> bytes | None:
+    """The value of the first selector that is there, as it would be signed; None where none is.
 
     Raises RepeatedHeader where a header that decides occurs twice.
     """
-    for place in places:
-        if (found := place.bytes_of(request)) is not None:
-            return found
+    for selector in selectors:
+        if (value := selector.read(request)) is not None:
+            return value
     return None
 
 
-def _as_bytes(value: object) -> bytes | None:
+def _signed_bytes(value: object) -> bytes | None:
     match value:
         case str():
             return value.encode(errors="surrogatepass")

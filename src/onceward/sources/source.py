@@ -11,17 +11,16 @@ import msgspec
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Arrival, DuplicateBody, Identity
-from onceward.sources.challenge import ChallengeCredentials, Reply
-from onceward.sources.identify import Locators, describe, identify, in_headers
+from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
+from onceward.sources.identify import identify, identify_as, reads_headers
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Key, Scheme
-from onceward.sources.unpacking import EventLayout
 
 _encode = msgspec.json.Encoder().encode
 
 
-Admitted = tuple[Identity, bytes]
+IdentifiedEvent = tuple[Identity, bytes]
 """An event, and the bytes of it."""
 
 
@@ -30,10 +29,9 @@ class Source:
     """A sender as configured. Made by `make_source`, which checks it."""
 
     name: str
-    base: Preset
+    preset: Preset
     scheme: Scheme
-    locators: Locators = field(repr=False)
-    kept: tuple[tuple[str, bytes], ...]
+    kept_headers: tuple[tuple[str, bytes], ...]
     unsigned: bool = False
     keys: tuple[Key, ...] = field(default=(), repr=False)
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
@@ -49,18 +47,17 @@ class Source:
     keeps_rejected: bool = False
 
     @property
-    def preset(self) -> str:
+    def preset_name(self) -> str:
         """The name of its preset."""
-        return self.base.name
+        return self.preset.name
 
     @property
     def provisions_secret(self) -> bool:
         """Whether the sender may hand over its secret."""
-        can = self.base.challenge is not None and self.base.challenge.provisions_secret
-        return can and self.verify_token is not None
+        return can_provision_secret(self.preset.challenge, self.verify_token)
 
     @property
-    def proof_is_authorization(self) -> bool:
+    def has_authorization_proof(self) -> bool:
         """Whether the proof is in the header that else is never kept."""
         return "header:authorization" in self.scheme.at.lower()
 
@@ -77,26 +74,23 @@ class Source:
 
     def with_secrets(self, secrets: Iterable[bytes]) -> Source:
         """The same source with secrets that its sender handed over; unusable ones are left out."""
-        keys, known = list(self.keys), list(self.secrets)
+        keys, all_secrets = list(self.keys), list(self.secrets)
         for secret in secrets:
             try:
-                verifies = () if secret in known else self.scheme.keys(secret)
+                new_keys = () if secret in all_secrets else self.scheme.keys(secret)
             except ConfigurationError:
                 continue
-            if verifies:
-                keys += verifies
-                known.append(secret)
-        return replace(self, keys=tuple(keys), secrets=tuple(known))
+            if new_keys:
+                keys += new_keys
+                all_secrets.append(secret)
+        return replace(self, keys=tuple(keys), secrets=tuple(all_secrets))
 
-    def greet(self, request: Request) -> Reply | None:
+    def answer_challenge(self, request: Request) -> Reply | None:
         """The answer to what the sender asks before it signs anything; None where it does not."""
-        return (
-            None
-            if self.base.challenge is None
-            else self.base.challenge.before(request, self._known)
-        )
+        challenge = self.preset.challenge
+        return None if challenge is None else challenge.answer_unsigned(request, self._credentials)
 
-    def admit(self, request: Request, now: float) -> list[Admitted] | Reply:
+    def verify(self, request: Request, now: float) -> list[IdentifiedEvent] | Reply:
         """Say what a genuine request is about: one event, or several where the sender packs them.
 
         A request that asks for an answer, and tells of nothing, has that answer.
@@ -104,46 +98,52 @@ class Source:
         Raises SignatureRejected when it is not genuine, NoEventId when it has no usable id, and
         RepeatedHeader when a header that decides occurs twice.
         """
-        challenge = self.base.challenge
-        if challenge is not None and (reply := challenge.before(request, self._known)):
+        challenge = self.preset.challenge
+        if challenge is not None and (
+            reply := challenge.answer_unsigned(request, self._credentials)
+        ):
             return reply
         if not self.unsigned:
             self.scheme.verify(self.keys, request, now)
-        if challenge is not None and (reply := challenge.after(request, self._known)):
+        if challenge is not None and (reply := challenge.answer_signed(request, self._credentials)):
             return reply
-        return events_of(self.locators, self.base.layout, request)
+        return identify_events(self.preset, request)
 
     @property
-    def _known(self) -> ChallengeCredentials:
+    def _credentials(self) -> ChallengeCredentials:
         return ChallengeCredentials(self.secrets, self.verify_token)
 
-    def arrivals(self, admitted: Sequence[Admitted], headers: Headers) -> list[Arrival]:
+    def arrivals(self, events: Sequence[IdentifiedEvent], headers: Headers) -> list[Arrival]:
         """What a genuine request brings, on its way to the ledger."""
-        kept = self.kept_headers(headers)
+        kept_headers = self.encode_kept_headers(headers)
         return [
-            Arrival(self.name, *identity, self.digest(body), kept, body, self.duplicate_body)
-            for identity, body in admitted
+            Arrival(
+                self.name, *identity, self.digest(body), kept_headers, body, self.duplicate_body
+            )
+            for identity, body in events
         ]
 
-    def reidentify(self, body: bytes, known: Identity) -> Identity:
+    def reidentify(self, body: bytes, original: Identity) -> Identity:
         """Say what a body is about, by itself: what stands in a header is as it is known."""
-        found = describe(self.locators, Request(Headers([]), body))
-        return Identity(
-            known.event_id,
-            known.type if in_headers(self.locators.type) else found.type,
-            known.reference if in_headers((self.locators.reference or (),)) else found.reference,
-        )
+        selectors = self.preset.identity_selectors
+        identity = identify_as(original.event_id, selectors, Request(Headers([]), body))
+        if reads_headers(selectors.type):
+            identity = identity._replace(type=original.type)
+        if selectors.reference is not None and reads_headers([selectors.reference]):
+            identity = identity._replace(reference=original.reference)
+        return identity
 
-    def kept_headers(self, headers: Headers) -> bytes:
+    def encode_kept_headers(self, headers: Headers) -> bytes:
         """The headers that are kept with the payload, as a JSON object with lower-case names."""
-        found = {}
-        for name, key in self.kept:
+        values = {}
+        for name, key in self.kept_headers:
             value = headers.joined(key)
             if value is not None:
-                found[name] = value.decode("latin-1")
-        return _encode(found)
+                values[name] = value.decode("latin-1")
+        return _encode(values)
 
 
-def events_of(locators: Locators, layout: EventLayout, request: Request) -> list[Admitted]:
+def identify_events(preset: Preset, request: Request) -> list[IdentifiedEvent]:
     """The events of a genuine request. Raises NoEventId where one has no usable id."""
-    return [(identify(locators, part), part.body) for part in layout.parts(request)]
+    selectors = preset.identity_selectors
+    return [(identify(selectors, part), part.body) for part in preset.layout.unpack(request)]

@@ -17,10 +17,10 @@ from onceward.errors import ConfigurationError
 from onceward.sources.request import Request
 from onceward.sources.selectors import Selector
 
-EVENTS_MOST: Final = 5_000
+MAX_EVENTS: Final = 5_000
 _STEP: Final = re.compile(r"([^.\[\]]+)|(\[\])")
 _NAMES: Final = r"[^.\[\]]+(?:\.[^.\[\]]+)*"
-_TEXT: Final = re.compile(rf"json:(?:{_NAMES})?\[\](?:\.{_NAMES}\[\])*")
+_PATH_TEXT: Final = re.compile(rf"json:(?:{_NAMES})?\[\](?:\.{_NAMES}\[\])*")
 
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
@@ -30,14 +30,14 @@ JsonPath = tuple[str | None, ...]
 
 
 def _json_path(text: str) -> JsonPath:
-    if not _TEXT.fullmatch(text):
+    if not _PATH_TEXT.fullmatch(text):
         message = f"{text!r} is no place of events: write json:[] or json:some.path[]"
         raise ConfigurationError(message)
     return tuple(name or None for name, _ in _STEP.findall(text.removeprefix("json:")))
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class EventPaths:
     """Where the events of a request are. Raises ConfigurationError for a text that is no such."""
 
     text: str
@@ -46,25 +46,29 @@ class Split:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_paths", tuple(_json_path(text) for text in self.text.split("|")))
 
-    def bodies(self, body: bytes) -> list[bytes]:
+    def split(self, body: bytes) -> list[bytes]:
         """The bytes of each event; the whole body where it is not as expected, or too much."""
-        for way in self._paths:
+        for path in self._paths:
             values: list[msgspec.Raw] = [msgspec.Raw(body)]
             try:
-                for step in way:
-                    values = [inner for value in values for inner in _inner(value, step)]
+                for step in path:
+                    values = [child for value in values for child in _children(value, step)]
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
                 continue
-            return [bytes(value) for value in values] if len(values) <= EVENTS_MOST else [body]
+            return [bytes(value) for value in values] if len(values) <= MAX_EVENTS else [body]
         return [body]
 
-    def values(self, document: Any) -> list[Any]:
+    def find(self, document: Any) -> list[Any]:
         """The events of a decoded body. Raises ConfigurationError where it is not as expected."""
-        for way in self._paths:
+        for path in self._paths:
             values = [document]
             try:
-                for step in way:
-                    values = [it for one in values for it in (one if step is None else [one[step]])]
+                for step in path:
+                    values = [
+                        child
+                        for value in values
+                        for child in (value if step is None else [value[step]])
+                    ]
             except (TypeError, KeyError):
                 continue
             return values
@@ -76,22 +80,22 @@ class EventLayout:
     """How events are packed into a request: in a field of a form, several together, or neither."""
 
     form_field: Selector | None = None
-    split: Split | None = None
+    paths: EventPaths | None = None
 
-    def parts(self, request: Request) -> list[Request]:
+    def unpack(self, request: Request) -> list[Request]:
         """A request for each event, with the same headers and its own bytes."""
-        if self.form_field is None and self.split is None:
+        if self.form_field is None and self.paths is None:
             return [request]
-        body = request.body if self.form_field is None else self.form_field.bytes_of(request)
+        body = request.body if self.form_field is None else self.form_field.read(request)
         if body is None:  # not as expected: it stays whole
             return [request]
         if self.form_field is not None:
             body = body.rstrip(b"\r\n")  # which some ways lose
-        bodies = [body] if self.split is None else self.split.bodies(body)
-        return [Request(request.headers, part, url=request.url) for part in bodies]
+        events = [body] if self.paths is None else self.paths.split(body)
+        return [Request(request.headers, event, url=request.url) for event in events]
 
 
-def _inner(value: msgspec.Raw, step: str | None) -> list[Any]:
+def _children(value: msgspec.Raw, step: str | None) -> list[Any]:
     """What a value holds: the items of a list, or the member of that name."""
     if step is None:
         return _ITEMS.decode(value)

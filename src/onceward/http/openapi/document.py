@@ -25,7 +25,7 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import REQUEUEABLE
 from onceward.operate.filters import DEFAULT_LIMIT, FILTERS, MAX_LIMIT, STATUSES
 from onceward.settings import Settings
-from onceward.sources.configure import NAME
+from onceward.sources.configure import SOURCE_NAME
 from onceward.sources.schemes import Scheme
 from onceward.sources.source import Source
 from onceward.version import __version__
@@ -248,7 +248,7 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
 
 def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
     """How what is durable is answered, and whether by a receipt; those with one come last."""
-    accepted = [source.base.success_response for source in sources.values()] or [202]
+    accepted = [source.preset.success_response for source in sources.values()] or [202]
     return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
 
 
@@ -266,7 +266,9 @@ def _signatures(sources: Mapping[str, Source]) -> Json:
             "type": "apiKey",
             "in": "header",
             "name": header,
-            "description": f"The signature of source {name}, as the preset {source.preset} has it.",
+            "description": (
+                f"The signature of source {name}, as the preset {source.preset_name} has it."
+            ),
         }
         for name, source in sorted(sources.items())
         if not source.unsigned and (header := _signature_header(source.scheme))
@@ -281,7 +283,7 @@ def _signature_header(scheme: Scheme) -> str | None:
 def _source_name_schema(sources: Mapping[str, Source]) -> Json:
     if sources:
         return {"type": "string", "enum": sorted(sources)}
-    return {"type": "string", "pattern": f"^{NAME.pattern}$"}
+    return {"type": "string", "pattern": f"^{SOURCE_NAME.pattern}$"}
 
 
 def _service_paths(*, dev: bool) -> Json:

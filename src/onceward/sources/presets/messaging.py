@@ -12,7 +12,7 @@ from onceward.sources.presets.vendor_schemes import x
 from onceward.sources.presets.vendor_schemes.sinch import SINCH
 from onceward.sources.presets.vendor_schemes.twilio import UrlAndForm
 from onceward.sources.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
-from onceward.sources.schemes.jwt import JwtName
+from onceward.sources.schemes.jwt import JwtAlgorithm
 
 MESSAGEBIRD: Final = Jwt(
     at="header:MessageBird-Signature-JWT",
@@ -22,7 +22,7 @@ MESSAGEBIRD: Final = Jwt(
     must_expire=True,
     empty_has_no_claim=True,
 )
-MORE_ALGORITHMS: Final[tuple[JwtName, ...]] = ("HS384", "HS512")
+MORE_ALGORITHMS: Final[tuple[JwtAlgorithm, ...]] = ("HS384", "HS512")
 
 PRESETS: Final = (
     Preset(

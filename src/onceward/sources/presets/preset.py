@@ -8,11 +8,11 @@ from typing import Final
 
 from onceward.errors import ConfigurationError
 from onceward.sources.challenge import Challenge, Reply
-from onceward.sources.identify import Locators, make_locators
+from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import header_key
 from onceward.sources.schemes import Scheme
 from onceward.sources.selectors import parse_selector
-from onceward.sources.unpacking import EventLayout, Split
+from onceward.sources.unpacking import EventLayout, EventPaths
 
 DEFAULT_SCHEME: Final = "default"
 DEFAULT_MANUAL_RESEND_DAYS: Final = 30
@@ -52,7 +52,7 @@ class Preset:
     builtin_handlers: Mapping[str, str] = field(default_factory=dict)
     """Event types that a handler of `onceward.work.builtin` takes without being registered."""
     note: str = ""
-    locators: Locators = field(init=False, repr=False, compare=False)
+    identity_selectors: IdentitySelectors = field(init=False, repr=False, compare=False)
     layout: EventLayout = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -60,15 +60,15 @@ class Preset:
             raise ConfigurationError(f"the preset {self.name!r} has no scheme")
         layout = EventLayout(
             None if self.form_field is None else parse_selector(self.form_field),
-            None if self.events is None else Split(self.events),
+            None if self.events is None else EventPaths(self.events),
         )
         object.__setattr__(self, "layout", layout)
         for name in self.keep_headers:
             header_key(name)
-        locators = make_locators(
-            self.ids, self.types, self.reference, is_part=self.events is not None
+        selectors = parse_identity_selectors(
+            self.ids, self.types, self.reference, is_batch=self.events is not None
         )
-        object.__setattr__(self, "locators", locators)
+        object.__setattr__(self, "identity_selectors", selectors)
 
     @property
     def max_resend_days(self) -> float:

@@ -17,7 +17,8 @@ from typing import Final, Literal, Protocol
 from onceward.errors import ConfigurationError
 from onceward.sources.schemes.scheme import Key
 
-PUBLIC_KEY_MARKS: Final = (b"-----BEGIN", b"whpk_")
+PUBLIC_KEY_PREFIXES: Final = (b"-----BEGIN", b"whpk_")
+_DIGESTS: Final = ("sha1", "sha256", "sha384", "sha512")
 
 
 Signer = Callable[[bytes], bytes]
@@ -40,7 +41,7 @@ class Algorithm(Protocol):
 
 # How a secret is written. Each answers with the keys that it may stand for.
 
-Decode = Callable[[bytes], tuple[bytes, ...]]
+SecretDecoder = Callable[[bytes], tuple[bytes, ...]]
 
 
 def as_text(secret: bytes) -> tuple[bytes, ...]:
@@ -117,11 +118,11 @@ class Hmac:
     """A secret that both sides have."""
 
     digest: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
-    secret_encoding: Decode = as_text
+    secret_encoding: SecretDecoder = as_text
 
     def __post_init__(self) -> None:
-        if self.digest not in (known := ("sha1", "sha256", "sha384", "sha512")):
-            raise ConfigurationError(f"the digest {self.digest!r} is none of {', '.join(known)}")
+        if self.digest not in _DIGESTS:
+            raise ConfigurationError(f"the digest {self.digest!r} is none of {', '.join(_DIGESTS)}")
 
     @property
     def name(self) -> str:
@@ -138,7 +139,7 @@ class Hmac:
 
     def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
         text = secret_bytes(secret)
-        if text.startswith(PUBLIC_KEY_MARKS):
+        if text.startswith(PUBLIC_KEY_PREFIXES):
             raise ConfigurationError("is a public key or a certificate; a shared secret is needed")
         keys = self.secret_encoding(text)
         if not all(keys):  # anyone can sign with an empty key
@@ -166,27 +167,23 @@ class Asymmetric:
     """A public key here, a private one at the sender's."""
 
     name: str
-    check: str
-    """The function of `public_keys` that makes a check of a configured key."""
-    sign: str
-    """The function of `private_keys` that makes a signer of a private one."""
+    kind: str
+    """The kind of key, as `public_keys` and `private_keys` name it."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The key that is configured. Raises ConfigurationError."""
         from onceward.sources.schemes import public_keys  # noqa: PLC0415 - few sources need it
 
-        check = getattr(public_keys, self.check)
-        return (public_keys.PublicKey(check(secret_bytes(secret))),)
+        return (public_keys.load_public_key(self.kind, secret_bytes(secret)),)
 
     def signer(self, secret: str | bytes) -> Signer:
         """What signs with a private key. Raises ConfigurationError."""
         from onceward.sources.schemes import private_keys  # noqa: PLC0415 - only who sends needs it
 
-        signer: Signer = getattr(private_keys, self.sign)(secret_bytes(secret))
-        return signer
+        return private_keys.load_signer(self.kind, secret_bytes(secret))
 
 
-ED25519: Final = Asymmetric("Ed25519", "ed25519_check", "ed25519_signer")
-ECDSA_P256: Final = Asymmetric("ECDSA on P-256", "p256_check", "p256_signer")
-RSA_SHA1: Final = Asymmetric("RSA with SHA-1", "rsa_sha1_check", "rsa_sha1_signer")
-RSA_SHA256: Final = Asymmetric("RSA with SHA-256", "rsa_sha256_check", "rsa_sha256_signer")
+ED25519: Final = Asymmetric("Ed25519", "ed25519")
+ECDSA_P256: Final = Asymmetric("ECDSA on P-256", "p256")
+RSA_SHA1: Final = Asymmetric("RSA with SHA-1", "rsa_sha1")
+RSA_SHA256: Final = Asymmetric("RSA with SHA-256", "rsa_sha256")

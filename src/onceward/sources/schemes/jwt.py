@@ -17,19 +17,19 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key
-from onceward.sources.selectors import Selector, bytes_at, parse_selectors
+from onceward.sources.selectors import Selector, parse_selectors, read_first
 
-TOKEN_BYTES: Final = 16_384
+MAX_TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
-VALID_SECONDS: Final = 300
+VALIDITY_SECONDS: Final = 300
 """How long a token is valid that is signed here."""
-FARTHEST_SECONDS: Final = 10**12
-_ES256_BYTES: Final = 64
+MAX_TIME_SECONDS: Final = 10**12
+_ES256_SIGNATURE_BYTES: Final = 64
 
-JwtName = Literal["HS256", "HS384", "HS512", "ES256", "RS256"]
-_ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
+JwtAlgorithm = Literal["HS256", "HS384", "HS512", "ES256", "RS256"]
+_ALGORITHMS: Final[dict[JwtAlgorithm, Algorithm]] = {
     "HS256": Hmac("sha256"),
     "HS384": Hmac("sha384"),
     "HS512": Hmac("sha512"),
@@ -38,7 +38,7 @@ _ALGORITHMS: Final[dict[JwtName, Algorithm]] = {
 }
 
 
-def _names(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
+def _issuers(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
     return () if issuer is None else (issuer,) if isinstance(issuer, str) else issuer
 
 
@@ -47,7 +47,7 @@ class Jwt:
     """A token in a header. Its algorithm is the source's to say, never the token's."""
 
     at: str
-    algorithm: JwtName = "HS256"
+    algorithm: JwtAlgorithm = "HS256"
     prefix: str = ""
     body_claim: str | None = None
     """The claim with the SHA-256 of the body."""
@@ -66,10 +66,10 @@ class Jwt:
     """Whether the token is for the URL that it is sent to."""
     tolerance_seconds: int | None = None
     """How old `iat` may be, where it is checked."""
-    _places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
+    _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", parse_selectors(self.at))
+        object.__setattr__(self, "_selectors", parse_selectors(self.at))
 
     @property
     def needs_url(self) -> bool:
@@ -89,7 +89,7 @@ class Jwt:
     def summary(self) -> str:
         """What it is, in a line for people."""
         named = "the body's hash" if self.covers_body else "an audience"
-        return f"JWT by {self.algorithm} with {named}, in {self._places[0]}"
+        return f"JWT by {self.algorithm} with {named}, in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
@@ -105,92 +105,96 @@ class Jwt:
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         keys = _ALGORITHMS[self.algorithm].keys
-        return keys(secret) if self.named is None else named_keys(secret, self._form, keys)
+        return (
+            keys(secret) if self.named is None else make_named_keys(secret, self._secret_form, keys)
+        )
 
     @property
-    def _form(self) -> str:
+    def _secret_form(self) -> str:
         return f"{self.named}:secret"
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Send a token along that names this body, and this URL. Raises ConfigurationError."""
         head = {"alg": self.algorithm, "typ": "JWT"}
         issued = int(now)
-        claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALID_SECONDS}
+        claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALIDITY_SECONDS}
         claims["jti"] = uuid4().hex
-        if names := _names(self.issuer):
-            claims["iss"] = names[0]
+        if issuers := _issuers(self.issuer):
+            claims["iss"] = issuers[0]
         if self.named is not None:
-            name, secret = split_named_secret(secret, self._form)
+            name, secret = split_named_secret(secret, self._secret_form)
             claims |= {self.named: name, f"{self.named}_verified": True}
         if self.audience_is_url:
-            claims["aud"] = draft.url
+            claims["aud"] = outgoing.url
         if self.body_claim is not None:
-            claims[self.body_claim] = self._body_hash(draft.body)
+            claims[self.body_claim] = self._body_hash(outgoing.body)
         if self.url_claim is not None:
-            claims[self.url_claim] = _url_hash(draft.url)
-        content = b".".join([_encoded(msgspec.json.encode(part)) for part in (head, claims)])
+            claims[self.url_claim] = _url_hash(outgoing.url)
+        content = b".".join([_encode_part(msgspec.json.encode(part)) for part in (head, claims)])
         signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
         if self.algorithm == "ES256":
-            signature = _plain_numbers(signature)
-        token = content + b"." + _encoded(signature)
-        draft.put(self._places[0], self.prefix + token.decode())
+            signature = _der_to_raw(signature)
+        token = content + b"." + _encode_part(signature)
+        outgoing.put(self._selectors[0], self.prefix + token.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """When the token was issued; raises SignatureRejected unless it is for this request."""
-        claims = self._claims(keys, self._token(request))
-        issued = _check_times(claims, now, self.tolerance_seconds)
+        claims = self._verified_claims(keys, self._read_token(request))
+        issued_at = _check_times(claims, now, self.tolerance_seconds)
         if self.must_expire and claims.get("exp") is None:
             raise SignatureRejected("the token does not say when it ends", RejectionCause.TIMESTAMP)
-        if self.issuer is not None and claims.get("iss") not in _names(self.issuer):
+        self._check_target(claims, request)
+        return issued_at
+
+    def _read_token(self, request: Request) -> bytes:
+        value = read_first(self._selectors, request)
+        if value is None:
+            raise SignatureRejected(f"no {self._selectors[0]}", RejectionCause.MISSING)
+        prefix = self.prefix.encode()
+        if value[: len(prefix)].lower() != prefix.lower():
+            raise SignatureRejected(
+                f"no {self.prefix}<token> in the {self._selectors[0]}", RejectionCause.MISSING
+            )
+        if len(value) > MAX_TOKEN_BYTES:
+            raise SignatureRejected("the token is too long", RejectionCause.MALFORMED)
+        return value[len(prefix) :]
+
+    def _verified_claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
+        content, _, encoded_signature = token.rpartition(b".")
+        header, _, payload = content.partition(b".")
+        self._check_header(_decode_object(header))
+        signature = _decode_part(encoded_signature)
+        if self.algorithm == "ES256":
+            signature = _raw_to_der(signature)
+        matching_keys = [key for key in keys if key.verifies(content, (signature,))]
+        if not matching_keys:
+            raise SignatureRejected(
+                f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
+            )
+        claims = _decode_object(payload)
+        if self.named is not None:
+            _check_name(self.named, claims, matching_keys)
+        return claims
+
+    def _check_header(self, header: dict[str, Any]) -> None:
+        if header.get("alg") != self.algorithm or "crit" in header:
+            raise SignatureRejected(
+                f"the token is not signed by {self.algorithm}", RejectionCause.MALFORMED
+            )
+
+    def _check_target(self, claims: dict[str, Any], request: Request) -> None:
+        if self.issuer is not None and claims.get("iss") not in _issuers(self.issuer):
             raise SignatureRejected(
                 "the token was issued by somebody else", RejectionCause.WRONG_TARGET
             )
         if self.audience_is_url:
-            _compare(claims.get("aud"), request.url, "audience")
-        if self.body_claim is not None and not self._is_empty(claims, request):
-            _compare(claims.get(self.body_claim), self._body_hash(request.body), "body")
+            _require_equal(claims.get("aud"), request.url, "audience")
+        if self.body_claim is not None and not self._may_omit_body_claim(claims, request):
+            _require_equal(claims.get(self.body_claim), self._body_hash(request.body), "body")
         if self.url_claim is not None:
-            _compare(claims.get(self.url_claim), _url_hash(request.url), "URL")
-        return issued
+            _require_equal(claims.get(self.url_claim), _url_hash(request.url), "URL")
 
-    def _token(self, request: Request) -> bytes:
-        header = bytes_at(self._places, request)
-        if header is None:
-            raise SignatureRejected(f"no {self._places[0]}", RejectionCause.MISSING)
-        prefix = self.prefix.encode()
-        if header[: len(prefix)].lower() != prefix.lower():
-            raise SignatureRejected(
-                f"no {self.prefix}<token> in the {self._places[0]}", RejectionCause.MISSING
-            )
-        if len(header) > TOKEN_BYTES:
-            raise SignatureRejected("the token is too long", RejectionCause.MALFORMED)
-        return header[len(prefix) :]
-
-    def _claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
-        content, _, last = token.rpartition(b".")
-        head = _object(content.partition(b".")[0])
-        if head.get("alg") != self.algorithm or "crit" in head:
-            raise SignatureRejected(
-                f"the token is not signed by {self.algorithm}", RejectionCause.MALFORMED
-            )
-        signature = _decoded(last)
-        if self.algorithm == "ES256":
-            signature = _der(signature)
-        made_by = [key for key in keys if key.verifies(content, (signature,))]
-        if not made_by:
-            raise SignatureRejected(
-                f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
-            )
-        claims = _object(content.partition(b".")[2])
-        if self.named is not None:
-            is_unsure = claims.get(f"{self.named}_verified", True) is not True
-            if claims.get(self.named) not in [name_of(key) for key in made_by] or is_unsure:
-                raise SignatureRejected(
-                    f"the token has another {self.named}", RejectionCause.WRONG_TARGET
-                )
-        return claims
-
-    def _is_empty(self, claims: dict[str, Any], request: Request) -> bool:
+    def _may_omit_body_claim(self, claims: dict[str, Any], request: Request) -> bool:
         return self.empty_has_no_claim and not request.body and self.body_claim not in claims
 
     def _body_hash(self, body: bytes) -> str:
@@ -198,14 +202,21 @@ class Jwt:
         return digest.hex() if self.body_encoding == "hex" else base64.b64encode(digest).decode()
 
 
+def _check_name(claim: str, claims: dict[str, Any], keys: Sequence[Key]) -> None:
+    """Raise SignatureRejected unless the claim has the name of one of the keys."""
+    is_verified = claims.get(f"{claim}_verified", True) is True
+    if not is_verified or claims.get(claim) not in [key_name(key) for key in keys]:
+        raise SignatureRejected(f"the token has another {claim}", RejectionCause.WRONG_TARGET)
+
+
 def _url_hash(url: str) -> str:
     return hashlib.sha256(url.encode(errors="surrogatepass")).hexdigest()
 
 
-def _compare(claim: object, expected: str, what: str) -> None:
+def _require_equal(claim: object, expected: str, subject: str) -> None:
     sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
     if not hmac.compare_digest(sent, expected.encode(errors="surrogatepass")):
-        raise SignatureRejected(f"the token is for another {what}", RejectionCause.WRONG_TARGET)
+        raise SignatureRejected(f"the token is for another {subject}", RejectionCause.WRONG_TARGET)
 
 
 def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
@@ -235,52 +246,52 @@ def _time(claims: dict[str, Any], name: str) -> float | None:
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or abs(value) > FARTHEST_SECONDS:
+    if not is_number or abs(value) > MAX_TIME_SECONDS:
         raise SignatureRejected(f"the token's {name} is not a time", RejectionCause.TIMESTAMP)
     return float(value)
 
 
-def _object(part: bytes) -> dict[str, Any]:
+def _decode_object(part: bytes) -> dict[str, Any]:
     try:
-        found = msgspec.json.decode(_decoded(part))
+        value = msgspec.json.decode(_decode_part(part))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+        value = None
+    if not isinstance(value, dict):
         raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED)
-    return found
+    return value
 
 
-def _decoded(part: bytes) -> bytes:
+def _decode_part(part: bytes) -> bytes:
     try:
         return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
     except binascii.Error:
         raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED) from None
 
 
-def _encoded(part: bytes) -> bytes:
+def _encode_part(part: bytes) -> bytes:
     return base64.urlsafe_b64encode(part).rstrip(b"=")
 
 
-def _plain_numbers(der: bytes) -> bytes:
+def _der_to_raw(der: bytes) -> bytes:
     """The two numbers of a signature side by side, out of DER."""
     first = 4 + der[3]
     numbers = der[4:first], der[first + 2 :]
-    half = _ES256_BYTES // 2
+    half = _ES256_SIGNATURE_BYTES // 2
     return b"".join([number.lstrip(b"\0").rjust(half, b"\0") for number in numbers])
 
 
-def _der(signature: bytes) -> bytes:
+def _raw_to_der(signature: bytes) -> bytes:
     """Two numbers side by side, as the arithmetic wants them."""
-    if len(signature) != _ES256_BYTES:
+    if len(signature) != _ES256_SIGNATURE_BYTES:
         raise SignatureRejected(
             "the token's signature has the wrong length", RejectionCause.MALFORMED
         )
-    half = _ES256_BYTES // 2
-    numbers = _number(signature[:half]) + _number(signature[half:])
+    half = _ES256_SIGNATURE_BYTES // 2
+    numbers = _der_integer(signature[:half]) + _der_integer(signature[half:])
     return b"\x30" + bytes([len(numbers)]) + numbers
 
 
-def _number(digits: bytes) -> bytes:
+def _der_integer(digits: bytes) -> bytes:
     """A whole number in DER, which begins with a zero where it would look negative."""
     plain = digits.lstrip(b"\0") or b"\0"
     padded = b"\0" + plain if plain[0] & 0x80 else plain

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -31,8 +32,7 @@ def _private_key(text: bytes, kind: type, name: str) -> Any:
     return key
 
 
-def ed25519_signer(text: bytes) -> Signer:
-    """Sign by an Ed25519 key: PEM, or 32 bytes as hexadecimal digits or base64."""
+def _ed25519_signer(text: bytes) -> Signer:
     if text.startswith(b"-----BEGIN"):
         key = _private_key(text, ed25519.Ed25519PrivateKey, "an Ed25519 private key")
         return lambda content: bytes(key.sign(content))
@@ -46,24 +46,26 @@ def ed25519_signer(text: bytes) -> Signer:
     raise ConfigurationError("is not an Ed25519 private key: PEM, or 32 bytes in hex or base64")
 
 
-def p256_signer(text: bytes) -> Signer:
-    """Sign by a key on the curve P-256, with SHA-256."""
+def _p256_signer(text: bytes) -> Signer:
     key = _private_key(text, ec.EllipticCurvePrivateKey, "a private key on the curve P-256")
     if not isinstance(key.curve, ec.SECP256R1):
         raise ConfigurationError("is not a private key on the curve P-256")
     return lambda content: bytes(key.sign(content, ec.ECDSA(hashes.SHA256())))
 
 
-def rsa_sha1_signer(text: bytes) -> Signer:
-    """Sign by an RSA key with SHA-1."""
-    return _rsa_signer(text, hashes.SHA1())  # noqa: S303 - the sender has nothing else
-
-
-def rsa_sha256_signer(text: bytes) -> Signer:
-    """Sign by an RSA key with SHA-256."""
-    return _rsa_signer(text, hashes.SHA256())
-
-
 def _rsa_signer(text: bytes, digest: hashes.HashAlgorithm) -> Signer:
     key = _private_key(text, rsa.RSAPrivateKey, "an RSA private key")
     return lambda content: bytes(key.sign(content, padding.PKCS1v15(), digest))
+
+
+_SIGNERS: Final[dict[str, Callable[[bytes], Signer]]] = {
+    "ed25519": _ed25519_signer,
+    "p256": _p256_signer,
+    "rsa_sha1": partial(_rsa_signer, digest=hashes.SHA1()),  # noqa: S303 - the sender has nothing else
+    "rsa_sha256": partial(_rsa_signer, digest=hashes.SHA256()),
+}
+
+
+def load_signer(kind: str, text: bytes) -> Signer:
+    """A signer with a private key of one of the kinds. Raises ConfigurationError."""
+    return _SIGNERS[kind](text)

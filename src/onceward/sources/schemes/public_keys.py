@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from cryptography import x509
@@ -17,26 +18,27 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from onceward.errors import ConfigurationError
 
-RSA_BITS_LEAST: Final = 2048
+MIN_RSA_BITS: Final = 2048
 
-Check = Callable[[bytes, bytes], None]
+Verifier = Callable[[bytes, bytes], None]
+"""Raises InvalidSignature or ValueError unless a signature is that of a content."""
 
 
 class PublicKey:
     """A public key, with the check that belongs to it."""
 
-    __slots__ = ("_check",)
+    __slots__ = ("_verifier",)
 
-    def __init__(self, check: Check) -> None:
-        self._check = check
+    def __init__(self, verifier: Verifier) -> None:
+        self._verifier = verifier
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         """Whether one of the signatures was made over the content with the private key."""
-        return any(self._holds(signature, content) for signature in signatures)
+        return any(self._is_valid(signature, content) for signature in signatures)
 
-    def _holds(self, signature: bytes, content: bytes) -> bool:
+    def _is_valid(self, signature: bytes, content: bytes) -> bool:
         try:
-            self._check(signature, content)
+            self._verifier(signature, content)
         except (InvalidSignature, ValueError):
             return False
         return True
@@ -44,7 +46,7 @@ class PublicKey:
 
 def _decoded(text: bytes) -> bytes | None:
     """What hexadecimal digits or base64 stand for."""
-    for decode in (binascii.unhexlify, lambda it: base64.b64decode(it, validate=True)):
+    for decode in (binascii.unhexlify, lambda text: base64.b64decode(text, validate=True)):
         try:
             return decode(text)
         except binascii.Error:
@@ -90,33 +92,34 @@ def _rsa_key(text: bytes) -> rsa.RSAPublicKey:
     key = _public_key(text)
     if not isinstance(key, rsa.RSAPublicKey):
         raise ConfigurationError("is not an RSA public key")
-    if key.key_size < RSA_BITS_LEAST:
-        message = f"is an RSA key of {key.key_size} bits; the least is {RSA_BITS_LEAST}"
+    if key.key_size < MIN_RSA_BITS:
+        message = f"is an RSA key of {key.key_size} bits; the least is {MIN_RSA_BITS}"
         raise ConfigurationError(message)
     return key
 
 
-def ed25519_check(text: bytes) -> Check:
-    """A check by an Ed25519 key: 32 bytes, as hexadecimal digits or base64."""
+def _ed25519_verifier(text: bytes) -> Verifier:
     return _ed25519_key(text).verify
 
 
-def p256_check(text: bytes) -> Check:
-    """A check by a key on the curve P-256, with SHA-256."""
+def _p256_verifier(text: bytes) -> Verifier:
     key = _p256_key(text)
     return lambda signature, content: key.verify(signature, content, ec.ECDSA(hashes.SHA256()))
 
 
-def rsa_sha1_check(text: bytes) -> Check:
-    """A check by an RSA key with SHA-1, which version 1 of AWS SNS has."""
-    return _rsa_check(text, hashes.SHA1())  # noqa: S303 - the sender has nothing else
-
-
-def rsa_sha256_check(text: bytes) -> Check:
-    """A check by an RSA key with SHA-256."""
-    return _rsa_check(text, hashes.SHA256())
-
-
-def _rsa_check(text: bytes, digest: hashes.HashAlgorithm) -> Check:
+def _rsa_verifier(text: bytes, digest: hashes.HashAlgorithm) -> Verifier:
     key = _rsa_key(text)
     return lambda signature, content: key.verify(signature, content, padding.PKCS1v15(), digest)
+
+
+_VERIFIERS: Final[dict[str, Callable[[bytes], Verifier]]] = {
+    "ed25519": _ed25519_verifier,
+    "p256": _p256_verifier,
+    "rsa_sha1": partial(_rsa_verifier, digest=hashes.SHA1()),  # noqa: S303 - the sender has nothing else
+    "rsa_sha256": partial(_rsa_verifier, digest=hashes.SHA256()),
+}
+
+
+def load_public_key(kind: str, text: bytes) -> PublicKey:
+    """A public key of one of the kinds from its text. Raises ConfigurationError."""
+    return PublicKey(_VERIFIERS[kind](text))

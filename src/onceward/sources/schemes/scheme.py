@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 
-SIGNATURES_TRIED = 10
+MAX_SIGNATURES: Final = 10
 
 
 class Key(Protocol):
@@ -52,8 +52,8 @@ class Scheme(Protocol):
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Put into a draft what its sender would. Raises ConfigurationError.
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
+        """Put into a outgoing what its sender would. Raises ConfigurationError.
 
         The secret is the one that both sides have, or the sender's private key.
         """

@@ -14,14 +14,14 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
-from onceward.sources.schemes.content import Content
-from onceward.sources.schemes.scheme import SIGNATURES_TRIED, Key, require_match
-from onceward.sources.selectors import HeaderSelector, Selector, bytes_at, parse_selectors
+from onceward.sources.schemes.content import ContentTemplate
+from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match
+from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
 
-ITEMS_READ: Final = 64
-TIMESTAMP_DIGITS: Final = 12
-_DIGITS_OF_A_FRACTION: Final = re.compile(r"(\.\d{6})\d+")
-_IN_LIST: Final = "list:"
+MAX_ITEMS: Final = 64
+MAX_TIMESTAMP_DIGITS: Final = 12
+_EXCESS_FRACTION_DIGITS: Final = re.compile(r"(\.\d{6})\d+")
+_LIST_PREFIX: Final = "list:"
 
 Encoding = Literal["hex", "base64", "base64url"]
 TimeFormat = Literal["seconds", "milliseconds", "iso"]
@@ -50,15 +50,15 @@ def _from_base64url(text: bytes) -> bytes | None:
         return None
 
 
-_DECODE: Final[dict[Encoding, Callable[[bytes], bytes | None]]] = {
+_DECODERS: Final[dict[Encoding, Callable[[bytes], bytes | None]]] = {
     "hex": _from_hex,
     "base64": _from_base64,
     "base64url": _from_base64url,
 }
-_ENCODE: Final[dict[Encoding, Callable[[bytes], str]]] = {
+_ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
     "hex": bytes.hex,
-    "base64": lambda it: base64.b64encode(it).decode(),
-    "base64url": lambda it: base64.urlsafe_b64encode(it).rstrip(b"=").decode(),
+    "base64": lambda signature: base64.b64encode(signature).decode(),
+    "base64url": lambda signature: base64.urlsafe_b64encode(signature).rstrip(b"=").decode(),
 }
 
 
@@ -83,17 +83,17 @@ class Signature:
     timestamp: str | None = None
     time_format: TimeFormat = "seconds"
     tolerance_seconds: int | None = None
-    _at: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
-    _content: Content = field(init=False, repr=False, compare=False)
-    _is_body: bool = field(init=False, repr=False, compare=False)
+    _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
+    _template: ContentTemplate = field(init=False, repr=False, compare=False)
+    _signs_body_only: bool = field(init=False, repr=False, compare=False)
     _prefix: bytes = field(init=False, repr=False, compare=False)
     _separator: bytes | None = field(init=False, repr=False, compare=False)
     _time_prefix: bytes | None = field(init=False, repr=False, compare=False)
-    _time_places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
+    _time_selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_choice("encoding", self.encoding, list(_DECODE))
-        _check_choice("time_format", self.time_format, list(_READ_TIME))
+        _check_choice("encoding", self.encoding, list(_DECODERS))
+        _check_choice("time_format", self.time_format, list(_TIME_PARSERS))
         if isinstance(self.algorithm, str | type):
             raise ConfigurationError("the algorithm is none: write Hmac('sha256') or ED25519")
         if self.tolerance_seconds is not None and self.timestamp is None:
@@ -101,17 +101,17 @@ class Signature:
         if "{timestamp}" in self.content and self.timestamp is None:
             raise ConfigurationError("it signs a timestamp and does not say where it is")
         time = self.timestamp or ""
-        in_list = time.startswith(_IN_LIST)
+        in_list = time.startswith(_LIST_PREFIX)
         if in_list and self.separator is None:
             raise ConfigurationError("the timestamp is in a list that has no separator")
         computed = {
-            "_at": parse_selectors(self.at),
-            "_content": Content(self.content),
-            "_is_body": self.content == "{body}",
+            "_selectors": parse_selectors(self.at),
+            "_template": ContentTemplate(self.content),
+            "_signs_body_only": self.content == "{body}",
             "_prefix": self.prefix.encode(),
             "_separator": None if self.separator is None else self.separator.encode(),
-            "_time_prefix": time.removeprefix(_IN_LIST).encode() if in_list else None,
-            "_time_places": parse_selectors(time) if time and not in_list else (),
+            "_time_prefix": time.removeprefix(_LIST_PREFIX).encode() if in_list else None,
+            "_time_selectors": parse_selectors(time) if time and not in_list else (),
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
@@ -119,23 +119,23 @@ class Signature:
     @property
     def needs_url(self) -> bool:
         """Whether the public URL is part of what is signed."""
-        return self._content.has_url
+        return self._template.has_url
 
     @property
     def covers_body(self) -> bool:
         """Whether a body that was changed on its way is found out."""
-        return self._content.has_body
+        return self._template.has_body
 
     def signs_header(self, name: str) -> bool:
         """Whether a header that was changed on its way is found out."""
-        return self._content.has_header(name)
+        return self._template.has_header(name)
 
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""
         content = self.content.replace("\n", "⏎")
-        where = _shown(self._at[0])
-        return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {where}"
+        location = _location(self._selectors[0])
+        return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {location}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
@@ -147,34 +147,36 @@ class Signature:
         """The keys that a configured secret stands for. Raises ConfigurationError."""
         return self.algorithm.keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Put the time and the signature into a draft. Raises ConfigurationError."""
-        timestamp = self.put_time(draft, now)
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
+        """Put the time and the signature into a outgoing. Raises ConfigurationError."""
+        timestamp = self.put_time(outgoing, now)
         try:
-            content = self._content.of(draft.request(), timestamp.encode())
+            content = self._template.render(outgoing.request(), timestamp.encode())
         except SignatureRejected as rejected:
             raise ConfigurationError(f"it cannot be signed: {rejected.check}") from None
-        self.put_signature(draft, timestamp, self.algorithm.signer(secret)(content))
+        self.put_signature(outgoing, timestamp, self.algorithm.signer(secret)(content))
 
-    def put_time(self, draft: OutgoingRequest, now: float) -> str:
+    def put_time(self, outgoing: OutgoingRequest, now: float) -> str:
         """Put the time where it belongs, unless it stands beside the signature; answers with it."""
-        timestamp = _WRITE_TIME[self.time_format](now) if self.timestamp else ""
-        if self._time_places:
-            draft.put(self._time_places[0], timestamp)
+        timestamp = _TIME_FORMATTERS[self.time_format](now) if self.timestamp else ""
+        if self._time_selectors:
+            outgoing.put(self._time_selectors[0], timestamp)
         return timestamp
 
     def put_signature(
-        self, draft: OutgoingRequest, timestamp: str, signature: bytes, *others: str
+        self, outgoing: OutgoingRequest, timestamp: str, signature: bytes, *others: str
     ) -> None:
         """Put a signature where it belongs, behind what else is in its list."""
         time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
-        items = [*time, *others, self.prefix + _ENCODE[self.encoding](signature)]
-        draft.put(self._at[0], (self.separator or "").join(items))
+        items = [*time, *others, self.prefix + _ENCODERS[self.encoding](signature)]
+        outgoing.put(self._selectors[0], (self.separator or "").join(items))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """The signed time; raises SignatureRejected unless one of the keys made a signature."""
         timestamp, at, signatures = self.claims(request, now)
-        content = request.body if self._is_body else self._content.of(request, timestamp)
+        content = (
+            request.body if self._signs_body_only else self._template.render(request, timestamp)
+        )
         require_match(keys, content, signatures)
         return at
 
@@ -187,14 +189,14 @@ class Signature:
     def _items(self, request: Request) -> list[bytes]:
         """What stands where the signatures are: one text, or the items of a list."""
         items: list[bytes] = []
-        for place in self._at:
-            if (found := place.bytes_of(request)) is not None:
+        for selector in self._selectors:
+            if (value := selector.read(request)) is not None:
                 if self._separator is None:
-                    items.append(found)
+                    items.append(value)
                 else:
-                    items += found.split(self._separator, ITEMS_READ)
+                    items += value.split(self._separator, MAX_ITEMS)
         if not items:
-            raise SignatureRejected(f"no {_shown(self._at[0])}", RejectionCause.MISSING)
+            raise SignatureRejected(f"no {_location(self._selectors[0])}", RejectionCause.MISSING)
         return items
 
     def _time(
@@ -209,11 +211,11 @@ class Signature:
                 f"{len(timestamps) or 'no'} timestamps, one is needed", RejectionCause.TIMESTAMP
             )
         timestamp = timestamps[0]
-        at = _READ_TIME[self.time_format](timestamp)
+        at = _TIME_PARSERS[self.time_format](timestamp)
         if self.tolerance_seconds is None:
             return timestamp, at
         if at is None:
-            raise SignatureRejected(_NOT_A_TIME[self.time_format], RejectionCause.TIMESTAMP)
+            raise SignatureRejected(_INVALID_TIME[self.time_format], RejectionCause.TIMESTAMP)
         seconds_off = abs(now - at)
         if not seconds_off <= self.tolerance_seconds:
             off = f"{round(seconds_off, 1):.12g}"
@@ -225,67 +227,68 @@ class Signature:
 
     def _timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
         if self._time_prefix is None:
-            found = bytes_at(self._time_places, request)
-            return [] if found is None else [found]
+            timestamp = read_first(self._time_selectors, request)
+            return [] if timestamp is None else [timestamp]
         length = len(self._time_prefix)
         return [item[length:] for item in items if item.startswith(self._time_prefix)]
 
     def _signatures(self, items: Sequence[bytes]) -> list[bytes]:
-        prefix, decode = self._prefix, _DECODE[self.encoding]
-        claims = [item for item in items if item.startswith(prefix)] if prefix else items
-        if not claims:
+        prefix, decode = self._prefix, _DECODERS[self.encoding]
+        candidates = [item for item in items if item.startswith(prefix)] if prefix else items
+        if not candidates:
             raise SignatureRejected(
-                f"no {self.prefix}<signature> in the {_shown(self._at[0])}", RejectionCause.MISSING
+                f"no {self.prefix}<signature> in the {_location(self._selectors[0])}",
+                RejectionCause.MISSING,
             )
-        tried = [decode(claim[len(prefix) :]) for claim in claims[:SIGNATURES_TRIED]]
-        found = [signature for signature in tried if signature is not None]
-        if not found:
+        decoded = [decode(candidate[len(prefix) :]) for candidate in candidates[:MAX_SIGNATURES]]
+        signatures = [signature for signature in decoded if signature is not None]
+        if not signatures:
             raise SignatureRejected(
-                f"the signature in the {_shown(self._at[0])} is badly encoded",
+                f"the signature in the {_location(self._selectors[0])} is badly encoded",
                 RejectionCause.MALFORMED,
             )
-        return found
+        return signatures
 
 
-def _check_choice(name: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise ConfigurationError(f"{name} {value!r} is none of {', '.join(known)}")
+def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise ConfigurationError(f"{name} {value!r} is none of {', '.join(choices)}")
 
 
-def _shown(place: Selector) -> str:
-    return f"{place.name} header" if isinstance(place, HeaderSelector) else str(place)
+def _location(selector: Selector) -> str:
+    return f"{selector.name} header" if isinstance(selector, HeaderSelector) else str(selector)
 
 
-_NOT_A_TIME: Final[dict[TimeFormat, str]] = {
+_INVALID_TIME: Final[dict[TimeFormat, str]] = {
     "seconds": "the timestamp is not a plain number of seconds",
     "milliseconds": "the timestamp is not a plain number of milliseconds",
     "iso": "the timestamp is not a date and a time",
 }
 
 
-def _seconds(text: bytes) -> float | None:
-    return int(text) if text.isdigit() and len(text) <= TIMESTAMP_DIGITS else None
+def _parse_seconds(text: bytes) -> float | None:
+    return int(text) if text.isdigit() and len(text) <= MAX_TIMESTAMP_DIGITS else None
 
 
-def _milliseconds(text: bytes) -> float | None:
-    plain = text.isdigit() and len(text) <= TIMESTAMP_DIGITS + 3
-    return int(text) / 1000 if plain else None
+def _parse_milliseconds(text: bytes) -> float | None:
+    is_plain = text.isdigit() and len(text) <= MAX_TIMESTAMP_DIGITS + 3
+    return int(text) / 1000 if is_plain else None
 
 
-def _iso(text: bytes) -> float | None:
+def _parse_iso(text: bytes) -> float | None:
     try:
-        found = datetime.fromisoformat(_DIGITS_OF_A_FRACTION.sub(r"\1", text.decode("ascii")))
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+        time = datetime.fromisoformat(_EXCESS_FRACTION_DIGITS.sub(r"\1", text.decode("ascii")))
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, UnicodeDecodeError):
         return None
 
 
-_READ_TIME: Final[dict[TimeFormat, Callable[[bytes], float | None]]] = {
-    "seconds": _seconds,
-    "milliseconds": _milliseconds,
-    "iso": _iso,
+_TIME_PARSERS: Final[dict[TimeFormat, Callable[[bytes], float | None]]] = {
+    "seconds": _parse_seconds,
+    "milliseconds": _parse_milliseconds,
+    "iso": _parse_iso,
 }
-_WRITE_TIME: Final[dict[TimeFormat, Callable[[float], str]]] = {
+_TIME_FORMATTERS: Final[dict[TimeFormat, Callable[[float], str]]] = {
     "seconds": lambda now: str(int(now)),
     "milliseconds": lambda now: str(int(now * 1000)),
     "iso": lambda now: datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z"),

@@ -12,7 +12,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.scheme import Key
-from onceward.sources.selectors import Selector, bytes_at, parse_selectors
+from onceward.sources.selectors import Selector, parse_selectors, read_first
 
 
 class _TokenKey:
@@ -22,7 +22,7 @@ class _TokenKey:
         self._token = token
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - of the protocol
-        return any(hmac.compare_digest(self._token, sent) for sent in signatures)
+        return any(hmac.compare_digest(self._token, token) for token in signatures)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Token:
     at: str
     prefix: str = ""
     is_basic: bool = False
-    _places: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
+    _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_places", parse_selectors(self.at))
+        object.__setattr__(self, "_selectors", parse_selectors(self.at))
 
     @property
     def tolerance_seconds(self) -> None:
@@ -61,7 +61,7 @@ class Token:
     @property
     def summary(self) -> str:
         """What it is, in a line for people."""
-        return f"{'user and password' if self.is_basic else 'a token'} in {self._places[0]}"
+        return f"{'user and password' if self.is_basic else 'a token'} in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
@@ -72,23 +72,23 @@ class Token:
         """The token. Raises ConfigurationError."""
         return (_TokenKey(self._token(secret)),)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002 - of the protocol
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002 - of the protocol
         """Send the token along. Raises ConfigurationError."""
-        draft.put(self._places[0], (self._prefix + self._token(secret)).decode("latin-1"))
+        outgoing.put(self._selectors[0], (self._prefix + self._token(secret)).decode("latin-1"))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:  # noqa: ARG002 - of the protocol
         """Return when one of the tokens was sent; raises SignatureRejected."""
-        sent = bytes_at(self._places, request)
+        value = read_first(self._selectors, request)
         prefix = self._prefix
-        if sent is None:
-            raise SignatureRejected(f"no {self._places[0]}", RejectionCause.MISSING)
-        if sent[: len(prefix)].lower() != prefix.lower():
+        if value is None:
+            raise SignatureRejected(f"no {self._selectors[0]}", RejectionCause.MISSING)
+        if value[: len(prefix)].lower() != prefix.lower():
             raise SignatureRejected(
-                f"no {self._prefix.decode()}<token> in the {self._places[0]}",
+                f"no {self._prefix.decode()}<token> in the {self._selectors[0]}",
                 RejectionCause.MISSING,
             )
         for key in keys:
-            if key.verifies(b"", (sent[len(prefix) :],)):
+            if key.verifies(b"", (value[len(prefix) :],)):
                 return None
         raise SignatureRejected(f"the token is none of {len(keys)}", RejectionCause.MISMATCH)
 

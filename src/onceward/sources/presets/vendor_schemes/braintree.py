@@ -15,8 +15,7 @@ from onceward.sources.presets.vendor_schemes.base import VendorScheme, mismatch_
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
-from onceward.sources.schemes.scheme import SIGNATURES_TRIED
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.selectors import FieldSelector
 
 KEY_FORMAT: Final = "public_key:private_key"
@@ -39,11 +38,11 @@ class Braintree(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The private key, under its public name. Raises ConfigurationError."""
-        return named_keys(secret, KEY_FORMAT, _ALGORITHM.keys)
+        return make_named_keys(secret, KEY_FORMAT, _ALGORITHM.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Put the signature into the form. Raises ConfigurationError."""
-        payload = PAYLOAD_FIELD.bytes_of(draft.request()) or b""
+        payload = PAYLOAD_FIELD.read(draft.request()) or b""
         draft.put(SIGNATURE_FIELD, _named_signature(secret, payload))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
@@ -55,7 +54,7 @@ class Braintree(VendorScheme):
             )
         signatures = _parse_signatures(signature_list)
         for key in keys:
-            own = [digest for name, digest in signatures if name == name_of(key).encode()]
+            own = [digest for name, digest in signatures if name == key_name(key).encode()]
             # A line break at the end is lost on some ways.
             if key.verifies(payload, own) or key.verifies(payload + b"\n", own):
                 return
@@ -67,10 +66,10 @@ def _read_fields(request: Request) -> tuple[bytes, bytes]:
     names = [name for name, _ in request.form]
     if any(names.count(field.name) > 1 for field in (PAYLOAD_FIELD, SIGNATURE_FIELD)):
         raise SignatureRejected("a field occurs more than once", RejectionCause.MISSING)
-    payload = PAYLOAD_FIELD.bytes_of(request)
+    payload = PAYLOAD_FIELD.read(request)
     if payload is None:
         raise SignatureRejected(f"no {PAYLOAD_FIELD}", RejectionCause.MISSING)
-    signature_list = SIGNATURE_FIELD.bytes_of(request)
+    signature_list = SIGNATURE_FIELD.read(request)
     if signature_list is None:
         raise SignatureRejected(f"no {SIGNATURE_FIELD}", RejectionCause.MISSING)
     return payload, signature_list
@@ -78,7 +77,7 @@ def _read_fields(request: Request) -> tuple[bytes, bytes]:
 
 def _parse_signatures(signature_list: bytes) -> list[tuple[bytes, bytes]]:
     """Return the key name and digest of each signature. Raises SignatureRejected."""
-    pairs = [pair.partition(b"|") for pair in signature_list.split(b"&")[:SIGNATURES_TRIED]]
+    pairs = [pair.partition(b"|") for pair in signature_list.split(b"&")[:MAX_SIGNATURES]]
     signatures = [
         (name, bytes.fromhex(digest.decode()))
         for name, _, digest in pairs

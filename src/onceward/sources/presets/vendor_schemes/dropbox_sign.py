@@ -41,13 +41,13 @@ class DropboxSign(VendorScheme):
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into the JSON. Raises ConfigurationError."""
-        inner = OutgoingRequest({}, JSON_FIELD.bytes_of(draft.request()) or b"")
+        inner = OutgoingRequest({}, JSON_FIELD.read(draft.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
         draft.put(JSON_FIELD, inner.body.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
         """Raise SignatureRejected unless the time and the type were signed."""
-        field = JSON_FIELD.bytes_of(request)
+        field = JSON_FIELD.read(request)
         if field is None:
             raise SignatureRejected(f"no {JSON_FIELD}", RejectionCause.MISSING)
         _SIGNATURE.verify(keys, Request(request.headers, field), now)

@@ -17,7 +17,7 @@ from onceward.sources.presets.vendor_schemes.base import (
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, Key, Signature
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 
 KEY_FORMAT: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
@@ -56,7 +56,7 @@ class PayPal(VendorScheme):
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """The certificate's key, for one webhook. Raises ConfigurationError."""
-        return named_keys(secret, KEY_FORMAT, RSA_SHA256.keys)
+        return make_named_keys(secret, KEY_FORMAT, RSA_SHA256.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
         """Put the signature into a draft. Raises ConfigurationError."""
@@ -71,7 +71,7 @@ class PayPal(VendorScheme):
         """The signed time; raises SignatureRejected unless these were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
-            content = _signed_content(request, timestamp, name_of(key))
+            content = _signed_content(request, timestamp, key_name(key))
             if key.verifies(content, signatures):
                 return at
         raise mismatch_error(len(keys))

@@ -19,7 +19,7 @@ from onceward.sources.presets.vendor_schemes.base import (
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, Key
 from onceward.sources.schemes.algorithms import Algorithm
-from onceward.sources.schemes.named import name_of, named_keys, split_named_secret
+from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 
 KEY_FORMAT: Final = "TOPIC_ARN:certificate"
 
@@ -44,7 +44,7 @@ class Sns(VendorScheme):
         topic, _ = split_named_secret(secret, KEY_FORMAT)
         if not topic.startswith("arn:"):
             raise ConfigurationError(f"is not {KEY_FORMAT}")
-        return named_keys(secret, KEY_FORMAT, self._algorithm.keys)
+        return make_named_keys(secret, KEY_FORMAT, self._algorithm.keys)
 
     @property
     def _algorithm(self) -> Algorithm:
@@ -87,7 +87,7 @@ class Sns(VendorScheme):
         matching_keys = [key for key in keys if key.verifies(content, (signature,))]
         if not matching_keys:
             raise mismatch_error(len(keys))
-        if message["TopicArn"] not in [name_of(key) for key in matching_keys]:
+        if message["TopicArn"] not in [key_name(key) for key in matching_keys]:
             raise SignatureRejected(
                 "it is of a topic that is not the source's", RejectionCause.WRONG_TARGET
             )

@@ -36,14 +36,14 @@ def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
     return name.decode(errors="replace"), b"-----BEGIN" + key if is_pem else key
 
 
-def named_keys(
-    secret: str | bytes, form: str, keys: Callable[[bytes], Sequence[Key]]
+def make_named_keys(
+    secret: str | bytes, form: str, make_keys: Callable[[bytes], Sequence[Key]]
 ) -> tuple[NamedKey, ...]:
     """The keys of a secret, under its name. Raises ConfigurationError."""
-    name, key = split_named_secret(secret, form)
-    return tuple(NamedKey(name, verifies) for verifies in keys(key))
+    name, unnamed = split_named_secret(secret, form)
+    return tuple(NamedKey(name, key) for key in make_keys(unnamed))
 
 
-def name_of(key: Key) -> str:
+def key_name(key: Key) -> str:
     """The name before a key; "" where it has none."""
     return key.name if isinstance(key, NamedKey) else ""

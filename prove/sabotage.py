@@ -92,7 +92,7 @@ def apply() -> None:
 
 def _replace(name: str, pattern: str, by: str) -> None:
     """Change a statement of the store on PostgreSQL."""
-    texts = queries._read("postgres")  # noqa: SLF001 - a saboteur comes in by the window
+    texts = queries._load("postgres")  # noqa: SLF001 - a saboteur comes in by the window
     texts[name], count = re.subn(pattern, by, texts[name])
     assert count == 1, f"{name} has changed; change its sabotage as well"
 

@@ -1,4 +1,8 @@
-"""Named SQL statements, read from the files beside this module.
+"""Named SQL statements, loaded from .sql files.
+
+``sql/`` holds the statements that both dialects share, ``<dialect>/sql/`` those that differ. A name
+is defined once in the shared folder or once in each dialect. Shared statements are written with
+``onceward.`` before a table and ``:now`` for the clock; each dialect has its own form of the two.
 
 A statement begins with ``-- name: x`` and a comment that says what it is for. A line that ends in
 ``-- if y`` is part of it only when y is asked for. A dialect may need several statements for one
@@ -16,13 +20,17 @@ from onceward.runtime.sql_text import Sql, parse
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 _CONDITION: Final = re.compile(r"-- if (\w+)$")
+_DIALECT_FORM: Final = {
+    "postgres": (re.compile(r":now\b"), "clock_timestamp()"),
+    "sqlite": (re.compile(r"\bonceward\."), "onceward_"),
+}
 
 
 class Queries:
     """The statements of one dialect."""
 
     def __init__(self, dialect: str) -> None:
-        self._texts = _read(dialect)
+        self._texts = _load(dialect)
 
     def __call__(self, name: str, *given: str) -> tuple[Sql, ...]:
         """The statements called `name`, with the conditional lines for what is `given`."""
@@ -35,10 +43,16 @@ class Queries:
 
 
 @lru_cache
-def _read(dialect: str) -> dict[str, str]:
+def _load(dialect: str) -> dict[str, str]:
+    marker, form = _DIALECT_FORM[dialect]
+    shared = _read("onceward.store").items()
+    own = _read(f"onceward.store.{dialect}")
+    return {name: marker.sub(form, text) for name, text in shared} | own
+
+
+def _read(package: str) -> dict[str, str]:
     texts: dict[str, str] = {}
-    folder = files(f"onceward.store.{dialect}").joinpath("sql")
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    for file in files(package).joinpath("sql").iterdir():
         _, *parts = _NAME.split(file.read_text())
         texts.update(zip(parts[::2], parts[1::2], strict=True))
     return texts

@@ -5,15 +5,23 @@ SELECT
     error_message, created_at, updated_at
 FROM onceward.effects f
 WHERE TRUE
-AND f.id < :after  -- if after
-AND status = :status  -- if status
-AND reference = :reference  -- if reference
-AND job IN (  -- if event_id
-    SELECT j.id FROM onceward.jobs j  -- if event_id
-    JOIN onceward.events e ON e.id = j.event  -- if event_id
-    JOIN onceward.sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
+-- if after
+    AND f.id < :after
+-- end
+-- if status
+    AND status = :status
+-- end
+-- if reference
+    AND reference = :reference
+-- end
+-- if event_id
+    AND job IN (
+        SELECT j.id FROM onceward.jobs j
+        JOIN onceward.events e ON e.id = j.event
+        JOIN onceward.sources s ON s.id = e.source
+        WHERE e.event_id = :event_id
+    )
+-- end
 ORDER BY f.id DESC
 LIMIT :limit
 
@@ -27,21 +35,33 @@ FROM (
         SELECT id, id AS event, received_at, 'recorded' AS outcome, CAST(NULL AS bigint) AS accepted_as
         FROM onceward.events
         WHERE TRUE
-        AND id < :after  -- if after
-        AND 'recorded' = :status  -- if status
-        AND event_id = :event_id AND source IN (SELECT id FROM onceward.sources)  -- if event_id
+        -- if after
+            AND id < :after
+        -- end
+        -- if status
+            AND 'recorded' = :status
+        -- end
+        -- if event_id
+            AND event_id = :event_id AND source IN (SELECT id FROM onceward.sources)
+        -- end
         ORDER BY id DESC LIMIT :limit
     ) AS first_ones
     UNION ALL
     SELECT * FROM (
         SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries
         WHERE TRUE
-        AND id < :after  -- if after
-        AND outcome = :status  -- if status
-        AND event IN (  -- if event_id
-            SELECT id FROM onceward.events WHERE event_id = :event_id  -- if event_id
-            AND source IN (SELECT id FROM onceward.sources)  -- if event_id
-        )  -- if event_id
+        -- if after
+            AND id < :after
+        -- end
+        -- if status
+            AND outcome = :status
+        -- end
+        -- if event_id
+            AND event IN (
+                SELECT id FROM onceward.events WHERE event_id = :event_id
+                AND source IN (SELECT id FROM onceward.sources)
+            )
+        -- end
         ORDER BY id DESC LIMIT :limit
     ) AS later_ones
 ) AS l
@@ -58,13 +78,17 @@ SELECT
     action, actor, authenticated_as, reason, at AS created_at
 FROM onceward.audit a
 WHERE TRUE
-AND a.id < :after  -- if after
-AND subject IN (  -- if event_id
-    SELECT 'job:' || j.id FROM onceward.jobs j  -- if event_id
-    JOIN onceward.events e ON e.id = j.event  -- if event_id
-    JOIN onceward.sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
+-- if after
+    AND a.id < :after
+-- end
+-- if event_id
+    AND subject IN (
+        SELECT 'job:' || j.id FROM onceward.jobs j
+        JOIN onceward.events e ON e.id = j.event
+        JOIN onceward.sources s ON s.id = e.source
+        WHERE e.event_id = :event_id
+    )
+-- end
 ORDER BY a.id DESC
 LIMIT :limit
 

@@ -21,8 +21,12 @@ SELECT
 FROM onceward.rejections r
 JOIN onceward.sources s ON s.id = r.source
 WHERE TRUE
-AND r.id < :after  -- if after
-AND r.cause = :status  -- if status
+-- if after
+    AND r.id < :after
+-- end
+-- if status
+    AND r.cause = :status
+-- end
 ORDER BY r.id DESC
 LIMIT :limit
 

@@ -28,18 +28,36 @@ CROSS JOIN LATERAL (
     FROM onceward.jobs WHERE event = e.id
 ) AS j
 WHERE TRUE
-AND e.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward.duplicate_bodies)  -- if duplicate_body
-AND j.state = :status  -- if status
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')  -- if pending
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'failed')  -- if failed
-AND e.id IN (  -- if ignored
-    SELECT id FROM onceward.events WHERE NOT routed UNION ALL  -- if ignored
-    SELECT event FROM onceward.jobs WHERE status IN ('ignored', 'cancelled')  -- if ignored
-)  -- if ignored
+-- if after
+    AND e.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if reference
+    AND e.reference = :reference
+-- end
+-- if duplicate_body
+    AND e.id IN (SELECT event FROM onceward.duplicate_bodies)
+-- end
+-- if status
+    AND j.state = :status
+-- end
+-- if processing
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+-- end
+-- if pending
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')
+-- end
+-- if failed
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'failed')
+-- end
+-- if ignored
+    AND e.id IN (
+        SELECT id FROM onceward.events WHERE NOT routed UNION ALL
+        SELECT event FROM onceward.jobs WHERE status IN ('ignored', 'cancelled')
+    )
+-- end
 ORDER BY e.id DESC
 LIMIT :limit
 
@@ -60,29 +78,42 @@ JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
 JOIN onceward.handlers h ON h.id = j.handler
 WHERE TRUE
-AND j.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND j.status = :status  -- if ended
-AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)  -- if queued
-AND j.status = 'queued' AND j.id IN (SELECT id FROM held)  -- if in_progress
+-- if after
+    AND j.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if ended
+    AND j.status = :status
+-- end
+-- if queued
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+-- end
+-- if in_progress
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+-- end
 ORDER BY j.id DESC
 LIMIT :limit
 
 -- name: requeue
 -- Queue a failed or cancelled job again, with as many attempts more, and note who did it and why.
-WITH requeued AS (
+WITH
+requeued AS (
     UPDATE onceward.jobs j
     SET status = 'queued', max_attempts = j.attempts + h.max_attempts, failure_type = NULL,
         available_at = clock_timestamp(), finished_at = NULL
     FROM onceward.handlers h
     WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'cancelled')
     RETURNING j.id, j.available_at
-), noted AS (
+),
+noted AS (
     INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
     SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
-), woken AS MATERIALIZED (
+),
+woken AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM requeued
 )
 SELECT requeued.available_at, CAST(noted.id AS text) AS audit, noted.at AS created_at

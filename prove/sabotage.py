@@ -96,7 +96,7 @@ def apply() -> None:
 
 def _patch_statement(name: str, pattern: str, replacement: str) -> None:
     """Change one statement of the PostgreSQL store."""
-    texts = queries._read("postgres")  # noqa: SLF001 - sabotage has no public entrance
+    texts = queries._load("postgres")  # noqa: SLF001 - sabotage has no public entrance
     texts[name], count = re.subn(pattern, replacement, texts[name])
     assert count == 1, f"the statement {name} has changed; adapt its sabotage"
 

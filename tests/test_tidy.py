@@ -19,6 +19,7 @@ PACKAGE = ROOT / "src" / "onceward"
 STORES = PACKAGE / "store"
 DECISIONS = ROOT / "docs" / "decisions"
 DIALECTS = ("sqlite", "postgres")
+STATEMENT_FOLDERS = (STORES, *(STORES / dialect for dialect in DIALECTS))
 
 # A band imports from those above it. Names in one row are siblings and do not import each other.
 BANDS = (
@@ -329,38 +330,77 @@ def test_names_say_what_is_inside() -> None:
 # SQL.
 
 
-def statements(dialect: str) -> dict[str, list[str]]:
-    """The places of each named statement of a dialect."""
-    found: dict[str, list[str]] = {}
-    for path in sorted((STORES / dialect / "sql").glob("*.sql")):
+def statement_files(folder: Path) -> list[Path]:
+    return sorted((folder / "sql").glob("*.sql"))
+
+
+def statements(folder: Path) -> dict[str, list[str]]:
+    """Return the positions at which each named statement of a folder is defined."""
+    positions: dict[str, list[str]] = {}
+    for path in statement_files(folder):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if match := STATEMENT.match(line):
-                found.setdefault(match[1].strip(), []).append(place(path, number))
-    assert found, f"no statements for {dialect}"
-    return found
+                positions.setdefault(match[1].strip(), []).append(place(path, number))
+    assert positions, f"no statements in {folder}"
+    return positions
 
 
-def test_the_dialects_have_the_same_statements() -> None:
-    first, second = (statements(dialect) for dialect in DIALECTS)
-    alone = first.keys() ^ second.keys()
+def statement_texts(folder: Path) -> dict[str, str]:
+    """Return each statement of a folder without comments, line breaks and the dialect's markers."""
+    texts = {}
+    for path in statement_files(folder):
+        _, *parts = re.split(STATEMENT.pattern, path.read_text(), flags=re.MULTILINE)
+        for name, text in zip(parts[::2], parts[1::2], strict=True):
+            code = " ".join(re.sub(r"--.*", "", text).split()).replace("onceward.", "onceward_")
+            texts[name] = code.replace("clock_timestamp()", ":now")
+    return texts
+
+
+def test_the_dialects_define_the_same_statements() -> None:
+    first, second = (statements(STORES / dialect) for dialect in DIALECTS)
+    unmatched = first.keys() ^ second.keys()
     assert_none(
-        (f"{at[0]} {name}" for name, at in (first | second).items() if name in alone),
-        "a statement is in both dialects, under the same name",
+        (f"{at[0]} {name}" for name, at in (first | second).items() if name in unmatched),
+        "a statement that is not shared is in both dialects, under the same name",
     )
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_statement_has_one_place(dialect: str) -> None:
+@pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=lambda folder: folder.name)
+def test_a_statement_is_defined_once(folder: Path) -> None:
     assert_none(
-        (f"{name}: {', '.join(at)}" for name, at in statements(dialect).items() if len(at) > 1),
+        (f"{name}: {', '.join(at)}" for name, at in statements(folder).items() if len(at) > 1),
         "a statement's name is its own",
     )
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_a_statement_says_what_it_is_for(dialect: str) -> None:
+def test_a_shared_statement_is_in_no_dialect(dialect: str) -> None:
+    own = statements(STORES / dialect)
+    assert_none(
+        (f"{own[name][0]} {name}" for name in own.keys() & statements(STORES).keys()),
+        "a statement is shared or in each dialect, never both",
+    )
+
+
+def test_statements_that_read_alike_are_shared() -> None:
+    first, second = (statement_texts(STORES / dialect) for dialect in DIALECTS)
+    assert_none(
+        (name for name in first if first[name] == second.get(name)),
+        "a statement that both dialects write alike is in store/sql",
+    )
+
+
+def test_shared_statements_are_written_in_no_dialect() -> None:
+    assert_none(
+        matches(re.compile(r"onceward_|clock_timestamp|now\(\)"), statement_files(STORES)),
+        "a shared statement writes `onceward.` before a table and `:now` for the clock",
+    )
+
+
+@pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=lambda folder: folder.name)
+def test_a_statement_says_what_it_is_for(folder: Path) -> None:
     faults = []
-    for path in sorted((STORES / dialect / "sql").glob("*.sql")):
+    for path in statement_files(folder):
         lines = [*path.read_text().splitlines(), ""]
         for number, (line, following) in enumerate(pairwise(lines), 1):
             if STATEMENT.match(line) and not re.match(r"-- \w", following):
@@ -368,11 +408,11 @@ def test_a_statement_says_what_it_is_for(dialect: str) -> None:
     assert_none(faults, "the line after a statement's name is a comment that says what it is for")
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_statement_is_used(dialect: str) -> None:
+@pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=lambda folder: folder.name)
+def test_every_statement_is_used(folder: Path) -> None:
     named = set(strings())
     assert_none(
-        (f"{at[0]} {name}" for name, at in statements(dialect).items() if name not in named),
+        (f"{at[0]} {name}" for name, at in statements(folder).items() if name not in named),
         "a statement is used somewhere",
     )
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 import psycopg
 import pytest
 
-from onceward.store.postgres.arrays import bigints, blobs, ints, texts
+from onceward.store.postgres.arrays import bigints, blobs, ints, register_dumpers, texts
 from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import CLAIMING, RECORDING
 from onceward.store.queries import Queries
@@ -51,8 +51,10 @@ def plan(
     given = ["duplicate_body"] if "rules" in parameters else []
     statement = Queries("postgres")(name, *given)[-1].pyformat
     session = {"plan_cache_mode": "force_generic_plan"} | session
-    with psycopg.connect(conninfo(url, **session)) as it:
-        return "\n".join(line for (line,) in it.execute(verb.encode() + statement, parameters))
+    with psycopg.connect(conninfo(url, **session)) as connection:
+        register_dumpers(connection)
+        rows = connection.execute(verb.encode() + statement, parameters)
+        return "\n".join(line for (line,) in rows)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A connection that keeps its socket with the loop waits, ends and is broken off as any other."""
+"""A connection with the fast wait runs, cancels and loses statements as psycopg's own does."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -6,18 +6,21 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.abc import PQGen
 
-from onceward.store.postgres import waiting as postgres_wait
-from onceward.store.postgres.connections import connect, is_hung_up
-from onceward.store.postgres.waiting import Connection
+from onceward.store.postgres import waiting
+from onceward.store.postgres.connections import Connection, connect, is_hung_up
+from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
+from tests.factories import arrival, lease, opened, record, working
 
 
 @pytest.fixture
-async def connection(postgres_url: str) -> AsyncIterator[Connection]:
-    it = await connect(postgres_url)
-    yield it
-    await it.close()
+async def connection(postgres_url: str) -> AsyncIterator[FastWaitConnection]:
+    opened_connection = await connect(postgres_url, FastWaitConnection)
+    assert isinstance(opened_connection, FastWaitConnection)
+    yield opened_connection
+    await opened_connection.close()
 
 
 async def value(connection: Connection, sql: str, **parameters: Any) -> Any:
@@ -27,23 +30,23 @@ async def value(connection: Connection, sql: str, **parameters: Any) -> Any:
     return next(iter(row.values()))
 
 
-async def test_it_waits_for_one_statement_after_the_other(connection: Connection) -> None:
+async def test_statements_run_one_after_the_other(connection: Connection) -> None:
     for number in range(50):
         assert await value(connection, "SELECT %(number)s", number=number) == number
     assert await value(connection, "SELECT 7 FROM pg_sleep(0.05)") == 7
 
 
-async def test_what_does_not_fit_into_the_socket_is_sent_all_the_same(
+async def test_a_statement_larger_than_the_socket_buffer_is_sent_whole(
     connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_wait, "_INTERVAL_SECONDS", 60)  # only the loop can tell it
+    monkeypatch.setattr(waiting, "_INTERVAL_SECONDS", 60)  # so that only the loop can wake it
     large = "x" * 20_000_000
     async with asyncio.timeout(10):
         assert await value(connection, "SELECT length(%(text)s)", text=large) == len(large)
         assert await value(connection, "SELECT repeat('x', 20000000)") == large
 
 
-async def test_a_statement_that_is_broken_off_ends_in_the_server_too(
+async def test_a_cancelled_statement_ends_in_the_server_too(
     connection: Connection, postgres_url: str
 ) -> None:
     sleeping = asyncio.create_task(connection.execute("SELECT pg_sleep(60)"))
@@ -53,36 +56,68 @@ async def test_a_statement_that_is_broken_off_ends_in_the_server_too(
         await asyncio.wait_for(sleeping, 5)
     running = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT pg_sleep%'"
     assert RawDatabase(postgres_url).value(f"{running} AND state = 'active'") == 0
-    assert await value(connection, "SELECT 1") == 1, "and the connection is of use"
+    assert await value(connection, "SELECT 1") == 1, "the connection can still be used"
 
 
-async def test_a_server_that_hangs_up_is_noticed_by_who_waits_and_by_who_does_not(
-    postgres_url: str,
+@pytest.mark.parametrize("statement", ["SELECT pg_sleep(60)", None])
+async def test_a_connection_that_the_server_closes_is_noticed(
+    postgres_url: str, statement: str | None
 ) -> None:
-    raw_db = RawDatabase(postgres_url)
-    for statement in ("SELECT pg_sleep(60)", None):
-        one = await connect(postgres_url)
-        pid = await value(one, "SELECT pg_backend_pid()")
-        waiting = asyncio.create_task(one.execute(statement)) if statement else None
-        await asyncio.sleep(0.05)
-        raw_db.rows(f"SELECT pg_terminate_backend({pid})")
-        if waiting is not None:
-            with pytest.raises(psycopg.OperationalError):
-                await asyncio.wait_for(waiting, 5)
-        else:
-            await asyncio.sleep(0.1)
-            assert is_hung_up(one)
-        await one.close()
-        # The next one may get the same socket from the system.
-        other = await connect(postgres_url)
-        assert await asyncio.wait_for(value(other, "SELECT 1"), 5) == 1
-        await other.close()
+    closed = await connect(postgres_url, FastWaitConnection)
+    pid = await value(closed, "SELECT pg_backend_pid()")
+    running = asyncio.create_task(closed.execute(statement)) if statement else None
+    await asyncio.sleep(0.05)
+    RawDatabase(postgres_url).rows(f"SELECT pg_terminate_backend({pid})")
+    if running is not None:
+        with pytest.raises(psycopg.OperationalError):
+            await asyncio.wait_for(running, 5)
+    else:
+        await asyncio.sleep(0.1)
+        assert is_hung_up(closed)
+    await closed.close()
+    # The system may give the next connection the same file descriptor.
+    following = await connect(postgres_url, FastWaitConnection)
+    assert await asyncio.wait_for(value(following, "SELECT 1"), 5) == 1
+    await following.close()
 
 
-async def test_an_idle_connection_does_not_keep_the_loop_busy(connection: Connection) -> None:
+async def test_an_idle_connection_does_not_keep_the_loop_busy(
+    connection: FastWaitConnection,
+) -> None:
     assert await value(connection, "SELECT 1") == 1
     assert connection._loop is not None
     await asyncio.sleep(0.3)
-    found: list[object] = [connection._loop, connection._timer]
-    assert found == [None, None]
+    registered: list[object] = [connection._loop, connection._timer]
+    assert registered == [None, None]
     assert await value(connection, "SELECT 1") == 1
+
+
+async def test_no_other_attribute_of_the_connection_is_overridden(postgres_url: str) -> None:
+    plain = await connect(postgres_url, psycopg.AsyncConnection)
+    assert await value(plain, "SELECT 1") == 1
+    own = {name for name in vars(FastWaitConnection) if not name.startswith("__")}
+    assert own & set(dir(plain)) == {"wait", "close"}
+    await plain.close()
+
+
+@pytest.mark.parametrize("fast_wait", [True, False])
+async def test_every_connection_of_a_store_obeys_the_setting(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, fast_wait: bool
+) -> None:
+    waiting_connections: set[int] = set()
+    wait = FastWaitConnection.wait
+
+    async def noted_wait(self: FastWaitConnection, gen: PQGen[Any], *args: Any) -> Any:
+        waiting_connections.add(id(self))
+        return await wait(self, gen, *args)
+
+    monkeypatch.setattr(FastWaitConnection, "wait", noted_wait)
+    async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
+        await record(store, arrival())
+        leased = await lease(store)
+        assert await store.renew([leased.token], 60.0) == {leased.token}
+        async with working(store) as work:
+            assert await work.tx.fetch_value("SELECT 1") == 1
+        await store.maintenance()
+    # A writer, the claims, the renewals, the operator's connection and one of the pool.
+    assert len(waiting_connections) == (5 if fast_wait else 0)

@@ -1,8 +1,13 @@
-"""Named SQL statements, read from the files beside this module.
+"""Named SQL statements, loaded from .sql files.
 
-A statement begins with ``-- name: x`` and a comment that says what it is for. A line that ends in
-``-- if y`` is part of it only when y is asked for. A dialect may need several statements for one
-name: they run in order, in one transaction, and the last one answers.
+``sql/`` holds the statements that both dialects share, ``<dialect>/sql/`` those that differ. A name
+is defined once in the shared folder or once in each dialect. Shared statements are written with
+``onceward.`` before a table and ``:now`` for the clock; each dialect has its own form of the two.
+
+A statement begins with ``-- name: x`` and a comment that says what it is for. The lines between
+``-- if y`` and ``-- end`` belong to it only under the condition y; such blocks do not nest. A
+dialect may need several statements for one name: they run in order, in one transaction, and the
+rows of the last one are the result.
 """
 
 from __future__ import annotations
@@ -15,40 +20,45 @@ from typing import Final
 from onceward.runtime.sql_text import Sql, parse
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
-_CONDITION: Final = re.compile(r"-- if (\w+)$")
+_BLOCK: Final = re.compile(r"^ *-- if (\w+)\n(.*?)^ *-- end\n", re.MULTILINE | re.DOTALL)
+_DIALECT_FORM: Final = {
+    "postgres": (re.compile(r":now\b"), "clock_timestamp()"),
+    "sqlite": (re.compile(r"\bonceward\."), "onceward_"),
+}
 
 
 class Queries:
     """The statements of one dialect."""
 
     def __init__(self, dialect: str) -> None:
-        self._texts = _read(dialect)
+        self._texts = _load(dialect)
 
-    def __call__(self, name: str, *given: str) -> tuple[Sql, ...]:
-        """The statements called `name`, with the conditional lines for what is `given`."""
-        return _compose(self._texts[name], given)
+    def __call__(self, name: str, *conditions: str) -> tuple[Sql, ...]:
+        """Return the statements called `name`, with the blocks of `conditions`."""
+        return _compose(self._texts[name], conditions)
 
-    def one(self, name: str, *given: str) -> Sql:
-        """The single statement called `name`."""
-        (statement,) = self(name, *given)
+    def one(self, name: str, *conditions: str) -> Sql:
+        """Return the only statement called `name`, with the blocks of `conditions`."""
+        (statement,) = self(name, *conditions)
         return statement
 
 
 @lru_cache
-def _read(dialect: str) -> dict[str, str]:
+def _load(dialect: str) -> dict[str, str]:
+    marker, form = _DIALECT_FORM[dialect]
+    shared = _read("onceward.store").items()
+    own = _read(f"onceward.store.{dialect}")
+    return {name: marker.sub(form, text) for name, text in shared} | own
+
+
+def _read(package: str) -> dict[str, str]:
     texts: dict[str, str] = {}
-    folder = files(f"onceward.store.{dialect}").joinpath("sql")
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
+    for file in files(package).joinpath("sql").iterdir():
         _, *parts = _NAME.split(file.read_text())
         texts.update(zip(parts[::2], parts[1::2], strict=True))
     return texts
 
 
 @lru_cache
-def _compose(text: str, given: tuple[str, ...]) -> tuple[Sql, ...]:
-    lines = []
-    for line in text.splitlines():
-        condition = _CONDITION.search(line)
-        if condition is None or condition.group(1) in given:
-            lines.append(_CONDITION.sub("", line))
-    return parse("\n".join(lines))
+def _compose(text: str, conditions: tuple[str, ...]) -> tuple[Sql, ...]:
+    return parse(_BLOCK.sub(lambda block: block[2] if block[1] in conditions else "", text))

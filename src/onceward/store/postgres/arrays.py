@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-import psycopg
+from psycopg.abc import AdaptContext
 from psycopg.adapt import Dumper
 from psycopg.pq import Format
 
@@ -82,19 +82,39 @@ def _joined(items: Iterable[bytes | None]) -> bytes:
     return b"".join(parts)
 
 
-def _register(kind: type[_Array], array_oid: int) -> None:
-    class ArrayDumper(Dumper):
-        format = Format.BINARY
-        oid = array_oid
+class _ArrayDumper(Dumper):
+    format = Format.BINARY
 
-        def dump(self, obj: Any) -> bytes:
-            data: bytes = obj.data
-            return data
-
-    psycopg.adapters.register_dumper(kind, ArrayDumper)
+    def dump(self, obj: Any) -> bytes:
+        data: bytes = obj.data
+        return data
 
 
-_register(IntArray, 1007)
-_register(BigIntArray, 1016)
-_register(TextArray, 1009)
-_register(BytesArray, 1001)
+class _IntArrayDumper(_ArrayDumper):
+    oid = 1007
+
+
+class _BigIntArrayDumper(_ArrayDumper):
+    oid = 1016
+
+
+class _TextArrayDumper(_ArrayDumper):
+    oid = 1009
+
+
+class _BytesArrayDumper(_ArrayDumper):
+    oid = 1001
+
+
+_DUMPERS: Final = {
+    IntArray: _IntArrayDumper,
+    BigIntArray: _BigIntArrayDumper,
+    TextArray: _TextArrayDumper,
+    BytesArray: _BytesArrayDumper,
+}
+
+
+def register_dumpers(context: AdaptContext) -> None:
+    """Make a connection accept the arrays of this module as parameters."""
+    for array, dumper in _DUMPERS.items():
+        context.adapters.register_dumper(array, dumper)

@@ -6,7 +6,7 @@ import asyncio
 import select
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -21,8 +21,15 @@ from onceward.errors import (
 )
 from onceward.ports import Row
 from onceward.runtime.sql_text import Sql
-from onceward.store.postgres.waiting import Connection
+from onceward.store.postgres import arrays
 
+Connection: TypeAlias = psycopg.AsyncConnection[Row]
+
+CONNECT_OPTIONS: Final[dict[str, Any]] = {
+    "autocommit": True,
+    "row_factory": dict_row,
+    "prepare_threshold": 2,
+}
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
@@ -62,14 +69,14 @@ def conninfo(url: str, **session: str) -> str:
     return make_conninfo(**given)
 
 
-async def connect(info: str) -> Connection:
-    """Open a connection, or raise StoreUnavailable."""
+async def connect(info: str, connection_class: type[Connection]) -> Connection:
+    """Open a connection that accepts the arrays of a batch. Raise StoreUnavailable."""
     try:
-        return await Connection.connect(
-            info, autocommit=True, row_factory=dict_row, prepare_threshold=2
-        )
+        connection = await connection_class.connect(info, **CONNECT_OPTIONS)
     except psycopg.Error as error:
         raise translate_error(error, sent=False) from error
+    arrays.register_dumpers(connection)
+    return connection
 
 
 def translate_error(error: psycopg.Error, *, sent: bool = True) -> StoreError:
@@ -121,8 +128,9 @@ async def run_at_once(
 class DedicatedConnection:
     """One connection for one purpose: made when needed, and anew when lost."""
 
-    def __init__(self, info: str) -> None:
+    def __init__(self, info: str, connection_class: type[Connection]) -> None:
         self._info = info
+        self._connection_class = connection_class
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
 
@@ -146,7 +154,7 @@ class DedicatedConnection:
         ):
             await self._drop()
         if self._connection is None:
-            self._connection = await connect(self._info)
+            self._connection = await connect(self._info, self._connection_class)
         return self._connection
 
     async def close(self) -> None:

@@ -13,8 +13,7 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import HELD_AS_DUPLICATE_BODY, Run
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
-from onceward.store.postgres.connections import RETRYABLE
-from onceward.store.postgres.waiting import Connection
+from onceward.store.postgres.connections import RETRYABLE, Connection
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 

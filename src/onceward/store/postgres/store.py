@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Final
 
 import psycopg
-from psycopg.rows import args_row, dict_row
+from psycopg.rows import args_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from onceward.errors import ConfigurationError, StoreUnavailable
@@ -30,7 +30,9 @@ from onceward.store.base import (
 )
 from onceward.store.migrate import Migration, pending
 from onceward.store.postgres.connections import (
+    CONNECT_OPTIONS,
     LOST,
+    Connection,
     DedicatedConnection,
     conninfo,
     is_hung_up,
@@ -39,9 +41,9 @@ from onceward.store.postgres.connections import (
     run_at_once,
     translate_error,
 )
+from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.recording import Recording
 from onceward.store.postgres.transaction import PostgresTransaction
-from onceward.store.postgres.waiting import Connection
 from onceward.store.queries import Queries
 
 PARTITIONS_AHEAD_WEEKS: Final = 4
@@ -95,26 +97,27 @@ class PostgresStore(BaseStore):
         self._batch_writer = Recording(
             self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
         )
-        url = settings.database_url
+        self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self.max_shared_transactions = settings.workers
         self._free_writers: asyncio.Queue[DedicatedConnection] = asyncio.Queue()
-        self._recording_lines = [
-            DedicatedConnection(conninfo(url, **RECORDING)) for _ in range(self.max_writers)
-        ]
-        self._claiming = DedicatedConnection(conninfo(url, **CLAIMING))
-        self._renewing = DedicatedConnection(conninfo(url, **CLAIMING))
-        self._admin_connection = DedicatedConnection(conninfo(url, **_idle(settings.lease_seconds)))
-        self._listen_conninfo = conninfo(url)
+        self._writers = [self._dedicated(RECORDING) for _ in range(self.max_writers)]
+        self._claiming = self._dedicated(CLAIMING)
+        self._renewing = self._dedicated(CLAIMING)
+        self._admin_connection = self._dedicated(_idle(settings.lease_seconds))
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            conninfo(url, **_idle(settings.lease_seconds)),
-            connection_class=Connection,
-            kwargs={"autocommit": True, "row_factory": dict_row, "prepare_threshold": 2},
+            conninfo(settings.database_url, **_idle(settings.lease_seconds)),
+            connection_class=self._connection_class,
+            kwargs=CONNECT_OPTIONS,
             min_size=0,
             max_size=settings.workers + 2,
             open=False,
             name="onceward",
             timeout=settings.commit_timeout_seconds,
         )
+
+    def _dedicated(self, session: Mapping[str, str]) -> DedicatedConnection:
+        info = conninfo(self._settings.database_url, **session)
+        return DedicatedConnection(info, self._connection_class)
 
     async def open(self, *, serving: bool) -> None:
         """Connect, check durability and the schema."""
@@ -126,20 +129,20 @@ class PostgresStore(BaseStore):
             names = ", ".join(f"{entry.number:04} {entry.name}" for entry in lacking)
             msg = f"The database lacks migrations ({names}). Run: onceward migrate"
             raise ConfigurationError(msg)
-        for line in self._recording_lines:
-            self._free_writers.put_nowait(line)
+        for writer in self._writers:
+            self._free_writers.put_nowait(writer)
         await self._pool.open()
 
     async def close(self) -> None:
         """Let go of every connection."""
         await self._pool.close()
-        for line in (
-            *self._recording_lines,
+        for dedicated in (
+            *self._writers,
             self._claiming,
             self._renewing,
             self._admin_connection,
         ):
-            await line.close()
+            await dedicated.close()
 
     def batch_group(self, arrival: Arrival) -> bool:
         """Whether it seems to repeat an event of the ledger, and is best written with such."""
@@ -147,12 +150,12 @@ class PostgresStore(BaseStore):
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Write all of them durably, each event once; one answer each, in their order."""
-        line = await self._free_writers.get()
+        writer = await self._free_writers.get()
         try:
-            async with line.use() as connection:
+            async with writer.use() as connection:
                 return await self._batch_writer.record(connection, arrivals)
         finally:
-            self._free_writers.put_nowait(line)
+            self._free_writers.put_nowait(writer)
 
     async def _record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
         return await self._batch_writer.record_in(run, arrivals)
@@ -262,7 +265,7 @@ class PostgresStore(BaseStore):
         while True:
             try:
                 async with await psycopg.AsyncConnection.connect(
-                    self._listen_conninfo, autocommit=True
+                    conninfo(self._settings.database_url), autocommit=True
                 ) as connection:
                     await connection.execute("LISTEN onceward_jobs")
                     yield  # whatever was announced while nobody listened

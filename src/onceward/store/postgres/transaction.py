@@ -15,8 +15,7 @@ from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER
-from onceward.store.postgres.connections import translate_error
-from onceward.store.postgres.waiting import Connection
+from onceward.store.postgres.connections import Connection, translate_error
 from onceward.store.queries import Queries
 
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})

@@ -16,6 +16,7 @@ from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.scheme import MAX_SIGNATURES
 from onceward.sources.selectors import FieldSelector
 
 KEY_FORMAT: Final = "public_key:private_key"

@@ -28,18 +28,36 @@ CROSS JOIN LATERAL (
     FROM onceward.jobs WHERE event = e.id
 ) AS j
 WHERE TRUE
-AND e.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward.duplicate_bodies)  -- if duplicate_body
-AND j.state = :status  -- if status
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')  -- if pending
-AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'failed')  -- if failed
-AND e.id IN (  -- if ignored
-    SELECT id FROM onceward.events WHERE NOT routed UNION ALL  -- if ignored
-    SELECT event FROM onceward.jobs WHERE status IN ('ignored', 'cancelled')  -- if ignored
-)  -- if ignored
+-- if after
+    AND e.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if reference
+    AND e.reference = :reference
+-- end
+-- if duplicate_body
+    AND e.id IN (SELECT event FROM onceward.duplicate_bodies)
+-- end
+-- if status
+    AND j.state = :status
+-- end
+-- if processing
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+-- end
+-- if pending
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')
+-- end
+-- if failed
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'failed')
+-- end
+-- if ignored
+    AND e.id IN (
+        SELECT id FROM onceward.events WHERE NOT routed UNION ALL
+        SELECT event FROM onceward.jobs WHERE status IN ('ignored', 'cancelled')
+    )
+-- end
 ORDER BY e.id DESC
 LIMIT :limit
 
@@ -60,99 +78,42 @@ JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
 JOIN onceward.handlers h ON h.id = j.handler
 WHERE TRUE
-AND j.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND j.status = :status  -- if ended
-AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)  -- if queued
-AND j.status = 'queued' AND j.id IN (SELECT id FROM held)  -- if in_progress
+-- if after
+    AND j.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if ended
+    AND j.status = :status
+-- end
+-- if queued
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+-- end
+-- if in_progress
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+-- end
 ORDER BY j.id DESC
-LIMIT :limit
-
--- name: effects_page
--- Effects, the newest first.
-SELECT
-    CAST(f.id AS text) AS id, idempotency_key, CAST(job AS text) AS job_id, reference, status,
-    error_message, created_at, updated_at
-FROM onceward.effects f
-WHERE TRUE
-AND f.id < :after  -- if after
-AND status = :status  -- if status
-AND reference = :reference  -- if reference
-AND job IN (  -- if event_id
-    SELECT j.id FROM onceward.jobs j  -- if event_id
-    JOIN onceward.events e ON e.id = j.event  -- if event_id
-    JOIN onceward.sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
-ORDER BY f.id DESC
-LIMIT :limit
-
--- name: deliveries_page
--- Deliveries, the newest first: the first of each event, and those that came again.
-SELECT
-    CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
-    e.event_id, l.outcome, l.received_at, CAST(l.accepted_as AS text) AS accepted_as
-FROM (
-    SELECT * FROM (
-        SELECT id, id AS event, received_at, 'recorded' AS outcome, CAST(NULL AS bigint) AS accepted_as
-        FROM onceward.events
-        WHERE TRUE
-        AND id < :after  -- if after
-        AND 'recorded' = :status  -- if status
-        AND event_id = :event_id AND source IN (SELECT id FROM onceward.sources)  -- if event_id
-        ORDER BY id DESC LIMIT :limit
-    ) AS first_ones
-    UNION ALL
-    SELECT * FROM (
-        SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries
-        WHERE TRUE
-        AND id < :after  -- if after
-        AND outcome = :status  -- if status
-        AND event IN (  -- if event_id
-            SELECT id FROM onceward.events WHERE event_id = :event_id  -- if event_id
-            AND source IN (SELECT id FROM onceward.sources)  -- if event_id
-        )  -- if event_id
-        ORDER BY id DESC LIMIT :limit
-    ) AS later_ones
-) AS l
-JOIN onceward.events e ON e.id = l.event
-JOIN onceward.sources s ON s.id = e.source
-ORDER BY l.id DESC
-LIMIT :limit
-
--- name: audit_page
--- Audit entries, the newest first.
-SELECT
-    CAST(a.id AS text) AS id,
-    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id, subject,
-    action, actor, authenticated_as, reason, at AS created_at
-FROM onceward.audit a
-WHERE TRUE
-AND a.id < :after  -- if after
-AND subject IN (  -- if event_id
-    SELECT 'job:' || j.id FROM onceward.jobs j  -- if event_id
-    JOIN onceward.events e ON e.id = j.event  -- if event_id
-    JOIN onceward.sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
-ORDER BY a.id DESC
 LIMIT :limit
 
 -- name: requeue
 -- Queue a failed or cancelled job again, with as many attempts more, and note who did it and why.
-WITH requeued AS (
+WITH
+requeued AS (
     UPDATE onceward.jobs j
     SET status = 'queued', max_attempts = j.attempts + h.max_attempts, failure_type = NULL,
         available_at = clock_timestamp(), finished_at = NULL
     FROM onceward.handlers h
     WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'cancelled')
     RETURNING j.id, j.available_at
-), noted AS (
+),
+noted AS (
     INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
     SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
-), woken AS MATERIALIZED (
+),
+woken AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM requeued
 )
 SELECT requeued.available_at, CAST(noted.id AS text) AS audit, noted.at AS created_at
@@ -165,7 +126,3 @@ SELECT
         SELECT 1 FROM onceward.leases l WHERE :job = ANY(l.jobs)
     ) THEN 'in_progress' ELSE status END AS status
 FROM onceward.jobs WHERE id = :job
-
--- name: ping
--- Whether the ledger can be read.
-SELECT 1 AS ready FROM onceward.sources LIMIT 1

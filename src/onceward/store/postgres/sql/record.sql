@@ -1,20 +1,23 @@
 -- name: record_new
 -- Record what has not been seen before: events, payloads and jobs. Answers with the new ones.
 -- Ids are taken in order of arrival, rows inserted in order of key: two receivers cannot deadlock.
-WITH arrived AS MATERIALIZED (
+WITH
+arrived AS MATERIALIZED (
     SELECT nextval('onceward.ledger_ids') AS id, a.*
     FROM unnest(
         :sources::int[], :event_ids::text[], :types::text[], :references::text[],
         :sha256s::bytea[], :headers::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, type, reference, sha256, headers, body, position)
-), wanted AS MATERIALIZED (
+),
+wanted AS MATERIALIZED (
     SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts
     FROM (SELECT DISTINCT source, type FROM arrived) AS kind
     JOIN onceward.routes r
         ON r.source IN (0, kind.source)
         AND CASE WHEN r.is_prefix THEN starts_with(kind.type, r.type) ELSE kind.type = r.type END
     JOIN onceward.handlers h ON h.id = r.handler
-), recorded AS (
+),
+recorded AS (
     INSERT INTO onceward.events
         (id, received_at, source, routed, event_id, type, reference, body_sha256)
     SELECT
@@ -25,42 +28,57 @@ WITH arrived AS MATERIALIZED (
     ORDER BY source, event_id, id
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING id
-), duplicate_body AS MATERIALIZED (  -- if duplicate_body
-    SELECT id, source, sha256, w.rule  -- if duplicate_body
-    FROM recorded JOIN arrived USING (id)  -- if duplicate_body
-    JOIN unnest(:rules::int[]) WITH ORDINALITY AS w (rule, position) USING (position)  -- if duplicate_body
-    WHERE w.rule > 0  -- if duplicate_body
-), first_ones AS (  -- if duplicate_body
-    INSERT INTO onceward.body_hashes (source, body_sha256, event)  -- if duplicate_body
-    SELECT DISTINCT ON (source, sha256) source, sha256, id  -- if duplicate_body
-    FROM duplicate_body ORDER BY source, sha256, id  -- if duplicate_body
-    ON CONFLICT DO NOTHING  -- if duplicate_body
-    RETURNING event  -- if duplicate_body
-), later_ones AS (  -- if duplicate_body
-    INSERT INTO onceward.duplicate_bodies (event)  -- if duplicate_body
-    SELECT id FROM duplicate_body WHERE id NOT IN (SELECT event FROM first_ones)  -- if duplicate_body
-    RETURNING event  -- if duplicate_body
-), stopped AS MATERIALIZED (  -- if duplicate_body
-    SELECT id FROM duplicate_body WHERE rule = 2 AND id IN (SELECT event FROM later_ones)  -- if duplicate_body
-), kept AS (
+),
+-- if duplicate_body
+duplicate_body AS MATERIALIZED (
+    SELECT id, source, sha256, w.rule
+    FROM recorded JOIN arrived USING (id)
+    JOIN unnest(:rules::int[]) WITH ORDINALITY AS w (rule, position) USING (position)
+    WHERE w.rule > 0
+),
+first_ones AS (
+    INSERT INTO onceward.body_hashes (source, body_sha256, event)
+    SELECT DISTINCT ON (source, sha256) source, sha256, id
+    FROM duplicate_body ORDER BY source, sha256, id
+    ON CONFLICT DO NOTHING
+    RETURNING event
+),
+later_ones AS (
+    INSERT INTO onceward.duplicate_bodies (event)
+    SELECT id FROM duplicate_body WHERE id NOT IN (SELECT event FROM first_ones)
+    RETURNING event
+),
+stopped AS MATERIALIZED (
+    SELECT id FROM duplicate_body WHERE rule = 2 AND id IN (SELECT event FROM later_ones)
+),
+-- end
+kept AS (
     INSERT INTO onceward.payloads (event, received_at, headers, body)
     SELECT id, now(), headers, body FROM recorded JOIN arrived USING (id)
-), queued AS (
+),
+queued AS (
     INSERT INTO onceward.jobs (
+        -- if duplicate_body
+        status, failure_type, last_error, finished_at,
+        -- end
         event, received_at, available_at, created_at, handler, max_attempts
-        , status, failure_type, last_error, finished_at  -- if duplicate_body
     )
     SELECT
+        -- if duplicate_body
+        CASE WHEN s.id IS NULL THEN 'queued' ELSE 'failed' END,
+        CASE WHEN s.id IS NOT NULL THEN 'held' END,
+        CASE WHEN s.id IS NOT NULL THEN :held END,
+        CASE WHEN s.id IS NOT NULL THEN now() END,
+        -- end
         id, now(), now(), now(), handler, max_attempts
-        , CASE WHEN s.id IS NULL THEN 'queued' ELSE 'failed' END  -- if duplicate_body
-        , CASE WHEN s.id IS NOT NULL THEN 'held' END  -- if duplicate_body
-        , CASE WHEN s.id IS NOT NULL THEN :held END  -- if duplicate_body
-        , CASE WHEN s.id IS NOT NULL THEN now() END  -- if duplicate_body
     FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
-    LEFT JOIN stopped s USING (id)  -- if duplicate_body
+    -- if duplicate_body
+    LEFT JOIN stopped s USING (id)
+    -- end
     ORDER BY id, handler
     RETURNING 1
-), woken AS MATERIALIZED (
+),
+woken AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
 )
 SELECT position, id AS event, 'recorded' AS outcome
@@ -72,7 +90,8 @@ FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 -- went back to an earlier state may have given an id to another event. The bucket of a sorted array
 -- is the place of an event in it, found by halves. Rows are counted in order of their ids, because an
 -- index is read for them: two receivers cannot deadlock.
-WITH counted AS (
+WITH
+counted AS (
     UPDATE onceward.events e
     SET deliveries = e.deliveries + (:counts::int[])[width_bucket(e.id, :events::bigint[])]
     WHERE e.id = ANY(:events::bigint[])
@@ -82,7 +101,8 @@ WITH counted AS (
     RETURNING
         id AS event, body_sha256, deliveries - 1 - conflicts AS last,
         deliveries - conflicts - (:counts::int[])[width_bucket(id, :events::bigint[])] AS first
-), kept AS (
+),
+kept AS (
     INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256)
     SELECT nextval('onceward.ledger_ids'), event, clock_timestamp(), 'duplicate', body_sha256
     FROM counted, generate_series(first, least(last, :row_limit))
@@ -96,11 +116,13 @@ SELECT event FROM counted
 -- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
 -- are small is kept when they are large. They are counted in order of their ids, as above. A conflict
 -- whose body was not sent is left out.
-WITH arrived AS MATERIALIZED (
+WITH
+arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
-), known AS MATERIALIZED (
+),
+known AS MATERIALIZED (
     SELECT e.*
     FROM (SELECT DISTINCT source, event_id FROM arrived) AS key
     CROSS JOIN LATERAL (
@@ -109,7 +131,8 @@ WITH arrived AS MATERIALIZED (
         WHERE source = key.source AND event_id = key.event_id
         LIMIT 1
     ) AS e
-), judged AS MATERIALIZED (
+),
+judged AS MATERIALIZED (
     SELECT
         a.position, k.id AS event, a.sha256, a.body,
         a.sha256 <> k.body_sha256 AS is_conflict, kept.at IS NOT NULL AS body_is_kept
@@ -121,15 +144,18 @@ WITH arrived AS MATERIALIZED (
         LIMIT 1
     ) AS kept ON true
     WHERE a.body IS NOT NULL OR a.sha256 = k.body_sha256
-), tally AS MATERIALIZED (
+),
+tally AS MATERIALIZED (
     SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
     FROM judged GROUP BY event ORDER BY event
-), tallies AS MATERIALIZED (
+),
+tallies AS MATERIALIZED (
     SELECT
         array_agg(event) AS events, array_agg(deliveries) AS deliveries,
         array_agg(conflicts) AS conflicts
     FROM tally
-), counted AS (
+),
+counted AS (
     UPDATE onceward.events e
     SET deliveries = e.deliveries
             + (SELECT deliveries FROM tallies)[width_bucket(e.id, (SELECT events FROM tallies))],
@@ -137,7 +163,8 @@ WITH arrived AS MATERIALIZED (
             + (SELECT conflicts FROM tallies)[width_bucket(e.id, (SELECT events FROM tallies))]
     WHERE e.id = ANY((SELECT events FROM tallies)::bigint[])
     RETURNING id AS event, deliveries, conflicts
-), ranked AS (
+),
+ranked AS (
     SELECT
         j.*,
         CASE
@@ -146,7 +173,8 @@ WITH arrived AS MATERIALIZED (
         END + row_number() OVER (PARTITION BY event, is_conflict ORDER BY position) AS ordinal,
         row_number() OVER (PARTITION BY event, sha256 ORDER BY position) AS body_ordinal
     FROM judged j JOIN tally t USING (event) JOIN counted c USING (event)
-), kept AS (
+),
+kept AS (
     INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256, body)
     SELECT
         nextval('onceward.ledger_ids'), event, clock_timestamp(),

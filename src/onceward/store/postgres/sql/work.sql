@@ -4,22 +4,27 @@
 -- claim, over all machines; it is a statement of its own so that the next one sees what came before.
 -- "Is not distinct" says "equals", so that a claim in a large backlog does not read all of it here.
 SELECT pg_advisory_xact_lock(7136231, 1);
-WITH expired AS MATERIALIZED (
+WITH
+expired AS MATERIALIZED (
     SELECT token, worker, until, jobs FROM onceward.leases
     WHERE until < clock_timestamp()
     FOR UPDATE SKIP LOCKED
-), ended AS (
+),
+ended AS (
     DELETE FROM onceward.leases l USING expired WHERE l.token = expired.token
-), stranded AS MATERIALIZED (
+),
+stranded AS MATERIALIZED (
     SELECT j.id, j.solo, expired.worker, expired.until
     FROM expired
     CROSS JOIN LATERAL unnest(expired.jobs) AS held (id)
     JOIN onceward.jobs j ON j.id = held.id AND j.status IS NOT DISTINCT FROM 'queued'
-), marked AS (
+),
+marked AS (
     -- The status is asked for again: a job may have been settled since the snapshot was taken.
     UPDATE onceward.jobs j SET solo = true FROM stranded s
     WHERE j.id = s.id AND j.status IS NOT DISTINCT FROM 'queued' AND NOT s.solo
-), blamed AS (
+),
+blamed AS (
     UPDATE onceward.jobs j
     SET attempts = j.attempts + 1,
         status = CASE WHEN j.attempts + 1 < j.max_attempts THEN 'queued' ELSE 'failed' END,
@@ -31,7 +36,8 @@ WITH expired AS MATERIALIZED (
     FROM stranded s
     WHERE j.id = s.id AND j.status IS NOT DISTINCT FROM 'queued' AND s.solo
     RETURNING j.id, j.attempts, s.worker, s.until
-), noted AS (
+),
+noted AS (
     INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
     SELECT id, attempts, worker, LEAST(until, clock_timestamp()), clock_timestamp(), :error
     FROM blamed
@@ -45,9 +51,11 @@ DELETE FROM onceward.leases WHERE token = ANY(:tokens::text[])
 
 -- name: claim
 -- Lease the jobs that have been due for longest: one row for all of them, no job is touched.
-WITH held AS MATERIALIZED (
+WITH
+held AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
-), due AS MATERIALIZED (
+),
+due AS MATERIALIZED (
     SELECT oldest.id, oldest.available_at
     FROM unnest(:handlers::int[]) AS mine (handler)
     CROSS JOIN LATERAL (
@@ -71,9 +79,11 @@ RETURNING jobs
 
 -- name: next_due
 -- What waits: whether a job that must run alone is due, and when the next job is.
-WITH held AS MATERIALIZED (
+WITH
+held AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
-), next AS (
+),
+next AS (
     SELECT mine.solo, soonest.available_at
     FROM (
         SELECT handler, solo
@@ -143,16 +153,20 @@ UPDATE onceward.jobs
 SET status = 'done', attempts = attempts + 1, finished_at = clock_timestamp(), last_error = NULL
 WHERE id = ANY(:jobs::bigint[]) AND status IS NOT DISTINCT FROM 'queued'
 AND EXISTS (SELECT 1 FROM fence)
-AND now() = :began  -- if began
+-- if began
+    AND now() = :began
+-- end
 RETURNING 1 AS landed
 
 -- name: settle_error
 -- End an attempt that failed, if the lease is still held: queued again for later, or failed.
-WITH fence AS (
+WITH
+fence AS (
     UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
     WHERE token = :token AND :job::bigint = ANY(jobs)
     RETURNING worker
-), settled AS (
+),
+settled AS (
     UPDATE onceward.jobs
     SET status = :status, attempts = attempts + 1, solo = false,
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',

@@ -29,18 +29,36 @@ SELECT
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source
 WHERE TRUE
-AND e.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND e.reference = :reference  -- if reference
-AND e.id IN (SELECT event FROM onceward_duplicate_bodies)  -- if duplicate_body
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))  -- if processing
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')  -- if pending
-AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')  -- if failed
-AND e.id IN (  -- if ignored
-    SELECT id FROM onceward_events WHERE NOT routed UNION ALL  -- if ignored
-    SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')  -- if ignored
-)  -- if ignored
-AND processing_state = :status  -- if status
+-- if after
+    AND e.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if reference
+    AND e.reference = :reference
+-- end
+-- if duplicate_body
+    AND e.id IN (SELECT event FROM onceward_duplicate_bodies)
+-- end
+-- if processing
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+-- end
+-- if pending
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')
+-- end
+-- if failed
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'failed')
+-- end
+-- if ignored
+    AND e.id IN (
+        SELECT id FROM onceward_events WHERE NOT routed UNION ALL
+        SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')
+    )
+-- end
+-- if status
+    AND processing_state = :status
+-- end
 ORDER BY e.id DESC
 LIMIT :limit
 
@@ -61,82 +79,22 @@ JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
 JOIN onceward_handlers h ON h.id = j.handler
 WHERE TRUE
-AND j.id < :after  -- if after
-AND e.event_id = :event_id  -- if event_id
-AND j.status = :status  -- if ended
-AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)  -- if queued
-AND j.status = 'queued' AND j.id IN (SELECT id FROM held)  -- if in_progress
+-- if after
+    AND j.id < :after
+-- end
+-- if event_id
+    AND e.event_id = :event_id
+-- end
+-- if ended
+    AND j.status = :status
+-- end
+-- if queued
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+-- end
+-- if in_progress
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+-- end
 ORDER BY j.id DESC
-LIMIT :limit
-
--- name: effects_page
--- Effects, the newest first.
-SELECT
-    CAST(f.id AS text) AS id, idempotency_key, CAST(job AS text) AS job_id, reference, status,
-    error_message, created_at, updated_at
-FROM onceward_effects f
-WHERE TRUE
-AND f.id < :after  -- if after
-AND status = :status  -- if status
-AND reference = :reference  -- if reference
-AND job IN (  -- if event_id
-    SELECT j.id FROM onceward_jobs j  -- if event_id
-    JOIN onceward_events e ON e.id = j.event  -- if event_id
-    JOIN onceward_sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
-ORDER BY f.id DESC
-LIMIT :limit
-
--- name: deliveries_page
--- Deliveries, the newest first: the first of each event, and those that came again.
-SELECT
-    CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
-    e.event_id, l.outcome, l.received_at, CAST(l.accepted_as AS text) AS accepted_as
-FROM (
-    SELECT * FROM (
-        SELECT id, id AS event, received_at, 'recorded' AS outcome, NULL AS accepted_as
-        FROM onceward_events
-        WHERE TRUE
-        AND id < :after  -- if after
-        AND 'recorded' = :status  -- if status
-        AND event_id = :event_id AND source IN (SELECT id FROM onceward_sources)  -- if event_id
-        ORDER BY id DESC LIMIT :limit
-    ) AS first_ones
-    UNION ALL
-    SELECT * FROM (
-        SELECT id, event, received_at, outcome, accepted_as FROM onceward_deliveries
-        WHERE TRUE
-        AND id < :after  -- if after
-        AND outcome = :status  -- if status
-        AND event IN (  -- if event_id
-            SELECT id FROM onceward_events WHERE event_id = :event_id  -- if event_id
-            AND source IN (SELECT id FROM onceward_sources)  -- if event_id
-        )  -- if event_id
-        ORDER BY id DESC LIMIT :limit
-    ) AS later_ones
-) AS l
-JOIN onceward_events e ON e.id = l.event
-JOIN onceward_sources s ON s.id = e.source
-ORDER BY l.id DESC
-LIMIT :limit
-
--- name: audit_page
--- Audit entries, the newest first.
-SELECT
-    CAST(a.id AS text) AS id,
-    CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id, subject,
-    action, actor, authenticated_as, reason, at AS created_at
-FROM onceward_audit a
-WHERE TRUE
-AND a.id < :after  -- if after
-AND subject IN (  -- if event_id
-    SELECT 'job:' || j.id FROM onceward_jobs j  -- if event_id
-    JOIN onceward_events e ON e.id = j.event  -- if event_id
-    JOIN onceward_sources s ON s.id = e.source  -- if event_id
-    WHERE e.event_id = :event_id  -- if event_id
-)  -- if event_id
-ORDER BY a.id DESC
 LIMIT :limit
 
 -- name: requeue
@@ -159,7 +117,3 @@ SELECT
         SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS held WHERE held.value = :job
     ) THEN 'in_progress' ELSE status END AS status
 FROM onceward_jobs WHERE id = :job
-
--- name: ping
--- Whether the ledger can be read.
-SELECT 1 AS ready FROM onceward_sources LIMIT 1

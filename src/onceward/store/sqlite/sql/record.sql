@@ -22,16 +22,18 @@ FROM onceward_routes r JOIN onceward_handlers h ON h.id = r.handler
 WHERE changes() = 1
 AND r.source IN (0, :source)
 AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END;
-INSERT INTO onceward_duplicate_bodies (event)  -- if duplicate_body
-SELECT e.id FROM onceward_events e  -- if duplicate_body
-JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256  -- if duplicate_body
-WHERE e.id = :id;  -- if duplicate_body
-INSERT INTO onceward_body_hashes (source, body_sha256, event)  -- if duplicate_body
-SELECT source, body_sha256, id FROM onceward_events WHERE id = :id  -- if duplicate_body
-ON CONFLICT DO NOTHING;  -- if duplicate_body
-UPDATE onceward_jobs  -- if duplicate_body
-SET status = 'failed', failure_type = 'held', last_error = :held, finished_at = :now  -- if duplicate_body
-WHERE event = :id AND :rule = 2 AND event IN (SELECT event FROM onceward_duplicate_bodies);  -- if duplicate_body
+-- if duplicate_body
+INSERT INTO onceward_duplicate_bodies (event)
+SELECT e.id FROM onceward_events e
+JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+WHERE e.id = :id;
+INSERT INTO onceward_body_hashes (source, body_sha256, event)
+SELECT source, body_sha256, id FROM onceward_events WHERE id = :id
+ON CONFLICT DO NOTHING;
+UPDATE onceward_jobs
+SET status = 'failed', failure_type = 'held', last_error = :held, finished_at = :now
+WHERE event = :id AND :rule = 2 AND event IN (SELECT event FROM onceward_duplicate_bodies);
+-- end
 SELECT id AS event FROM onceward_events WHERE id = :id
 
 -- name: record_known

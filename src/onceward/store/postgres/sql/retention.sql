@@ -1,0 +1,47 @@
+-- name: purge_events
+-- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
+-- One that a queued or a failed job still needs stays. Answers with where the next part begins.
+WITH
+page AS MATERIALIZED (
+    SELECT
+        id, source, body_sha256, received_at,
+        received_at < clock_timestamp() - make_interval(secs => :horizon_seconds) AS is_old
+    FROM onceward.events WHERE id > :after ORDER BY id LIMIT :limit
+),
+old AS MATERIALIZED (
+    -- Locked in the order in which receivers count them: nobody waits for the other in a circle.
+    SELECT e.id, e.source, e.body_sha256, e.received_at FROM onceward.events e
+    WHERE e.id IN (SELECT id FROM page WHERE is_old) AND NOT EXISTS (
+        SELECT 1 FROM onceward.jobs j WHERE j.event = e.id AND j.status IN ('queued', 'failed')
+    )
+    ORDER BY e.id
+    FOR UPDATE
+),
+gone_attempts AS (
+    DELETE FROM onceward.attempts a USING onceward.jobs j, old
+    WHERE a.job = j.id AND j.event = old.id
+),
+gone_jobs AS (
+    DELETE FROM onceward.jobs j USING old WHERE j.event = old.id
+),
+gone_payloads AS (
+    DELETE FROM onceward.payloads p USING old
+    WHERE p.event = old.id AND p.received_at = old.received_at
+),
+gone_deliveries AS (
+    DELETE FROM onceward.deliveries d USING old WHERE d.event = old.id
+),
+gone_body_hashes AS (
+    DELETE FROM onceward.body_hashes b USING old
+    WHERE b.source = old.source AND b.body_sha256 = old.body_sha256 AND b.event = old.id
+),
+gone_duplicate_bodies AS (
+    DELETE FROM onceward.duplicate_bodies t USING old WHERE t.event = old.id
+),
+gone_events AS (
+    DELETE FROM onceward.events e USING old WHERE e.id = old.id RETURNING e.id
+)
+SELECT
+    max(id) AS last, COALESCE(bool_and(is_old), false) AS has_more,
+    (SELECT count(*) FROM gone_events) AS purged
+FROM page

@@ -38,7 +38,7 @@ async def tables(tx: Transaction) -> None:
     await sabotage.prepare(tx)
 
 
-@inbox.on("payment.made")
+@inbox.on("payment.made", transaction="shared")
 async def credit(event: Event[Payment], tx: Transaction) -> None:
     """Book, and only then fail, where that is the event's mood: what was booked must be undone."""
     await _book(event, tx, is_first=None)

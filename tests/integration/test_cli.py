@@ -118,9 +118,7 @@ def answers(address: str) -> bool:
 @pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
 def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
-    assert run("migrate", app, cwd=folder).stdout == (
-        "sqlite:///of-the-app.db: 0001 schema\n"
-    )
+    assert run("migrate", app, cwd=folder).stdout == ("sqlite:///of-the-app.db: 0001 schema\n")
 
 
 def test_an_app_may_lie_in_a_package_or_elsewhere(folder: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Event, Inbox
+from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
 from onceward.work.leases import BATCH_LIMIT, batch_size
 from onceward.work.sync import HandlerCall
@@ -75,3 +75,44 @@ def test_slow_handlers_are_claimed_for_one_by_one_and_quick_ones_ahead(
     workers: int, mean_seconds: float, size: int
 ) -> None:
     assert size == batch_size(workers, mean_seconds)
+
+
+async def write(event: Event[Any], tx: Transaction) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "options", "fault"),
+    [
+        (write, {"transaction": "joint"}, "transaction is 'joint'; write 'own' or 'shared'"),
+        (coroutine, {"transaction": "shared"}, "names neither; remove transaction='shared'"),
+        (
+            write,
+            {"transaction": "shared", "timeout_seconds": 0.1},
+            "timeout_seconds is 0.1, .* set timeout_seconds to 0.25 or more",
+        ),
+    ],
+)
+def test_a_transaction_that_cannot_be_shared_is_refused_with_the_fix(
+    function: Callable[..., Any], options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=f"Handler credit: .*{fault}"):
+        Inbox().on("*", name="credit", **options)(function)
+
+
+def test_a_default_timeout_below_the_limit_of_a_shared_transaction_is_refused_with_the_fix() -> (
+    None
+):
+    inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
+    inbox.on("*", transaction="shared")(write)
+    fault = "Handler write: handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
+    with pytest.raises(ConfigurationError, match=fault):
+        inbox.service()
+
+
+def test_a_shared_transaction_needs_no_timeout_longer_than_its_limit() -> None:
+    inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
+    inbox.on("*", transaction="shared", timeout_seconds=0.25)(write)
+    inbox.on("*", name="own", timeout_seconds=0.1)(write)
+    shared, own = inbox.service().handlers.values()
+    assert (shared.shares_transaction, own.shares_transaction) == (True, False)

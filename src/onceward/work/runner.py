@@ -81,7 +81,7 @@ class JobRunner:
 
     def may_share(self, job: Job) -> bool:
         """Whether a job may run in one transaction with others."""
-        return self._handlers[job.handler].can_share and self._paces[job.handler].is_quick
+        return self._handlers[job.handler].shares_transaction and self._paces[job.handler].is_quick
 
     async def run_together(self, held: Sequence[Held]) -> Turn:
         """Run jobs one after the other in one transaction, and settle them with it.

@@ -50,7 +50,7 @@ def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
 async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
-        await HandlerCall(functools.partial(function, None), is_async=False).finish()
+        await HandlerCall(function, {"event": None}, is_async=False).finish()
 
 
 async def test_a_thread_may_end_with_any_error() -> None:
@@ -58,7 +58,7 @@ async def test_a_thread_may_end_with_any_error() -> None:
         raise StopIteration
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(HandlerCall(stop, is_async=False).finish(), 5.0)
+        await asyncio.wait_for(HandlerCall(stop, {}, is_async=False).finish(), 5.0)
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
@@ -85,7 +85,7 @@ async def write(event: Event[Any], tx: Transaction) -> None:
     ("function", "options", "fault"),
     [
         (write, {"transaction": "joint"}, "transaction is 'joint'; write 'own' or 'shared'"),
-        (coroutine, {"transaction": "shared"}, "names neither; remove transaction='shared'"),
+        (coroutine, {"transaction": "shared"}, "name one of them in the signature, or remove"),
         (
             write,
             {"transaction": "shared", "timeout_seconds": 0.1},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
@@ -12,10 +12,9 @@ from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
 from onceward.model.jobs import Route
 from onceward.settings import Settings
+from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import HANDLER_SECONDS
 
-_GIVEN: Final = ("event", "tx", "effects")
-_TRANSACTIONAL: Final = frozenset({"tx", "effects"})
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
 TransactionMode = Literal["own", "shared"]
@@ -29,7 +28,8 @@ class Handler:
     name: str
     function: HandlerFunction
     routes: tuple[Route, ...]
-    wants: frozenset[str]
+    arguments: tuple[tuple[str, Build], ...]
+    """The parameters that are filled, each with the function that builds its value."""
     model: Any
     timeout_seconds: float | None
     max_attempts: int | None
@@ -63,12 +63,16 @@ def make_handler(
     timeout_seconds: float | None,
     max_attempts: int | None,
     transaction: TransactionMode = "own",
+    available: Sequence[Argument] = ARGUMENTS,
 ) -> Handler:
     """Check a handler when it is defined. Raises ConfigurationError with every fault."""
     name = name or function.__name__
-    wants = frozenset(inspect.signature(function).parameters)
-    faults = [*_signature_faults(function), *_pattern_faults(patterns := tuple(patterns))]
-    faults += _transaction_faults(transaction, wants, timeout_seconds)
+    is_async = inspect.iscoroutinefunction(function)
+    arguments, unknown = resolve_arguments(function, available)
+    faults = [*_function_faults(function), *_pattern_faults(patterns := tuple(patterns))]
+    names = ", ".join(argument.name for argument in available)
+    faults += [f"it asks for {parameter!r}; a handler may name {names}" for parameter in unknown]
+    faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
     if fault := invalid_text_reason(name):
         faults.append(f"its name {fault}")
     if timeout_seconds is not None and not timeout_seconds > 0:
@@ -81,26 +85,33 @@ def make_handler(
         name=name,
         function=function,
         routes=tuple(Route(pattern, source) for pattern in patterns),
-        wants=wants,
+        arguments=tuple(
+            (parameter, argument.builder(is_async=is_async))
+            for parameter, argument in arguments.items()
+        ),
         model=model if model is not None else _annotated_model(function),
         timeout_seconds=timeout_seconds,
         max_attempts=max_attempts,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=is_async,
         shares_transaction=transaction == "shared",
     )
 
 
 def _transaction_faults(
-    transaction: str, wants: frozenset[str], timeout_seconds: float | None
+    transaction: str,
+    arguments: Iterable[Argument],
+    timeout_seconds: float | None,
+    available: Sequence[Argument],
 ) -> Iterable[str]:
     if transaction not in get_args(TransactionMode):
         yield f"transaction is {transaction!r}; write 'own' or 'shared'"
     if transaction != "shared":
         return
-    if not wants & _TRANSACTIONAL:
+    if not any(argument.is_transactional for argument in arguments):
+        names = " or ".join(argument.name for argument in available if argument.is_transactional)
         yield (
-            "transaction='shared' is for handlers that do everything in tx or effects, "
-            "and its signature names neither; remove transaction='shared'"
+            f"transaction='shared' is for handlers that do everything in {names}; "
+            "name one of them in the signature, or remove transaction='shared'"
         )
     if timeout_seconds is not None:
         yield from _short_timeout("timeout_seconds", timeout_seconds)
@@ -116,15 +127,12 @@ def _short_timeout(name: str, seconds: float) -> Iterable[str]:
         )
 
 
-def _signature_faults(function: HandlerFunction) -> Iterable[str]:
+def _function_faults(function: HandlerFunction) -> Iterable[str]:
     inner = inspect.unwrap(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         yield "it yields, so that calling it would not run it"
     if inspect.iscoroutinefunction(inner) and not inspect.iscoroutinefunction(function):
         yield "an async function is wrapped in a plain one, which would not await it"
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name not in _GIVEN and parameter.default is parameter.empty:
-            yield f"it asks for {parameter.name!r}; a handler is given {', '.join(_GIVEN)}"
 
 
 def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:

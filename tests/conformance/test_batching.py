@@ -470,7 +470,7 @@ async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
     worker = Worker(
         name="w",
         queue=store,
-        handling=handling,
+        runner=handling,
         handlers=["credit"],
         settings=Settings(workers=1),
         clock=SystemClock(),
@@ -479,16 +479,16 @@ async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
     kept, lost = [[(lease, job) for job in lease.jobs] for lease in leases if lease]
     await store.end_leases([lost[0][0].token])
     gone = await worker._leases.renew()
-    worker._share.size = 8
-    worker._shareable.extend([*kept, *lost])
-    worker._start()
+    worker._scheduler._batch_size.size = 8
+    worker._scheduler.requeue([*kept, *lost])
+    worker._start_runs()
     if has_begun:
         await asyncio.sleep(0)
-    worker._let_go(gone)
+    worker._cancel_lost(gone)
     await asyncio.sleep(0.05)
     expected = [[*kept, *lost], kept] if has_begun else [kept]
     assert handling.max_shared_transactions == expected
     worker.stop()
-    for task in worker._running:
+    for task in worker._tasks:
         task.cancel()
     await asyncio.sleep(0)

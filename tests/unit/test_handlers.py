@@ -9,7 +9,6 @@ import pytest
 
 from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
-from onceward.work.leases import BATCH_LIMIT, batch_size
 from onceward.work.sync import HandlerCall
 
 
@@ -65,16 +64,6 @@ async def test_a_thread_may_end_with_any_error() -> None:
 def test_a_text_that_is_no_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="pattern"):
         Inbox().on(pattern)(coroutine)
-
-
-@pytest.mark.parametrize(
-    ("workers", "mean_seconds", "size"),
-    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, BATCH_LIMIT), (500, 10.0, 500)],
-)
-def test_slow_handlers_are_claimed_for_one_by_one_and_quick_ones_ahead(
-    workers: int, mean_seconds: float, size: int
-) -> None:
-    assert size == batch_size(workers, mean_seconds)
 
 
 async def write(event: Event[Any], tx: Transaction) -> None:

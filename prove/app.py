@@ -39,7 +39,7 @@ async def create_tables(tx: Transaction) -> None:
     await sabotage.prepare(tx)
 
 
-@inbox.on("payment.made")
+@inbox.on("payment.made", transaction="shared")
 async def credit(event: Event[Payment], tx: Transaction) -> None:
     """Book the amount, then fail if the event asks for it: the booking must be rolled back."""
     await _book(event, tx, is_first=None)

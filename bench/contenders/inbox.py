@@ -40,4 +40,4 @@ async def credit(event: Event[Payment], tx: Transaction) -> None:
 
 
 _handler = credit if os.environ.get(WORKLOAD_VARIABLE) == SHARED else book
-inbox.on(EVENT_TYPE, name="payment")(_handler)
+inbox.on(EVENT_TYPE, name="payment", transaction="shared")(_handler)

@@ -22,7 +22,7 @@ from onceward.settings import Settings, SettingsOptions, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
-from onceward.work.handlers import Handler, HandlerFunction, make_handler
+from onceward.work.handlers import Handler, HandlerFunction, TransactionMode, make_handler
 
 _log = logging.getLogger("onceward.inbox")
 
@@ -96,11 +96,15 @@ class Inbox:
         model: Any = None,
         timeout_seconds: float | None = None,
         max_attempts: int | None = None,
+        transaction: TransactionMode = "own",
     ) -> Callable[[F], F]:
-        """Have a function handle events by type: ``invoice.paid``, ``invoice.*`` or ``*``.
+        """Register a function for event types: ``invoice.paid``, ``invoice.*`` or ``*``.
 
-        It is given what it names: `event`, `tx`, `effects`. Its name, or `name`, is stored with its
-        jobs: keep it when the function is renamed. A `model` validates the payload first.
+        The function gets the arguments that it names: `event`, `tx`, `effects`. Its name, or
+        `name`, is stored with its jobs: keep the name when you rename the function. A `model`
+        validates the payload first. ``transaction="shared"`` declares that everything the function
+        does is in `tx` and `effects`, so that its jobs may share a commit with others and may run
+        again when one of these fails. Raises ConfigurationError.
         """
 
         def decorate(function: F) -> F:
@@ -112,6 +116,7 @@ class Inbox:
                 model=model,
                 timeout_seconds=timeout_seconds,
                 max_attempts=max_attempts,
+                transaction=transaction,
             )
             if handler.name in self._handlers:
                 msg = f"Handler {handler.name}: there is one of this name already; pass name="
@@ -165,6 +170,8 @@ class Inbox:
             for route in handler.routes
             if route.source not in (None, INGEST_SOURCE, *self._sources)
         ]
+        for handler in self._handlers.values():
+            faults += handler.faults_with(settings)
         faults += _dedupe_window_faults(settings, self._sources.values())
         if faults:
             raise ConfigurationError(faults)

@@ -182,7 +182,7 @@ class Service:
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",
             queue=self.store,
-            handling=JobRunner(
+            runner=JobRunner(
                 queue=self.store,
                 handlers=self.handlers,
                 decide=decide,

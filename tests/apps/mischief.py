@@ -32,7 +32,7 @@ async def note(event: Event[Any], tx: Transaction) -> None:
     await tx.execute("INSERT INTO notes (event) VALUES (:event)", {"event": event.id})
 
 
-@inbox.on("plain")
+@inbox.on("plain", transaction="shared")
 async def plain(event: Event[Any], tx: Transaction) -> None:
     await note(event, tx)
 

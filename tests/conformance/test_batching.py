@@ -10,7 +10,14 @@ from typing import Any, NamedTuple
 import psycopg
 import pytest
 
-from onceward import Effects, Event, Inbox, PermanentError, Transaction
+from onceward import (
+    Effects,
+    Event,
+    PermanentError,
+    SyncEffects,
+    SyncTransaction,
+    Transaction,
+)
 from onceward.errors import TransactionMisuse
 from onceward.model.jobs import Job, JobStatus, Lease
 from onceward.ports import Store
@@ -20,12 +27,11 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.work import batching as share
 from onceward.work.batching import Held, Turn
-from onceward.work.handlers import HandlerFunction, make_handler
+from onceward.work.handlers import HandlerFunction, TransactionMode, make_handler
 from onceward.work.runner import JobRunner
 from onceward.work.worker import Worker
 from support.database import RawDatabase
-from tests.factories import arrivals, job_item, lease, opened, record
-from tests.inprocess import at_work
+from tests.factories import EVERYTHING, arrivals, job_item, lease, opened, record, working
 
 
 class Told(NamedTuple):
@@ -54,7 +60,9 @@ def probes(raw_db: RawDatabase, store: Store) -> RawDatabase:
     return raw_db
 
 
-def make_handling(store: Store, function: HandlerFunction) -> JobRunner:
+def make_handling(
+    store: Store, function: HandlerFunction, transaction: TransactionMode = "shared"
+) -> JobRunner:
     handler = make_handler(
         function,
         patterns=["invoice.paid"],
@@ -63,6 +71,7 @@ def make_handling(store: Store, function: HandlerFunction) -> JobRunner:
         model=None,
         timeout_seconds=None,
         max_attempts=None,
+        transaction=transaction,
     )
     return JobRunner(
         queue=store,
@@ -321,7 +330,11 @@ async def test_a_statement_that_reaches_beyond_its_job_goes_apart(
         assert (await run_turn(store, held, reach)).apart == [held.jobs[0]]
 
 
-async def test_a_turn_waits_for_nobodys_locks(postgres_url: str) -> None:
+async def test_a_turn_waits_for_nobodys_locks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share, "HANDLER_SECONDS", 60.0)
+
     async def update(event: Event[Any], tx: Transaction) -> None:
         await tx.execute("UPDATE accounts SET balance = balance + 1")
 
@@ -345,88 +358,95 @@ async def test_an_error_that_comes_with_the_commit_sends_all_apart(postgres_url:
         assert await run_turn(store, held, point_nowhere) == told(apart=held.jobs)
 
 
-async def test_only_known_quick_handlers_that_stay_in_their_transaction_share(
+async def test_a_shared_handler_shares_once_it_is_known_to_be_quick(
     store: Store, probes: RawDatabase
 ) -> None:
-    async def with_effects(event: Event[Any], tx: Transaction, effects: Effects) -> None:
-        """Could reach outside."""
-
-    async def without_tx(event: Event[Any]) -> None:
-        """Can only reach outside."""
-
     held = await leased(store, 4)
-    for function in (with_effects, without_tx, probe):
-        handling = make_handling(store, function)
-        assert not handling.may_share(held.jobs[0])
-        if function is probe:
-            for job in held.jobs[:3]:
-                await handling.run(held.token, job)
-            assert handling.may_share(held.jobs[3])
+    handling = make_handling(store, probe)
+    assert not handling.may_share(held.jobs[3])
+    for job in held.jobs[:3]:
+        await handling.run(held.token, job)
+    assert handling.may_share(held.jobs[3])
 
 
-async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
-    database_url: str, raw_db: RawDatabase
+async def test_sync_handlers_share_a_transaction(store: Store, probes: RawDatabase) -> None:
+    def insert(event: Event[Any], tx: SyncTransaction, effects: SyncEffects) -> None:
+        assert effects.once(f"insert:{event.id}")
+        tx.execute(INSERT, {"event": event.id})
+
+    held = await leased(store)
+    turn = await make_handling(store, insert).run_together([(held, job) for job in held.jobs])
+    assert [job for _, job in turn.settled] == list(held.jobs)
+    assert probes.value("SELECT count(*) FROM probes") == len(await store.effects(EVERYTHING)) == 5
+
+
+# Effects in a shared transaction.
+
+
+async def mark(event: Event[Any], tx: Transaction, effects: Effects) -> None:
+    """Write a row for the first event of each key: evt_0 and evt_2 have the same."""
+    if await effects.once(f"credit:{int(event.id[-1]) % 2}", reference=event.id):
+        await probe(event, tx)
+
+
+@pytest.mark.parametrize("function", [probe, mark])
+@pytest.mark.parametrize("transaction", ["own", "shared"])
+async def test_only_the_declaration_of_a_handler_decides_whether_it_shares(
+    store: Store, probes: RawDatabase, function: HandlerFunction, transaction: TransactionMode
 ) -> None:
-    inbox = Inbox()
+    held = await leased(store, 4)
+    handling = make_handling(store, function, transaction)
+    for job in held.jobs[:3]:
+        await handling.run(held.token, job)
+    assert handling.may_share(held.jobs[3]) is (transaction == "shared")
 
-    @inbox.at_start
-    async def table(tx: Transaction) -> None:
-        await tx.execute(TABLE)
 
-    @inbox.on("order.*")
-    async def book(event: Event[Any], tx: Transaction) -> None:
-        await probe(event, tx)
-        if event.payload % 7 == 0:
-            raise PermanentError("no such order")
-
-    async with at_work(inbox, database_url, workers=2) as bench:
-        await asyncio.gather(*(bench.post("order.paid", n, f"evt_{n}") for n in range(150)))
-        await bench.rest()
-        jobs = await bench.jobs()
-    assert {job.attempts for job in jobs.values()} == {1}
-    failed = {name for name, job in jobs.items() if job.status is JobStatus.FAILED}
-    assert failed == {f"evt_{n}/book" for n in range(0, 150, 7)}
-    assert Counter(raw_db.rows("SELECT event FROM probes")) == {
-        (f"evt_{n}",): 1 for n in range(150) if n % 7
+async def test_effects_commit_with_the_shared_transaction(
+    store: Store, probes: RawDatabase
+) -> None:
+    held = await leased(store)
+    turn = await make_handling(store, mark).run_together([(held, job) for job in held.jobs])
+    assert [job for _, job in turn.settled] == list(held.jobs)
+    effects = {effect.idempotency_key: effect for effect in await store.effects(EVERYTHING)}
+    assert {key: effect.reference for key, effect in effects.items()} == {
+        "credit:0": "evt_0",
+        "credit:1": "evt_1",
     }
+    assert effects["credit:0"].job_id == str(held.jobs[0].id)
+    assert sorted(probes.rows("SELECT event FROM probes")) == [("evt_0",), ("evt_1",)]
 
 
-async def test_sharing_can_be_switched_off(postgres_url: str) -> None:
-    inbox = Inbox()
-    raw_db = RawDatabase(postgres_url)
-    raw_db.rows(TABLE)
+async def test_effects_are_rolled_back_with_the_shared_transaction(
+    store: Store, probes: RawDatabase
+) -> None:
+    async def fail_at_the_last(event: Event[Any], tx: Transaction, effects: Effects) -> None:
+        await mark(event, tx, effects)
+        if event.id == "evt_4":
+            raise OSError("the bank is closed")
 
-    @inbox.on("order.*")
-    async def book(event: Event[Any], tx: Transaction) -> None:
-        await probe(event, tx)
+    held = await leased(store)
+    handling = make_handling(store, fail_at_the_last)
+    turn = await handling.run_together([(held, job) for job in held.jobs])
+    assert [job for _, job in turn.apart] == [held.jobs[4]]
+    assert await store.effects(EVERYTHING) == []
+    assert_nothing_happened(probes, await statuses(store, held))
+    again = await handling.run_together(turn.left)
+    assert again.settled == turn.left
+    assert len(await store.effects(EVERYTHING)) == 2
 
-    async with at_work(inbox, postgres_url, workers=1, max_jobs_per_transaction=1) as bench:
-        await asyncio.gather(*(bench.post("order.paid", n, f"evt_{n}") for n in range(20)))
-        await bench.rest()
-    assert raw_db.value("SELECT count(DISTINCT xmin::text) FROM probes") == 20
 
-
-async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
-    inbox = Inbox()
-    order: list[str] = []
-
-    @inbox.on("order.*")
-    async def book(event: Event[Any], tx: Transaction) -> None:
-        order.append("shared")
-
-    @inbox.on("mail.*")
-    async def send(event: Event[Any]) -> None:
-        order.append("alone")
-
-    async with at_work(inbox, sqlite_url, workers=1, max_jobs_per_transaction=4) as bench:
-        for n in range(10):  # enough to know that it is quick
-            await bench.post("order.paid", n, f"first_{n}")
-        await bench.rest()
-        order.clear()
-        posts = [bench.post("order.paid", n, f"evt_{n}") for n in range(100)]
-        await asyncio.gather(bench.post("mail.due", 0, "mail"), *posts)
-        await bench.rest()
-    assert "shared" in order[order.index("alone") :]
+async def test_a_key_that_another_transaction_is_marking_sends_the_job_apart(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share, "HANDLER_SECONDS", 60.0)
+    async with opened(postgres_url) as store, asyncio.timeout(5):
+        RawDatabase(postgres_url).rows(TABLE)
+        held = await leased(store)
+        async with working(store) as work:
+            assert await Effects(work.unit, 99).once("credit:1")
+            turn = await make_handling(store, mark).run_together([(held, job) for job in held.jobs])
+        assert [job for _, job in turn.apart] == [held.jobs[1]]
+        assert await store.effects(EVERYTHING) == []
 
 
 class Blocking(JobRunner):
@@ -450,7 +470,7 @@ async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
     worker = Worker(
         name="w",
         queue=store,
-        handling=handling,
+        runner=handling,
         handlers=["credit"],
         settings=Settings(workers=1),
         clock=SystemClock(),
@@ -459,16 +479,16 @@ async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
     kept, lost = [[(lease, job) for job in lease.jobs] for lease in leases if lease]
     await store.end_leases([lost[0][0].token])
     gone = await worker._leases.renew()
-    worker._share.size = 8
-    worker._shareable.extend([*kept, *lost])
-    worker._start()
+    worker._scheduler._batch_size.size = 8
+    worker._scheduler.requeue([*kept, *lost])
+    worker._start_runs()
     if has_begun:
         await asyncio.sleep(0)
-    worker._let_go(gone)
+    worker._cancel_lost(gone)
     await asyncio.sleep(0.05)
     expected = [[*kept, *lost], kept] if has_begun else [kept]
     assert handling.max_shared_transactions == expected
     worker.stop()
-    for task in worker._running:
+    for task in worker._tasks:
         task.cancel()
     await asyncio.sleep(0)

@@ -346,7 +346,7 @@ async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
             given_up.set()
             raise
 
-    @inbox.on("quick")
+    @inbox.on("quick", transaction="shared")
     async def quick(event: Event[Any], tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": event.id})
 
@@ -374,7 +374,7 @@ async def test_threads_that_are_given_up_in_a_statement_leave_no_connection_behi
     def stick(tx: SyncTransaction) -> None:
         tx.execute("SELECT pg_sleep(30)")
 
-    @inbox.on("quick")
+    @inbox.on("quick", transaction="shared")
     async def quick(event: Event[Any], tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": event.id})
 

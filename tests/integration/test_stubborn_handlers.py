@@ -8,7 +8,7 @@ import pytest
 from onceward import Inbox
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts as watch
-from onceward.work import worker
+from onceward.work import scheduler
 from support.processes import eventually_async
 from tests.inprocess import at_work
 
@@ -49,7 +49,9 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
 async def test_slots_are_filled_while_slow_handlers_hold_the_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "batch_size", lambda workers, _: workers)  # as for slow handlers
+    monkeypatch.setattr(
+        scheduler, "prefetch_limit", lambda workers, _: workers
+    )  # as for slow handlers
     inbox = Inbox()
     release = asyncio.Event()
 

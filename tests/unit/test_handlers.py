@@ -7,9 +7,8 @@ from typing import Any
 
 import pytest
 
-from onceward import Event, Inbox
+from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
-from onceward.work.leases import BATCH_LIMIT, batch_size
 from onceward.work.sync import HandlerCall
 
 
@@ -50,7 +49,7 @@ def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
 async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
-        await HandlerCall(functools.partial(function, None), is_async=False).finish()
+        await HandlerCall(function, {"event": None}, is_async=False).finish()
 
 
 async def test_a_thread_may_end_with_any_error() -> None:
@@ -58,7 +57,7 @@ async def test_a_thread_may_end_with_any_error() -> None:
         raise StopIteration
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(HandlerCall(stop, is_async=False).finish(), 5.0)
+        await asyncio.wait_for(HandlerCall(stop, {}, is_async=False).finish(), 5.0)
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
@@ -67,11 +66,42 @@ def test_a_text_that_is_no_pattern_is_refused(pattern: str) -> None:
         Inbox().on(pattern)(coroutine)
 
 
+async def write(event: Event[Any], tx: Transaction) -> None:
+    pass
+
+
 @pytest.mark.parametrize(
-    ("workers", "mean_seconds", "size"),
-    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, BATCH_LIMIT), (500, 10.0, 500)],
+    ("function", "options", "fault"),
+    [
+        (write, {"transaction": "joint"}, "transaction is 'joint'; write 'own' or 'shared'"),
+        (coroutine, {"transaction": "shared"}, "name one of them in the signature, or remove"),
+        (
+            write,
+            {"transaction": "shared", "timeout_seconds": 0.1},
+            "timeout_seconds is 0.1, .* set timeout_seconds to 0.25 or more",
+        ),
+    ],
 )
-def test_slow_handlers_are_claimed_for_one_by_one_and_quick_ones_ahead(
-    workers: int, mean_seconds: float, size: int
+def test_a_transaction_that_cannot_be_shared_is_refused_with_the_fix(
+    function: Callable[..., Any], options: dict[str, Any], fault: str
 ) -> None:
-    assert size == batch_size(workers, mean_seconds)
+    with pytest.raises(ConfigurationError, match=f"Handler credit: .*{fault}"):
+        Inbox().on("*", name="credit", **options)(function)
+
+
+def test_a_default_timeout_below_the_limit_of_a_shared_transaction_is_refused_with_the_fix() -> (
+    None
+):
+    inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
+    inbox.on("*", transaction="shared")(write)
+    fault = "Handler write: handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
+    with pytest.raises(ConfigurationError, match=fault):
+        inbox.service()
+
+
+def test_a_shared_transaction_needs_no_timeout_longer_than_its_limit() -> None:
+    inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
+    inbox.on("*", transaction="shared", timeout_seconds=0.25)(write)
+    inbox.on("*", name="own", timeout_seconds=0.1)(write)
+    shared, own = inbox.service().handlers.values()
+    assert (shared.shares_transaction, own.shares_transaction) == (True, False)

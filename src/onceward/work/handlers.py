@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import logging
-import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
-from onceward.errors import (
-    ConfigurationError,
-)
+from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
 from onceward.model.jobs import Route
 from onceward.settings import Settings
+from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import HANDLER_SECONDS
 
-_log = logging.getLogger("onceward.handle")
-_GIVEN: Final = ("event", "tx", "effects")
-_SHARED: Final = frozenset({"event", "tx"})
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
+TransactionMode = Literal["own", "shared"]
+"""Whether a handler has a transaction of its own or shares one with other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +28,21 @@ class Handler:
     name: str
     function: HandlerFunction
     routes: tuple[Route, ...]
-    wants: frozenset[str]
+    arguments: tuple[tuple[str, Build], ...]
+    """The parameters that are filled, each with the function that builds its value."""
     model: Any
     timeout_seconds: float | None
     max_attempts: int | None
     is_async: bool
+    shares_transaction: bool
+    """Whether its author declared that everything it does is in the transaction."""
 
-    @property
-    def can_share(self) -> bool:
-        """Whether all that it does is in its transaction, as far as its signature tells.
-
-        One with less time than all get in a shared transaction would not be broken off in time.
-        """
-        return self.wants == _SHARED and (self.timeout_seconds or math.inf) >= HANDLER_SECONDS
+    def faults_with(self, settings: Settings) -> list[str]:
+        """Return the reasons why the handler cannot run with these settings."""
+        if self.shares_transaction and self.timeout_seconds is None:
+            timeout = ("handler_timeout_seconds", settings.handler_timeout_seconds)
+            return [f"Handler {self.name}: {fault}" for fault in _short_timeout(*timeout)]
+        return []
 
     def completed_by(self, settings: Settings) -> Handler:
         """The handler with the settings' values for what it leaves open."""
@@ -64,10 +62,17 @@ def make_handler(
     model: Any,
     timeout_seconds: float | None,
     max_attempts: int | None,
+    transaction: TransactionMode = "own",
+    available: Sequence[Argument] = ARGUMENTS,
 ) -> Handler:
     """Check a handler when it is defined. Raises ConfigurationError with every fault."""
     name = name or function.__name__
-    faults = [*_signature_faults(function), *_pattern_faults(patterns := tuple(patterns))]
+    is_async = inspect.iscoroutinefunction(function)
+    arguments, unknown = resolve_arguments(function, available)
+    faults = [*_function_faults(function), *_pattern_faults(patterns := tuple(patterns))]
+    names = ", ".join(argument.name for argument in available)
+    faults += [f"it asks for {parameter!r}; a handler may name {names}" for parameter in unknown]
+    faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
     if fault := invalid_text_reason(name):
         faults.append(f"its name {fault}")
     if timeout_seconds is not None and not timeout_seconds > 0:
@@ -80,23 +85,54 @@ def make_handler(
         name=name,
         function=function,
         routes=tuple(Route(pattern, source) for pattern in patterns),
-        wants=frozenset(inspect.signature(function).parameters),
+        arguments=tuple(
+            (parameter, argument.builder(is_async=is_async))
+            for parameter, argument in arguments.items()
+        ),
         model=model if model is not None else _annotated_model(function),
         timeout_seconds=timeout_seconds,
         max_attempts=max_attempts,
-        is_async=inspect.iscoroutinefunction(function),
+        is_async=is_async,
+        shares_transaction=transaction == "shared",
     )
 
 
-def _signature_faults(function: HandlerFunction) -> Iterable[str]:
+def _transaction_faults(
+    transaction: str,
+    arguments: Iterable[Argument],
+    timeout_seconds: float | None,
+    available: Sequence[Argument],
+) -> Iterable[str]:
+    if transaction not in get_args(TransactionMode):
+        yield f"transaction is {transaction!r}; write 'own' or 'shared'"
+    if transaction != "shared":
+        return
+    if not any(argument.is_transactional for argument in arguments):
+        names = " or ".join(argument.name for argument in available if argument.is_transactional)
+        yield (
+            f"transaction='shared' is for handlers that do everything in {names}; "
+            "name one of them in the signature, or remove transaction='shared'"
+        )
+    if timeout_seconds is not None:
+        yield from _short_timeout("timeout_seconds", timeout_seconds)
+
+
+def _short_timeout(name: str, seconds: float) -> Iterable[str]:
+    """A shared transaction has one deadline for all of its handlers, so none can have less."""
+    if seconds < HANDLER_SECONDS:
+        yield (
+            f"{name} is {seconds:g}, less than the {HANDLER_SECONDS:g} s that transaction='shared' "
+            f"allows each handler; set {name} to {HANDLER_SECONDS:g} or more, "
+            "or remove transaction='shared'"
+        )
+
+
+def _function_faults(function: HandlerFunction) -> Iterable[str]:
     inner = inspect.unwrap(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
         yield "it yields, so that calling it would not run it"
     if inspect.iscoroutinefunction(inner) and not inspect.iscoroutinefunction(function):
         yield "an async function is wrapped in a plain one, which would not await it"
-    for parameter in inspect.signature(function).parameters.values():
-        if parameter.name not in _GIVEN and parameter.default is parameter.empty:
-            yield f"it asks for {parameter.name!r}; a handler is given {', '.join(_GIVEN)}"
 
 
 def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Final
 
 from onceward.model.jobs import Claim, Lease
 from onceward.ports import Queue
-
-BATCH_SECONDS: Final = 0.5
-"""How much work to take at one time: more would keep it from idle workers elsewhere."""
-
-BATCH_LIMIT: Final = 400
-
-
-def batch_size(workers: int, mean_seconds: float) -> int:
-    """How many jobs to have in hand, when one takes `mean_seconds` on average."""
-    ahead = BATCH_SECONDS / mean_seconds if mean_seconds > 0 else BATCH_LIMIT
-    return int(min(max(BATCH_LIMIT, workers), workers * max(1.0, ahead)))
 
 
 class Leases:

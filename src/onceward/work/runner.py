@@ -28,16 +28,12 @@ from onceward.work.batching import (
     SharedTransaction,
     Turn,
 )
-from onceward.work.effects import Effects
 from onceward.work.handlers import Handler
 from onceward.work.payload import decode
-from onceward.work.sync import HandlerCall, SyncEffects, SyncTransaction
-from onceward.work.transaction import Transaction, UnitOfWork
+from onceward.work.sync import HandlerCall
+from onceward.work.transaction import UnitOfWork
 
 _log = logging.getLogger("onceward.work")
-
-
-_SYNC: Final[Mapping[str, Any]] = {"tx": SyncTransaction, "effects": SyncEffects}
 
 
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
@@ -81,7 +77,7 @@ class JobRunner:
 
     def may_share(self, job: Job) -> bool:
         """Whether a job may run in one transaction with others."""
-        return self._handlers[job.handler].can_share and self._paces[job.handler].is_quick
+        return self._handlers[job.handler].shares_transaction and self._paces[job.handler].is_quick
 
     async def run_together(self, held: Sequence[Held]) -> Turn:
         """Run jobs one after the other in one transaction, and settle them with it.
@@ -143,7 +139,7 @@ class JobRunner:
         """Give a job to its handler, and wait for its return."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
-        running = _prepare(handler, _event(job, body, handler), unit, job.id)
+        running = _prepare(handler, _event(job, body, handler), unit, job)
         unit.location = running.location
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
@@ -206,18 +202,11 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     return event
 
 
-def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: int) -> HandlerCall:
-    given: dict[str, Any] = {}
-    if "event" in handler.wants:
-        given["event"] = event
-    if "tx" in handler.wants:
-        given["tx"] = Transaction(unit)
-    if "effects" in handler.wants:
-        given["effects"] = Effects(unit, job)
-    if not handler.is_async:
-        loop = asyncio.get_running_loop()
-        given |= {name: wrap(given[name], loop) for name, wrap in _SYNC.items() if name in given}
-    return HandlerCall(functools.partial(handler.function, **given), is_async=handler.is_async)
+def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job) -> HandlerCall:
+    arguments = {}
+    for name, build in handler.arguments:
+        arguments[name] = build(event, unit, job)
+    return HandlerCall(handler.function, arguments, is_async=handler.is_async)
 
 
 async def _inline(handler: Handler, running: HandlerCall) -> None:

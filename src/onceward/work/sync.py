@@ -7,7 +7,7 @@ import contextvars
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Callable, Coroutine, Generator, Mapping
 from types import CoroutineType, FrameType
 from typing import Any, TypeVar
 
@@ -62,8 +62,11 @@ def _wait(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
 class HandlerCall:
     """A handler on its way: await it, or ask where it is."""
 
-    def __init__(self, call: Callable[[], object], *, is_async: bool) -> None:
-        self._call = call
+    def __init__(
+        self, function: Callable[..., Any], arguments: Mapping[str, Any], *, is_async: bool
+    ) -> None:
+        self._function = function
+        self._arguments = arguments
         self._is_async = is_async
         self._coroutine: CoroutineType[Any, Any, Any] | None = None
         self._thread: threading.Thread | None = None
@@ -71,14 +74,16 @@ class HandlerCall:
     async def finish(self) -> None:
         """Run it to its end. A thread that outlives the wait is left to itself."""
         if self._is_async:
-            coroutine: CoroutineType[Any, Any, Any] = self._call()  # type: ignore[assignment] # it is async
-            self._coroutine = coroutine
-            await _InContext(coroutine)
+            self._coroutine = self._function(**self._arguments)
+            await _InContext(self._coroutine)
             return
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
-            target=_run, args=(self._call, loop, ended), name="onceward-handler", daemon=True
+            target=_run,
+            args=(self._function, self._arguments, loop, ended),
+            name="onceward-handler",
+            daemon=True,
         )
         self._thread.start()
         await ended
@@ -120,11 +125,14 @@ class _InContext:
 
 
 def _run(
-    call: Callable[[], object], loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]
+    function: Callable[..., object],
+    arguments: Mapping[str, Any],
+    loop: asyncio.AbstractEventLoop,
+    ended: asyncio.Future[None],
 ) -> None:
     problem: BaseException | None = None
     try:
-        _refuse_unrun(call())
+        _refuse_unrun(function(**arguments))
     except StopIteration as error:
         problem = RuntimeError(f"the handler raised {error!r}")  # a future cannot hold it
     except BaseException as error:  # noqa: BLE001 - handed to whoever waits

@@ -1,11 +1,11 @@
-"""The worker: claims jobs, runs them side by side, keeps its leases, and drains when asked to."""
+"""The worker: loops that claim jobs, listen for new ones, renew leases, and drain at the end."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -17,16 +17,16 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
-from onceward.work.batching import AdaptiveBatchSize, Held
-from onceward.work.leases import Leases, batch_size
+from onceward.work.batching import Held
+from onceward.work.leases import Leases
 from onceward.work.runner import JobRunner
+from onceward.work.scheduler import Run, Scheduler
 
 _log = logging.getLogger("onceward.worker")
 
 RENEWALS_A_LEASE: Final = 3
 _SHORTEST_PAUSE_SECONDS: Final = 0.02
 _STORE_PAUSE_SECONDS: Final = 1.0
-_MEAN_WEIGHT: Final = 0.1
 
 
 class Worker:
@@ -37,41 +37,37 @@ class Worker:
         *,
         name: str,
         queue: Queue,
-        handling: JobRunner,
+        runner: JobRunner,
         handlers: Sequence[str],
         settings: Settings,
         clock: Clock,
     ) -> None:
         self._queue = queue
-        self._handling = handling
+        self._runner = runner
         self._settings = settings
         self._clock = clock
         self._leases = Leases(
             queue, worker=name, handlers=handlers, lease_seconds=settings.lease_seconds
         )
-        self._ready: deque[Held] = deque()
-        self._shareable: deque[Held] = deque()
-        self._running: dict[asyncio.Task[None], list[Held]] = {}
-        self._share = AdaptiveBatchSize(settings.max_jobs_per_transaction)
-        self._turns: set[asyncio.Task[None]] = set()
-        self._shared_last = False
-        self._caught_up = False
+        self._scheduler = Scheduler(
+            settings,
+            max_shared_transactions=queue.max_shared_transactions,
+            may_share=runner.may_share,
+        )
+        self._tasks: dict[asyncio.Task[None], Run] = {}
         self._wake = asyncio.Event()
         self._stopping = False
-        self._alone = False
-        self._solo_turn = False
-        self._mean_seconds = 0.01
-        self._away_since: float | None = None
+        self._outage_since: float | None = None
 
     async def run(self) -> None:
         """Work until `stop` is called, then drain."""
         helpers = [
             asyncio.create_task(self._listen()),
-            asyncio.create_task(self._keep_leases()),
+            asyncio.create_task(self._renew_leases()),
         ]
         try:
             while not self._stopping:
-                await self._pause(await self._fill())
+                await self._pause(await self._claim())
             await self._drain()
         finally:
             for helper in helpers:
@@ -79,19 +75,29 @@ class Worker:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     def stop(self) -> None:
-        """Ask it to give back what has not started and to let the rest end."""
+        """Ask the worker to release what has not started and to let the rest end."""
         self._stopping = True
         self._wake.set()
 
-    @property
-    def _in_hand(self) -> int:
-        running = sum(len(pairs) for pairs in self._running.values())
-        return len(self._ready) + len(self._shareable) + running
+    # Claiming.
 
-    @property
-    def _next_turn_waits(self) -> bool:
-        """Whether there is something to do when a turn ends: by then, more may be due."""
-        return bool(self._turns and self._shareable)
+    async def _claim(self) -> float:
+        """Claim until enough jobs are held or none is due. Return the seconds to pause."""
+        while not self._stopping:
+            request = self._scheduler.next_claim()
+            if request is None:
+                return self._settings.poll_seconds
+            try:
+                claim = await self._leases.claim(request.limit, solo=request.solo)
+            except StoreError as error:
+                self._note_outage(error)
+                return _STORE_PAUSE_SECONDS
+            self._note_recovery()
+            pause = self._scheduler.add(request, claim)
+            self._start_runs()
+            if pause is not None:
+                return pause
+        return 0.0
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -99,184 +105,128 @@ class Worker:
                 await self._wake.wait()
         self._wake.clear()
 
-    async def _fill(self) -> float:
-        """Claim until there is enough in hand or nothing is due; answers how long to pause."""
-        while not self._stopping:
-            size = batch_size(self._settings.workers, self._mean_seconds)
-            must_wait = self._alone or self._solo_turn
-            ahead = min(self._share.size, size // 2)
-            enough = 0 if must_wait else max(ahead, self._settings.workers - 1)
-            if self._in_hand > enough or (self._caught_up and self._next_turn_waits):
-                return self._settings.poll_seconds
-            try:
-                pause = await self._claim(size - self._in_hand)
-            except StoreError as error:
-                self._note_outage(error)
-                return _STORE_PAUSE_SECONDS
-            self._note_recovery()
-            if pause is not None:
-                return pause
-        return 0.0
-
     def _note_outage(self, error: StoreError) -> None:
-        """Tell of an outage when it begins; it may last for hours."""
-        if self._away_since is None:
-            self._away_since = self._clock.monotonic()
+        """Log an outage once, when it begins: it may last for hours."""
+        if self._outage_since is None:
+            self._outage_since = self._clock.monotonic()
             _log.warning("no jobs can be claimed, trying every second: %s", redact(str(error)))
 
     def _note_recovery(self) -> None:
-        if self._away_since is not None:
-            seconds = self._clock.monotonic() - self._away_since
+        if self._outage_since is not None:
+            seconds = self._clock.monotonic() - self._outage_since
             _log.warning("jobs can be claimed again, after %.0f s", seconds)
-            self._away_since = None
-
-    async def _claim(self, limit: int) -> float | None:
-        """Claim once, a solo job in its turn; answers how long to pause when no more is due."""
-        solo = self._solo_turn
-        claim = await self._leases.claim(limit, solo=solo)
-        self._solo_turn = claim.solo_waiting and not solo
-        self._alone = claim.lease is not None and solo
-        if claim.lease is not None:
-            can_share = not solo and self._settings.max_jobs_per_transaction > 1
-            for job in claim.lease.jobs:
-                may_share = can_share and self._handling.may_share(job)
-                (self._shareable if may_share else self._ready).append((claim.lease, job))
-            self._start()
-        self._caught_up = claim.lease is None or len(claim.lease.jobs) < limit
-        if solo or self._solo_turn or not self._caught_up:
-            return None
-        if claim.next_due_seconds is None:
-            return self._settings.poll_seconds
-        return min(claim.next_due_seconds, self._settings.poll_seconds)
-
-    def _start(self) -> None:
-        """Fill the places that are free: some with jobs that share, others with one job each."""
-        while len(self._running) < self._settings.workers:
-            may_share = self._shareable and len(self._turns) < self._queue.max_shared_transactions
-            if may_share and not (self._ready and self._shared_last):  # in a single place, in turns
-                count = min(self._share.size, len(self._shareable))
-                pairs = [self._shareable.popleft() for _ in range(count)]
-                self._shared_last = True
-                task = asyncio.create_task(self._run_together(pairs))
-                self._turns.add(task)
-            elif self._ready:
-                pairs = [self._ready.popleft()]
-                self._shared_last = False
-                task = asyncio.create_task(self._run(*pairs[0]))
-            else:
-                return
-            self._running[task] = pairs
-            task.add_done_callback(self._finished)
-
-    async def _run_together(self, pairs: Sequence[Held]) -> None:
-        started = self._clock.monotonic()
-        turn = await self._handling.run_together(pairs)
-        for lease, job in turn.settled:
-            self._leases.settled(lease, job.id)
-        if turn.settled:
-            self._share.went_well(len(turn.settled))
-            self._note_seconds((self._clock.monotonic() - started) / len(turn.settled))
-        else:
-            self._share.broke()
-        self._ready.extendleft(reversed(turn.apart))
-        self._shareable.extendleft(reversed(turn.left))
-
-    async def _run(self, lease: Lease, job: Job) -> None:
-        started = self._clock.monotonic()
-        is_settled = False
-        try:
-            is_settled = await self._handling.run(lease.token, job)
-        finally:
-            if is_settled:
-                self._leases.settled(lease, job.id)
-            elif not self._stopping:  # a drain gives back what it breaks off
-                await self._abandon(lease)
-        self._note_seconds(self._clock.monotonic() - started)
-
-    def _note_seconds(self, seconds: float) -> None:
-        self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
-
-    async def _abandon(self, lease: Lease) -> None:
-        """Let a lease expire of which a job could not be settled, and give back its other jobs."""
-        await self._release(self._take_back(lambda held: held is lease))
-        self._leases.abandon(lease)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        pairs = self._running.pop(task)
-        self._turns.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.error("a job could not be handled: %s", locate(error))
-            for lease, _ in pairs:
-                self._leases.abandon(lease)
-        elif task.cancelled() and not self._stopping:
-            # A lease was lost, maybe before anything ran; what is under others is still ours to do.
-            ours = [pair for pair in pairs if self._leases.holds(pair[0])]
-            self._shareable.extendleft(reversed(ours))
-        if not self._stopping:
-            self._start()
-        self._wake.set()
+            self._outage_since = None
 
     async def _listen(self) -> None:
+        """Wake the claiming loop when jobs may have become due."""
         while True:
             try:
                 async with aclosing(self._queue.announcements()) as announcements:
                     async for _ in announcements:
                         self._wake.set()
-            except Exception as error:  # noqa: BLE001 - polling goes on meanwhile
+            except Exception as error:  # noqa: BLE001 - polling continues meanwhile
                 _log.error("announcements are not heard: %s", locate(error))
             await asyncio.sleep(_STORE_PAUSE_SECONDS)
 
-    async def _keep_leases(self) -> None:
+    # Running.
+
+    def _start_runs(self) -> None:
+        while (run := self._scheduler.next_run()) is not None:
+            task = asyncio.create_task(
+                self._run_batch(run.jobs) if run.is_batch else self._run_job(*run.jobs[0])
+            )
+            self._tasks[task] = run
+            task.add_done_callback(self._run_ended)
+
+    async def _run_batch(self, jobs: Sequence[Held]) -> None:
+        started = self._clock.monotonic()
+        outcome = await self._runner.run_together(jobs)
+        for lease, job in outcome.settled:
+            self._leases.settled(lease, job.id)
+        self._scheduler.note_batch(outcome, self._clock.monotonic() - started)
+
+    async def _run_job(self, lease: Lease, job: Job) -> None:
+        started = self._clock.monotonic()
+        is_settled = False
+        try:
+            is_settled = await self._runner.run(lease.token, job)
+        finally:
+            if is_settled:
+                self._leases.settled(lease, job.id)
+            elif not self._stopping:  # a drain releases the jobs that it cancels
+                await self._abandon(lease)
+        self._scheduler.note_job(self._clock.monotonic() - started)
+
+    async def _abandon(self, lease: Lease) -> None:
+        """Let a lease expire because one of its jobs was not settled; release its queued jobs."""
+        await self._release(self._scheduler.withdraw({lease.token}))
+        self._leases.abandon(lease)
+
+    def _run_ended(self, task: asyncio.Task[None]) -> None:
+        run = self._tasks.pop(task)
+        self._scheduler.free_slot(run)
+        if task.cancelled():
+            if not self._stopping:
+                # A lease was lost. Jobs under other leases are still held by this worker.
+                self._scheduler.requeue(held for held in run.jobs if self._leases.holds(held[0]))
+        elif (error := task.exception()) is not None:
+            _log.error("a job could not be handled: %s", locate(error))
+            for lease, _ in run.jobs:
+                self._leases.abandon(lease)
+        if not self._stopping:
+            self._start_runs()
+        self._wake.set()
+
+    # Keeping leases.
+
+    async def _renew_leases(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_seconds / RENEWALS_A_LEASE)
             try:
-                self._let_go(await self._leases.renew())
+                self._cancel_lost(await self._leases.renew())
             except StoreError as error:
-                _log.warning("leases could not be prolonged: %s", redact(str(error)))
+                _log.warning("leases could not be renewed: %s", redact(str(error)))
             except Exception as error:  # noqa: BLE001 - without renewals, every lease is lost
-                _log.error("leases could not be prolonged: %s", locate(error))
+                _log.error("leases could not be renewed: %s", locate(error))
 
-    def _let_go(self, lost: set[str]) -> None:
-        """Break off what is no longer ours; it could not be committed anyway."""
-        if not lost:
+    def _cancel_lost(self, tokens: set[str]) -> None:
+        """Cancel the jobs of lost leases: they could not commit anyway."""
+        if not tokens:
             return
-        _log.warning("%d leases were lost; their jobs are broken off", len(lost))
-        self._take_back(lambda lease: lease.token in lost)
-        for task, pairs in self._running.items():
-            if any(lease.token in lost for lease, _ in pairs):
+        _log.warning("%d leases were lost; their jobs are cancelled", len(tokens))
+        self._scheduler.withdraw(tokens)
+        lost = self._scheduler.runs_of(tokens)
+        for task, run in self._tasks.items():
+            if run in lost:
                 task.cancel()
 
-    def _take_back(self, concerns: Callable[[Lease], bool]) -> list[Held]:
-        """Take out what has not started of the leases concerned."""
-        taken = [pair for pair in (*self._ready, *self._shareable) if concerns(pair[0])]
-        self._ready = deque(pair for pair in self._ready if not concerns(pair[0]))
-        self._shareable = deque(pair for pair in self._shareable if not concerns(pair[0]))
-        return taken
+    # Draining.
 
     async def _drain(self) -> None:
-        await self._release(self._take_back(lambda _: True))
-        if self._running:
-            await asyncio.wait(self._running, timeout=self._settings.drain_seconds)
-        await self._release(self._take_back(lambda _: True))  # what a broken turn left
-        broken_off = dict(self._running)
-        for task in broken_off:
+        """Release queued jobs, wait for running ones, and cancel and release the slow ones."""
+        await self._release(self._scheduler.withdraw_all())
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=self._settings.drain_seconds)
+        await self._release(self._scheduler.withdraw_all())  # what a failed batch queued again
+        slow = dict(self._tasks)
+        for task in slow:
             task.cancel()
-        if broken_off:
-            await asyncio.wait(broken_off, timeout=2 * GRACE_SECONDS)
-        await self._release(pair for pairs in broken_off.values() for pair in pairs)
+        if slow:
+            await asyncio.wait(slow, timeout=2 * GRACE_SECONDS)
+        await self._release(held for run in slow.values() for held in run.jobs)
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._leases.end()
 
-    async def _release(self, pairs: Iterable[Held]) -> None:
-        jobs: dict[str, list[int]] = defaultdict(list)
+    async def _release(self, jobs: Iterable[Held]) -> None:
+        ids: dict[str, list[int]] = defaultdict(list)
         leases: dict[str, Lease] = {}
-        for lease, job in pairs:
+        for lease, job in jobs:
             leases[lease.token] = lease
-            jobs[lease.token].append(job.id)
+            ids[lease.token].append(job.id)
         for token, lease in leases.items():
             try:
                 async with asyncio.timeout(GRACE_SECONDS):
-                    await self._leases.release(lease, jobs[token])
+                    await self._leases.release(lease, ids[token])
             except (StoreError, TimeoutError) as error:
-                _log.warning("jobs could not be given back: %s", redact(str(error)))
+                _log.warning("jobs could not be released: %s", redact(str(error)))

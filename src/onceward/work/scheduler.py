@@ -1,0 +1,169 @@
+"""Decides what a worker claims and what starts next, without an event loop, a store or a clock."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from onceward.model.jobs import Claim, Job, Lease
+from onceward.settings import Settings
+from onceward.work.batching import AdaptiveBatchSize, Held, Turn
+
+PREFETCH_SECONDS: Final = 0.5
+"""How much work a worker holds: more would keep jobs from idle workers elsewhere."""
+
+MAX_PREFETCH: Final = 400
+_FIRST_MEAN_SECONDS: Final = 0.01
+_MEAN_WEIGHT: Final = 0.1
+
+
+def prefetch_limit(workers: int, mean_seconds: float) -> int:
+    """Return how many jobs to hold, when one takes `mean_seconds` on average."""
+    ahead = PREFETCH_SECONDS / mean_seconds if mean_seconds > 0 else MAX_PREFETCH
+    return int(min(max(MAX_PREFETCH, workers), workers * max(1.0, ahead)))
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What to claim next. A solo job runs while nothing else does."""
+
+    limit: int
+    solo: bool
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Jobs that occupy one slot: one job, or a batch that shares a transaction."""
+
+    jobs: list[Held]
+    is_batch: bool
+
+
+class Scheduler:
+    """The jobs that a worker holds, queued and running, and the rules for claiming and starting."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        max_shared_transactions: int,
+        may_share: Callable[[Job], bool],
+    ) -> None:
+        self._workers = settings.workers
+        self._poll_seconds = settings.poll_seconds
+        self._is_sharing = settings.max_jobs_per_transaction > 1
+        self._max_shared_transactions = max_shared_transactions
+        self._may_share = may_share
+        self._batch_size = AdaptiveBatchSize(settings.max_jobs_per_transaction)
+        self._mean_seconds = _FIRST_MEAN_SECONDS
+        self._ready: deque[Held] = deque()
+        self._shareable: deque[Held] = deque()
+        self._running: set[Run] = set()
+        self._running_jobs = 0
+        self._running_batches = 0
+        self._batch_started_last = False
+        self._is_caught_up = False
+        self._holds_solo = False
+        self._claims_solo_next = False
+
+    def next_claim(self) -> ClaimRequest | None:
+        """Return what to claim, or None while enough jobs are held."""
+        limit = prefetch_limit(self._workers, self._mean_seconds)
+        held = len(self._ready) + len(self._shareable) + self._running_jobs
+        if held > self._enough(limit) or (self._is_caught_up and self._next_batch_waits):
+            return None
+        return ClaimRequest(limit - held, self._claims_solo_next)
+
+    def _enough(self, limit: int) -> int:
+        """Return how many held jobs keep every slot busy. A solo job must be held alone."""
+        if self._holds_solo or self._claims_solo_next:
+            return 0
+        return max(min(self._batch_size.size, limit // 2), self._workers - 1)
+
+    @property
+    def _next_batch_waits(self) -> bool:
+        """Whether jobs wait for a batch to end: by then, more may be due for the same batch."""
+        return bool(self._running_batches and self._shareable)
+
+    def add(self, request: ClaimRequest, claim: Claim) -> float | None:
+        """Queue what was claimed. Return the seconds to pause, or None to claim again at once."""
+        self._claims_solo_next = claim.solo_waiting and not request.solo
+        self._holds_solo = claim.lease is not None and request.solo
+        if claim.lease is not None:
+            self._queue(claim.lease, can_share=self._is_sharing and not request.solo)
+        self._is_caught_up = claim.lease is None or len(claim.lease.jobs) < request.limit
+        if request.solo or self._claims_solo_next or not self._is_caught_up:
+            return None
+        if claim.next_due_seconds is None:
+            return self._poll_seconds
+        return min(claim.next_due_seconds, self._poll_seconds)
+
+    def _queue(self, lease: Lease, *, can_share: bool) -> None:
+        for job in lease.jobs:
+            queue = self._shareable if can_share and self._may_share(job) else self._ready
+            queue.append((lease, job))
+
+    def next_run(self) -> Run | None:
+        """Take the jobs that start next. Return None if no slot is free or nothing is queued.
+
+        Batches and single jobs alternate, so that neither kind starves the other in a single slot.
+        """
+        if len(self._running) >= self._workers:
+            return None
+        can_batch = self._shareable and self._running_batches < self._max_shared_transactions
+        if can_batch and not (self._ready and self._batch_started_last):
+            count = min(self._batch_size.size, len(self._shareable))
+            run = Run([self._shareable.popleft() for _ in range(count)], is_batch=True)
+            self._running_batches += 1
+        elif self._ready:
+            run = Run([self._ready.popleft()], is_batch=False)
+        else:
+            return None
+        self._batch_started_last = run.is_batch
+        self._running_jobs += len(run.jobs)
+        self._running.add(run)
+        return run
+
+    def note_batch(self, outcome: Turn, seconds: float) -> None:
+        """Learn from a batch, and queue what it did not settle before everything else."""
+        if outcome.settled:
+            self._batch_size.went_well(len(outcome.settled))
+            self.note_job(seconds / len(outcome.settled))
+        else:
+            self._batch_size.broke()
+        self._ready.extendleft(reversed(outcome.apart))
+        self._shareable.extendleft(reversed(outcome.left))
+
+    def note_job(self, seconds: float) -> None:
+        """Learn how long a job took."""
+        self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
+
+    def free_slot(self, run: Run) -> None:
+        """Free the slot of a run that ended."""
+        self._running.remove(run)
+        self._running_jobs -= len(run.jobs)
+        self._running_batches -= run.is_batch
+
+    def requeue(self, jobs: Iterable[Held]) -> None:
+        """Queue the jobs of a cancelled batch again, before everything else that can share."""
+        self._shareable.extendleft(reversed(list(jobs)))
+
+    def runs_of(self, tokens: set[str]) -> list[Run]:
+        """Return the runs with a job of one of these leases."""
+        return [run for run in self._running if any(lease.token in tokens for lease, _ in run.jobs)]
+
+    def withdraw(self, tokens: set[str]) -> list[Held]:
+        """Remove and return the queued jobs of some leases."""
+        withdrawn = [held for held in (*self._ready, *self._shareable) if held[0].token in tokens]
+        self._ready = deque(held for held in self._ready if held[0].token not in tokens)
+        self._shareable = deque(held for held in self._shareable if held[0].token not in tokens)
+        return withdrawn
+
+    def withdraw_all(self) -> list[Held]:
+        """Remove and return every queued job."""
+        withdrawn = [*self._ready, *self._shareable]
+        self._ready.clear()
+        self._shareable.clear()
+        return withdrawn

@@ -1,0 +1,113 @@
+"""A handler gets what its parameters ask for, by name or by annotation."""
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+
+from onceward import Effects, Event, SyncEffects, SyncTransaction, Transaction
+from onceward.errors import ConfigurationError
+from onceward.model.jobs import Job
+from onceward.work.arguments import ARGUMENTS, Argument
+from onceward.work.handlers import Handler, HandlerFunction, make_handler
+from onceward.work.transaction import UnitOfWork
+
+JOB = Job(7, "credit", 0, 3, 1, "s", "e", "t", None, datetime.now(UTC), b"{}", b"")
+EVENT: Event[Any] = Event("1", "s", "t", None, datetime.now(UTC), b"", {}, lambda: None)
+
+
+class Session:
+    """Stands for the session of an ORM."""
+
+    def __init__(self, job: int) -> None:
+        self.job = job
+
+
+class ThreadSession(Session):
+    """The same for a handler in a thread."""
+
+    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(session.job)
+        assert loop is asyncio.get_running_loop()
+
+
+SESSION = Argument(
+    "session",
+    build=lambda _event, _unit, job: Session(job.id),
+    sync_wrapper=ThreadSession,
+    is_transactional=True,
+    annotation=Session,
+)
+
+
+def define(function: HandlerFunction, *extra: Argument, **options: Any) -> Handler:
+    return make_handler(
+        function,
+        patterns=["*"],
+        source=None,
+        name="credit",
+        model=None,
+        timeout_seconds=None,
+        max_attempts=None,
+        available=(*ARGUMENTS, *extra),
+        **options,
+    )
+
+
+def build(handler: Handler) -> dict[str, Any]:
+    unit = cast("UnitOfWork", object())
+    return {name: build(EVENT, unit, JOB) for name, build in handler.arguments}
+
+
+async def test_an_async_handler_gets_async_objects() -> None:
+    async def credit(effects: object, event: object, tx: object, retries: int = 3) -> None:
+        pass
+
+    arguments = build(define(credit))
+    assert arguments.keys() == {"effects", "event", "tx"}
+    assert arguments["event"] is EVENT
+    assert isinstance(arguments["tx"], Transaction)
+    assert isinstance(arguments["effects"], Effects)
+
+
+async def test_a_sync_handler_gets_blocking_objects() -> None:
+    def credit(effects: object, event: object, tx: object) -> None:
+        pass
+
+    arguments = build(define(credit))
+    assert arguments["event"] is EVENT
+    assert isinstance(arguments["tx"], SyncTransaction)
+    assert isinstance(arguments["effects"], SyncEffects)
+
+
+async def test_one_more_entry_is_one_more_argument() -> None:
+    async def by_name(session: Any) -> None:
+        pass
+
+    async def by_annotation(db: Session) -> None:
+        pass
+
+    def in_a_thread(db: Session) -> None:
+        pass
+
+    assert type(build(define(by_name, SESSION))["session"]) is Session
+    assert type(build(define(by_annotation, SESSION))["db"]) is Session
+    assert type(build(define(in_a_thread, SESSION))["db"]) is ThreadSession
+    assert define(by_annotation, SESSION, transaction="shared").shares_transaction
+    with pytest.raises(ConfigurationError, match=r"'db'; a handler may name event, tx, effects$"):
+        define(by_annotation)
+
+
+async def test_a_name_wins_over_an_annotation() -> None:
+    async def credit(tx: Session) -> None:
+        pass
+
+    assert isinstance(build(define(credit, SESSION))["tx"], Transaction)
+
+
+async def test_annotations_that_cannot_be_read_leave_the_names() -> None:
+    async def credit(tx: "nowhere.Transaction") -> None:  # type: ignore[name-defined] # noqa: F821
+        pass
+
+    assert isinstance(build(define(credit))["tx"], Transaction)

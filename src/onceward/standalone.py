@@ -52,18 +52,18 @@ def verify(
     Raises SignatureRejected if the request does not verify, and ConfigurationError if the preset,
     the scheme or a secret is not valid.
     """
-    sender = resolve_preset("", preset)
-    checked_scheme = resolve_scheme(sender, scheme)
+    resolved_preset = resolve_preset("", preset)
+    resolved_scheme = resolve_scheme(resolved_preset, scheme)
     secrets = [secret] if isinstance(secret, str | bytes) else secret
-    keys = [key for text in secrets for key in checked_scheme.keys(text)]
+    keys = [key for text in secrets for key in resolved_scheme.keys(text)]
     request = Request(_parse_headers(headers), body, method=method, url=url)
     try:
-        time = checked_scheme.verify(keys, request, _now(now))
+        time = resolved_scheme.verify(keys, request, _now(now))
     except SignatureRejected:
         raise
     except RequestRefused as refused:
         raise SignatureRejected(refused.message, RejectionCause.MISSING) from None
-    events = _identities(sender, request)
+    events = _identities(resolved_preset, request)
     if len(events) != 1:
         return Verified(None, "", None, _datetime(time), events)
     (event,) = events

@@ -210,6 +210,13 @@ def test_the_inbox_refuses_an_unknown_option() -> None:
         Inbox().source("shop", **options)
 
 
+def test_a_second_source_of_the_same_name_is_refused() -> None:
+    inbox = Inbox()
+    inbox.source("shop", secrets=[SECRET])
+    with pytest.raises(ConfigurationError, match="another source already has this name"):
+        inbox.source("shop", secrets=[SECRET])
+
+
 def test_an_unknown_preset_or_scheme_is_reported_without_dependent_faults() -> None:
     unknown_preset = faults_of(preset="strype", secrets=["short"], tolerance_seconds=300)
     assert len(unknown_preset) == 1

@@ -50,35 +50,35 @@ class Inbox:
     def source(self, name: str, **options: Unpack[SourceOptions]) -> None:
         """Receive webhooks from a sender at ``POST /webhooks/{name}``.
 
-        `preset`: how the sender signs, as a name or a `Preset`. Default: the preset called `name`,
-        else ``hmac``.
-        `scheme`: the name of one of the preset's schemes, or a scheme of your own. Default: the
-        preset's first.
-        `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that
-        secrets can be rotated.
-        `unsigned`: accept requests from anyone. Default: False.
-        `url`: the public URL of the endpoint, for senders that sign it. Default: the request's own.
-        `verify_token`: a token of your choice with which Meta, Asana and Notion identify themselves
-        when they first call.
-        `signature_header`, `signature_prefix`: for the preset ``hmac``, the header that carries the
-        signature, and the text before the signature.
-        `id`, `type`, `reference`: selectors such as ``header:Name`` or ``json:path``. Several
-        selectors for `id` or `type` are joined. Default: the preset's.
-        `tolerance_seconds`: how far the signed time may be off. Default: the preset's.
-        `keep_headers`: a list of headers to store with the payload, beyond the preset's.
-        `duplicate_body`: what happens to an event whose body came before under another id:
-        ``allow``, ``flag`` or ``hold``. Default: ``flag`` if the id is not signed, else ``allow``.
-        `volatile_fields`: a list of body fields that differ between deliveries of one event.
-        Default: the preset's.
-        `keep_rejected`: store requests that do not verify, so that they can be verified again after
-        a secret was corrected. Default: False.
+        - `preset`: how the sender signs, as a name or a `Preset`. Default: the preset called
+          `name`, else ``hmac``.
+        - `scheme`: the name of one of the preset's schemes, or a scheme of your own. Default: the
+          preset's first.
+        - `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that
+          secrets can be rotated.
+        - `unsigned`: accept requests from anyone. Default: False.
+        - `url`: the public URL, for senders that sign it. Default: the URL of each request.
+        - `verify_token`: a token of your choice with which Meta, Asana and Notion identify
+          themselves when they first call.
+        - `signature_header`, `signature_prefix`: for the preset ``hmac``, the header that carries
+          the signature, and the text before the signature.
+        - `id`, `type`, `reference`: selectors such as ``header:Name`` or ``json:path``. `id` and
+          `type` may be lists, whose values are joined. Default: the preset's.
+        - `tolerance_seconds`: how far the signed time may be off. Default: the preset's.
+        - `keep_headers`: a list of headers to store with the payload, beyond the preset's.
+        - `duplicate_body`: what happens to an event whose body was received before under another
+          id: ``allow``, ``flag`` or ``hold``. Default: ``flag`` if the body is signed and the id is
+          not, else ``allow``.
+        - `volatile_fields`: a list of body fields that differ between deliveries of one event.
+          Default: the preset's.
+        - `keep_rejected`: store requests that do not verify, so that they can be verified again
+          after a secret was corrected. Default: False.
 
         Raises ConfigurationError with every fault.
         """
         source = make_source(name, **options)
         if name in self._sources:
-            msg = f"source {name!r} is configured twice"
-            raise ConfigurationError(msg)
+            raise ConfigurationError(f"source {name!r}: another source already has this name")
         self._sources[name] = source
         for event_type, builtin in source.preset.builtin_handlers.items():
             self.on(event_type, source=name, name=f"{name}-{builtin}")(BUILTIN_HANDLERS[builtin])

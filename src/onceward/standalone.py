@@ -1,4 +1,4 @@
-"""Verify or sign one request without an inbox: ``onceward.verify`` and ``onceward.sign``."""
+"""``onceward.verify`` and ``onceward.sign``: one request, without an inbox."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from onceward.sources.source import identify_events
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What a genuine request is about, as far as it says.
+    """The result of a verification.
 
-    `time` is the one that was signed. `events` has each event; `id`, `type` and `reference` are
-    those of the only one.
+    `time` is the signed time, if there is one. `events` has the identity of each event. `id`,
+    `type` and `reference` are those of the only event; they are empty if there is not exactly one.
     """
 
     id: str | None
@@ -43,24 +43,27 @@ def verify(
     now: float | None = None,
     scheme: str | Scheme | None = None,
 ) -> Verified:
-    """Say what a request is about that was made with one of the secrets, as a source would.
+    """Verify a request and return the events it contains.
 
-    `headers` is a mapping, or the pairs as ASGI gives them; `url` is the public one, for senders
-    that sign it; `now` is in seconds since 1970, and the clock's time where it is left out. Raises
-    SignatureRejected, and ConfigurationError for a preset, a scheme or a secret that cannot be one.
+    `secret` is one secret or several; any of them may match. `headers` is a mapping, or pairs as in
+    ASGI. `url` is the public URL, for senders that sign it. `now` is in seconds since 1970 and
+    defaults to the current time.
+
+    Raises SignatureRejected if the request does not verify, and ConfigurationError if the preset,
+    the scheme or a secret is not valid.
     """
-    sender = resolve_preset("", preset)
-    checked_scheme = resolve_scheme(sender, scheme)
+    resolved_preset = resolve_preset("", preset)
+    resolved_scheme = resolve_scheme(resolved_preset, scheme)
     secrets = [secret] if isinstance(secret, str | bytes) else secret
-    keys = [key for text in secrets for key in checked_scheme.keys(text)]
+    keys = [key for text in secrets for key in resolved_scheme.keys(text)]
     request = Request(_parse_headers(headers), body, method=method, url=url)
     try:
-        time = checked_scheme.verify(keys, request, _now(now))
+        time = resolved_scheme.verify(keys, request, _now(now))
     except SignatureRejected:
         raise
     except RequestRefused as refused:
         raise SignatureRejected(refused.message, RejectionCause.MISSING) from None
-    events = _identities(sender, request)
+    events = _identities(resolved_preset, request)
     if len(events) != 1:
         return Verified(None, "", None, _datetime(time), events)
     (event,) = events
@@ -70,7 +73,7 @@ def verify(
 def _datetime(time: float | None) -> datetime | None:
     try:
         return None if time is None else datetime.fromtimestamp(time, UTC)
-    except (ValueError, OverflowError, OSError):  # no calendar goes as far
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999
         return None
 
 
@@ -92,7 +95,7 @@ def _parse_headers(headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A request as its sender would send it."""
+    """A signed request, ready to send."""
 
     method: str
     url: str
@@ -111,10 +114,10 @@ def sign(
     now: float | None = None,
     scheme: str | Scheme | None = None,
 ) -> Signed:
-    """Make a request that `onceward.verify` takes for genuine.
+    """Sign a request as the sender would, so that `onceward.verify` accepts it.
 
-    The secret is the one that both sides have, or the sender's private key. Some senders put their
-    proof into the body or the URL: send what comes back. Raises ConfigurationError.
+    `secret` is the shared secret or the sender's private key. Send the returned request: some
+    senders sign in the body or the URL. Raises ConfigurationError.
     """
     outgoing = OutgoingRequest(headers or {}, body, url=url, method=method)
     resolve_scheme(resolve_preset("", preset), scheme).sign(secret, outgoing, _now(now))

@@ -183,8 +183,11 @@ def test_a_fault_in_the_app_is_shown_where_it_is(folder: Path, text: str, error:
     [
         ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
         ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
-        ("inbox.source('github')", "source 'github': it has no secrets"),
-        ("inbox.source('stripe', unsigned=True)", "source 'stripe' is configured twice"),
+        ("inbox.source('github')", "source 'github': there are no secrets"),
+        (
+            "inbox.source('stripe', unsigned=True)",
+            "another source already has this name",
+        ),
         ("inbox.on('x', source='nobody')(credit)", "there is one of this name already"),
         ("inbox.on('x', source='nobody', name='n')(credit)", "there is no source 'nobody'"),
     ],
@@ -415,7 +418,7 @@ def test_the_log_is_json_and_holds_no_secret(folder: Path) -> None:
         assert running.end() == 0
         lines = [json.loads(line) for line in running.log.splitlines()]
     assert [line["message"] for line in lines] == [
-        "/webhooks/stripe: 401: no timestamps, one is needed",
+        "/webhooks/stripe: 401: expected one timestamp, found 0",
         "/webhooks/\\n\\x1b[31m: 404: No source has this name.",
     ]
     assert {line["logger"] for line in lines} == {"onceward.http"}

@@ -1,3 +1,5 @@
+"""The id, type and reference of an event are read from headers and bodies of any quality."""
+
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -13,8 +15,8 @@ from onceward.sources.envelope import identify_envelope
 from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import Headers, Request
 
-IN_BODY = parse_identity_selectors(["json:id"], ["json:type"], "json:data.object.id")
-IN_HEADER = parse_identity_selectors(
+BODY_SELECTORS = parse_identity_selectors(["json:id"], ["json:type"], "json:data.object.id")
+HEADER_SELECTORS = parse_identity_selectors(
     ["header:X-GitHub-Delivery"],
     ["header:X-GitHub-Event", "json:action"],
     "json:repository.full_name",
@@ -22,8 +24,8 @@ IN_HEADER = parse_identity_selectors(
 NO_HEADERS = Headers([])
 
 
-def identify(locators: IdentitySelectors, headers: Headers, body: bytes) -> Identity:
-    return identification.identify(locators, Request(headers, body))
+def identify(selectors: IdentitySelectors, headers: Headers, body: bytes) -> Identity:
+    return identification.identify(selectors, Request(headers, body))
 
 
 def github(event: bytes = b"issues", **others: bytes) -> Headers:
@@ -31,42 +33,46 @@ def github(event: bytes = b"issues", **others: bytes) -> Headers:
     return Headers([(b"x-github-delivery", b"d1"), (b"x-github-event", event), *named.items()])
 
 
-def refusal(body: bytes, locators: Any = IN_BODY, headers: Headers = NO_HEADERS) -> str:
+def refusal_message(
+    body: bytes, selectors: Any = BODY_SELECTORS, headers: Headers = NO_HEADERS
+) -> str:
     with pytest.raises(RequestRefused) as caught:
-        identify(locators, headers, body)
+        identify(selectors, headers, body)
     assert (status_of(caught.value), caught.value.code) == (422, "no_event_id")
     return caught.value.message
 
 
-def test_id_type_and_reference_are_found_in_the_body() -> None:
+def test_id_type_and_reference_are_read_from_the_body() -> None:
     body = b'{"id":"evt_1","type":"invoice.paid","data":{"object":{"id":"in_1"}}}'
-    assert identify(IN_BODY, NO_HEADERS, body) == Identity("evt_1", "invoice.paid", "in_1")
+    assert identify(BODY_SELECTORS, NO_HEADERS, body) == Identity("evt_1", "invoice.paid", "in_1")
 
 
-def test_id_and_type_are_found_in_headers() -> None:
+def test_id_and_type_are_read_from_headers() -> None:
     body = b'{"action":"opened","repository":{"full_name":"octo/hello"}}'
-    assert identify(IN_HEADER, github(), body) == Identity("d1", "issues.opened", "octo/hello")
+    assert identify(HEADER_SELECTORS, github(), body) == Identity(
+        "d1", "issues.opened", "octo/hello"
+    )
 
 
-def test_a_later_part_of_the_type_may_be_absent() -> None:
-    assert identify(IN_HEADER, github(b"push"), b"{}").type == "push"
-    assert identify(IN_HEADER, github(b"push"), b'{"action":null}').type == "push"
+def test_a_later_part_of_the_type_is_optional() -> None:
+    assert identify(HEADER_SELECTORS, github(b"push"), b"{}").type == "push"
+    assert identify(HEADER_SELECTORS, github(b"push"), b'{"action":null}').type == "push"
 
 
-def test_the_first_part_of_the_type_may_not_be_absent() -> None:
+def test_the_type_is_empty_without_its_first_part() -> None:
     headers = Headers([(b"x-github-delivery", b"d1")])
-    assert identify(IN_HEADER, headers, b'{"action":"opened"}').type == ""
+    assert identify(HEADER_SELECTORS, headers, b'{"action":"opened"}').type == ""
 
 
 @pytest.mark.parametrize("action", ["", "a\0b", "a" * 256, 1.5, True, {}, [], "a" * 250])
-def test_a_part_of_the_type_that_is_unusable_spoils_the_type(action: object) -> None:
-    assert identify(IN_HEADER, github(), json.dumps({"action": action}).encode()).type == ""
+def test_the_type_is_empty_if_a_part_is_unusable(action: object) -> None:
+    assert identify(HEADER_SELECTORS, github(), json.dumps({"action": action}).encode()).type == ""
 
 
-@pytest.mark.parametrize("spoilt", [None, "", "a\0b", "a" * 256, "\ud800", 1.5, True, {}, [1]])
-def test_a_type_or_reference_that_is_unusable_refuses_nothing(spoilt: object) -> None:
-    body = json.dumps({"id": "evt_1", "type": spoilt, "data": {"object": {"id": spoilt}}})
-    assert identify(IN_BODY, NO_HEADERS, body.encode()) == Identity("evt_1", "", None)
+@pytest.mark.parametrize("value", [None, "", "a\0b", "a" * 256, "\ud800", 1.5, True, {}, [1]])
+def test_an_unusable_type_or_reference_is_not_refused(value: object) -> None:
+    body = json.dumps({"id": "evt_1", "type": value, "data": {"object": {"id": value}}})
+    assert identify(BODY_SELECTORS, NO_HEADERS, body.encode()) == Identity("evt_1", "", None)
 
 
 @pytest.mark.parametrize(
@@ -87,26 +93,26 @@ def test_a_type_or_reference_that_is_unusable_refuses_nothing(spoilt: object) ->
         b'"x":' + b"[" * 500 + b"]" * 500,
     ],
 )
-def test_odd_content_beside_the_id_refuses_nothing(rest: bytes) -> None:
+def test_odd_content_beside_the_id_is_not_refused(rest: bytes) -> None:
     body = b'{"id":"evt_1","type":"a",' + rest + b"}"
-    assert identify(IN_BODY, NO_HEADERS, body) == Identity("evt_1", "a", None)
+    assert identify(BODY_SELECTORS, NO_HEADERS, body) == Identity("evt_1", "a", None)
 
 
-def test_a_byte_order_mark_refuses_nothing() -> None:
+def test_a_byte_order_mark_is_not_refused() -> None:
     body = b'\xef\xbb\xbf{"id":"evt_1","type":"a"}'
-    assert identify(IN_BODY, NO_HEADERS, body) == Identity("evt_1", "a")
+    assert identify(BODY_SELECTORS, NO_HEADERS, body) == Identity("evt_1", "a")
 
 
 @pytest.mark.parametrize(
     "body",
     [b"", b"{", b"[]", b'"text"', b"\xff\xfe", b"\0", b"NaN", b"[" * 100_000, b'{"action":' * 9999],
 )
-def test_where_the_id_is_in_a_header_no_body_is_refused(body: bytes) -> None:
-    assert identify(IN_HEADER, github(), body) == Identity("d1", "issues", None)
+def test_no_body_is_refused_if_the_id_is_in_a_header(body: bytes) -> None:
+    assert identify(HEADER_SELECTORS, github(), body) == Identity("d1", "issues", None)
 
 
 @pytest.mark.parametrize(
-    ("value", "fault"),
+    ("value", "message"),
     [
         (b"null", "json:id is null; it must be a string"),
         (b"[1]", "json:id is a list; it must be a string"),
@@ -125,12 +131,12 @@ def test_where_the_id_is_in_a_header_no_body_is_refused(body: bytes) -> None:
         (b"9" * 100_000, "json:id is 100000 bytes long; the limit is 255"),
     ],
 )
-def test_an_unusable_id_is_refused_with_the_reason(value: bytes, fault: str) -> None:
-    assert refusal(b'{"type":"a","id":' + value + b"}") == fault
+def test_an_unusable_id_is_refused_with_the_reason(value: bytes, message: str) -> None:
+    assert refusal_message(b'{"type":"a","id":' + value + b"}") == message
 
 
 @pytest.mark.parametrize(
-    ("body", "fault"),
+    ("body", "message"),
     [
         (b"{}", "json:id is missing"),
         (b"", "json:id is missing: the body is not JSON (at character 0)"),
@@ -141,12 +147,12 @@ def test_an_unusable_id_is_refused_with_the_reason(value: bytes, fault: str) -> 
         (b'{"id":' + b"[" * 100_000, "json:id is missing: the body is nested too deeply"),
     ],
 )
-def test_a_body_without_an_id_is_refused_with_the_reason(body: bytes, fault: str) -> None:
-    assert refusal(body) == fault
+def test_a_body_without_an_id_is_refused_with_the_reason(body: bytes, message: str) -> None:
+    assert refusal_message(body) == message
 
 
 @pytest.mark.parametrize(
-    ("value", "fault"),
+    ("value", "message"),
     [
         (None, "header X-GitHub-Delivery is missing"),
         (b"", "header X-GitHub-Delivery is empty"),
@@ -156,72 +162,72 @@ def test_a_body_without_an_id_is_refused_with_the_reason(body: bytes, fault: str
     ],
 )
 def test_an_unusable_id_in_a_header_is_refused_with_the_reason(
-    value: bytes | None, fault: str
+    value: bytes | None, message: str
 ) -> None:
     headers = Headers([] if value is None else [(b"x-github-delivery", value)])
-    assert refusal(b"{}", IN_HEADER, headers) == fault
+    assert refusal_message(b"{}", HEADER_SELECTORS, headers) == message
 
 
-def test_a_header_asked_for_may_not_be_repeated() -> None:
+def test_a_repeated_header_with_the_id_is_refused() -> None:
     headers = Headers([(b"x-github-delivery", b"a"), (b"x-github-delivery", b"b")])
     with pytest.raises(RequestRefused) as caught:
-        identify(IN_HEADER, headers, b"{}")
+        identify(HEADER_SELECTORS, headers, b"{}")
     assert (status_of(caught.value), caught.value.code) == (400, "repeated_header")
 
 
 @pytest.mark.parametrize("value", [0, -7, 42, 2**64, 10**254])
-def test_a_whole_number_is_an_id_also_where_the_body_is_odd(value: int) -> None:
+def test_an_integer_is_an_id_even_in_an_odd_body(value: int) -> None:
     for rest in ("", ',"data":"text"', ',"x":NaN'):
         body = f'{{"id":{value}{rest}}}'.encode()
-        assert identify(IN_BODY, NO_HEADERS, body).event_id == str(value)
+        assert identify(BODY_SELECTORS, NO_HEADERS, body).event_id == str(value)
 
 
 @pytest.mark.parametrize("rest", [b"", b',"x":NaN', b',"data":1'])
-def test_of_a_repeated_name_the_last_counts_however_the_body_is_read(rest: bytes) -> None:
+def test_the_last_of_repeated_names_is_used_by_both_decoders(rest: bytes) -> None:
     body = b'{"id":"first","id":"last"' + rest + b"}"
-    assert identify(IN_BODY, NO_HEADERS, body).event_id == "last"
+    assert identify(BODY_SELECTORS, NO_HEADERS, body).event_id == "last"
 
 
-def test_any_name_can_be_part_of_a_path() -> None:
-    locators = parse_identity_selectors(["json:event-data.some id.ü"], ["json:class"], None)
+def test_a_path_can_contain_any_name() -> None:
+    selectors = parse_identity_selectors(["json:event-data.some id.ü"], ["json:class"], None)
     body = '{"event-data":{"some id":{"ü":"x"}},"class":"y"}'.encode()
-    assert identify(locators, NO_HEADERS, body) == Identity("x", "y")
+    assert identify(selectors, NO_HEADERS, body) == Identity("x", "y")
 
 
-def test_one_place_can_serve_twice() -> None:
-    locators = parse_identity_selectors(["json:a.b"], ["json:a.c"], "json:a.b")
-    assert identify(locators, NO_HEADERS, b'{"a":{"b":1,"c":"t"}}') == Identity("1", "t", "1")
+def test_a_selector_can_be_used_twice() -> None:
+    selectors = parse_identity_selectors(["json:a.b"], ["json:a.c"], "json:a.b")
+    assert identify(selectors, NO_HEADERS, b'{"a":{"b":1,"c":"t"}}') == Identity("1", "t", "1")
 
 
-def test_the_body_is_not_read_where_nothing_in_it_is_asked_for() -> None:
-    locators = parse_identity_selectors(["header:X-Id"], [], None)
-    assert identify(locators, Headers([(b"x-id", b"1")]), b"{") == Identity("1", "")
+def test_a_body_that_no_selector_reads_is_not_decoded() -> None:
+    selectors = parse_identity_selectors(["header:X-Id"], [], None)
+    assert identify(selectors, Headers([(b"x-id", b"1")]), b"{") == Identity("1", "")
 
 
-def test_a_hostile_body_takes_no_long_time() -> None:
+def test_a_hostile_body_is_refused_quickly() -> None:
     started = time.perf_counter()
     for body in (b'{"id":' + b"9" * 1_000_000 + b"}", b'{"id":"' + b"\\u00e9" * 170_000 + b'"}'):
-        refusal(body)
+        refusal_message(body)
     assert time.perf_counter() - started < 0.5
 
 
 @pytest.mark.parametrize(
     ("selectors", "faults"),
     [
-        (["id"], ["'id' is no place: write header:Some-Name or json:some.path"]),
-        (["xml:a/b"], ["'xml:a/b' is no place: write header:Some-Name or json:some.path"]),
+        (["id"], ["'id' is not a selector; write header:Some-Name or json:some.path"]),
+        (["xml:a/b"], ["'xml:a/b' is not a selector; write header:Some-Name or json:some.path"]),
         (["json:"], ["'json:' has an empty name in its path"]),
         (["json:a..b"], ["'json:a..b' has an empty name in its path"]),
-        (["json:a[].b"], ["'json:a[].b' points into a list; a request holds one event"]),
-        (["header:"], ["'' is not the name of a header"]),
-        (["json:a", "json:a.b"], ["json:a.b lies inside json:a; one of them is wrong"]),
+        (["json:a[].b"], ["'json:a[].b' selects from a list, not a single value"]),
+        (["header:"], ["'' is not a valid header name"]),
+        (["json:a", "json:a.b"], ["json:a.b is inside json:a; select one or the other"]),
         (
             ["header:X Y", "json:."],
-            ["'X Y' is not the name of a header", "'json:.' has an empty name in its path"],
+            ["'X Y' is not a valid header name", "'json:.' has an empty name in its path"],
         ),
     ],
 )
-def test_places_that_cannot_work_are_named_all_at_once(
+def test_all_invalid_selectors_are_reported_at_once(
     selectors: Sequence[str], faults: Sequence[str]
 ) -> None:
     with pytest.raises(ConfigurationError) as caught:
@@ -229,13 +235,13 @@ def test_places_that_cannot_work_are_named_all_at_once(
     assert list(caught.value.faults) == faults
 
 
-def test_an_envelope_says_what_it_is_about() -> None:
+def test_the_identity_is_read_from_an_envelope() -> None:
     body = b'{"event_id":"e1","event_type":"order.shipped","payload":{"a":[1,2]},"reference":"o1"}'
     assert identify_envelope(body) == Identity("e1", "order.shipped", "o1")
 
 
 @pytest.mark.parametrize("payload", [b"null", b"[]", b'"text"', b"9" * 5000, b'{"a":"\xff"}'])
-def test_an_envelopes_payload_may_be_any_json(payload: bytes) -> None:
+def test_the_payload_of_an_envelope_may_be_any_json(payload: bytes) -> None:
     body = b'{"event_id":7,"event_type":"a","reference":null,"payload":' + payload + b"}"
     assert identify_envelope(body) == Identity("7", "a", None)
 
@@ -272,7 +278,7 @@ def test_an_envelopes_payload_may_be_any_json(payload: bytes) -> None:
         ),
     ],
 )
-def test_each_fault_of_an_envelope_has_its_code(body: bytes, code: str, message: str) -> None:
+def test_an_invalid_envelope_is_refused_with_a_code(body: bytes, code: str, message: str) -> None:
     with pytest.raises(RequestRefused) as caught:
         identify_envelope(body)
     assert (status_of(caught.value), caught.value.code, caught.value.message) == (

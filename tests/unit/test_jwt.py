@@ -1,4 +1,4 @@
-"""A token is believed when the source's own algorithm made it, for this body and in time."""
+"""A token verifies if the source's algorithm signed it, for this request and in time."""
 
 import base64
 import hashlib
@@ -25,8 +25,10 @@ def part(value: object) -> bytes:
     return base64.urlsafe_b64encode(text).rstrip(b"=")
 
 
-def hs(claims: object, head: object = None, secret: str = SECRET, digest: str = "sha256") -> str:
-    content = part({"alg": "HS256", "typ": "JWT"} if head is None else head) + b"." + part(claims)
+def hs(claims: object, header: object = None, secret: str = SECRET, digest: str = "sha256") -> str:
+    content = (
+        part({"alg": "HS256", "typ": "JWT"} if header is None else header) + b"." + part(claims)
+    )
     return (content + b"." + part(hmac.digest(secret.encode(), content, digest))).decode()
 
 
@@ -39,18 +41,18 @@ def netlify(token: str, secret: str = SECRET, now: float = NOW) -> onceward.Veri
     return onceward.verify("netlify", secret=secret, headers=headers, body=BODY, now=now)
 
 
-def check_of(token: str, **more: Any) -> str:
+def failed_check(token: str, **more: Any) -> str:
     with pytest.raises(SignatureRejected) as caught:
         netlify(token, **more)
     return caught.value.check
 
 
-def test_a_token_for_this_body_is_believed() -> None:
+def test_a_token_for_this_body_verifies() -> None:
     assert netlify(hs(netlify_claims())).id == "d1|ready|2025-10-09"
 
 
 @pytest.mark.parametrize(
-    "head",
+    "header",
     [
         {"alg": "none"},
         {"alg": "HS512"},
@@ -60,26 +62,28 @@ def test_a_token_for_this_body_is_believed() -> None:
         {"alg": "HS256", "crit": ["exp"]},
     ],
 )
-def test_the_token_does_not_choose_its_algorithm(head: dict[str, Any]) -> None:
-    assert check_of(hs(netlify_claims(), head)) == "the token is not signed by HS256"
+def test_the_token_cannot_choose_its_algorithm(header: dict[str, Any]) -> None:
+    assert failed_check(hs(netlify_claims(), header)) == "the token is not signed with HS256"
 
 
 @pytest.mark.parametrize("end", ["", ".", "..", ".a.b.c", ".=", ".\xff"])
-def test_what_is_no_token_is_refused(end: str) -> None:
-    check_of(hs(netlify_claims()).rpartition(".")[0] + end)
-    check_of(end)
+def test_a_malformed_token_is_rejected(end: str) -> None:
+    failed_check(hs(netlify_claims()).rpartition(".")[0] + end)
+    failed_check(end)
 
 
 @pytest.mark.parametrize("claims", [b"null", b"[]", b"{", b"\xff", b"[" * 10_000])
-def test_claims_that_are_none_are_refused(claims: bytes) -> None:
-    assert check_of(hs(claims)) == "the token is not a JWT"
+def test_malformed_claims_are_rejected(claims: bytes) -> None:
+    assert failed_check(hs(claims)) == "the token is not a JWT"
 
 
-def test_another_secret_another_body_and_another_issuer_are_refused() -> None:
-    assert "no signature matched" in check_of(hs(netlify_claims(), secret="another-signing-key"))
-    assert check_of(hs(netlify_claims(sha256="00" * 32))) == "the token is for another body"
-    assert check_of(hs(netlify_claims(sha256=7))) == "the token is for another body"
-    assert check_of(hs(netlify_claims(iss="evil"))) == "the token was issued by somebody else"
+def test_another_secret_body_or_issuer_is_rejected() -> None:
+    assert "no signature matched" in failed_check(
+        hs(netlify_claims(), secret="another-signing-key")
+    )
+    assert failed_check(hs(netlify_claims(sha256="00" * 32))) == "the token is for another body"
+    assert failed_check(hs(netlify_claims(sha256=7))) == "the token is for another body"
+    assert failed_check(hs(netlify_claims(iss="evil"))) == "the token has the wrong issuer"
 
 
 @pytest.mark.parametrize(
@@ -87,17 +91,17 @@ def test_another_secret_another_body_and_another_issuer_are_refused() -> None:
     [
         ({"exp": NOW - 61}, "the token has expired"),
         ({"nbf": NOW + 61}, "the token is not valid yet"),
-        ({"exp": "soon"}, "the token's exp is not a time"),
-        ({"nbf": True}, "the token's nbf is not a time"),
-        ({"exp": 10**400}, "the token's exp is not a time"),
-        ({"iat": 10**13}, "the token's iat is not a time"),
+        ({"exp": "soon"}, "the token's exp is not a valid time"),
+        ({"nbf": True}, "the token's nbf is not a valid time"),
+        ({"exp": 10**400}, "the token's exp is not a valid time"),
+        ({"iat": 10**13}, "the token's iat is not a valid time"),
     ],
 )
-def test_a_token_has_its_time(claims: dict[str, Any], check: str) -> None:
-    assert check_of(hs(netlify_claims(**claims))) == check
+def test_a_token_outside_its_validity_is_rejected(claims: dict[str, Any], check: str) -> None:
+    assert failed_check(hs(netlify_claims(**claims))) == check
 
 
-def test_clocks_may_differ_a_little() -> None:
+def test_small_clock_skew_is_tolerated() -> None:
     assert netlify(hs(netlify_claims(exp=NOW - 59, nbf=NOW + 59))).type == "ready"
 
 
@@ -107,8 +111,8 @@ PUBLIC = PRIVATE.public_key().public_bytes(
 )
 
 
-def es(claims: object, head: object = None) -> str:
-    content = part({"alg": "ES256", "kid": "k"} if head is None else head) + b"." + part(claims)
+def es(claims: object, header: object = None) -> str:
+    content = part({"alg": "ES256", "kid": "k"} if header is None else header) + b"." + part(claims)
     r, s = decode_dss_signature(PRIVATE.sign(content, ec.ECDSA(hashes.SHA256())))
     return (content + b"." + part(r.to_bytes(32, "big") + s.to_bytes(32, "big"))).decode()
 
@@ -122,10 +126,10 @@ def plaid_claims(**more: Any) -> dict[str, Any]:
     return {"iat": NOW, "request_body_sha256": hashlib.sha256(BODY).hexdigest(), **more}
 
 
-def test_a_token_made_with_a_private_key_is_believed_in_time() -> None:
-    found = plaid(es(plaid_claims()), NOW + 300)
-    assert found.time is not None
-    assert found.time.timestamp() == NOW
+def test_a_token_signed_with_a_private_key_verifies_within_the_tolerance() -> None:
+    verified = plaid(es(plaid_claims()), NOW + 300)
+    assert verified.time is not None
+    assert verified.time.timestamp() == NOW
     for token, now in (
         (es(plaid_claims()), NOW + 301),
         (es(plaid_claims(iat=None)), NOW),
@@ -137,12 +141,12 @@ def test_a_token_made_with_a_private_key_is_believed_in_time() -> None:
             plaid(token, now)
 
 
-def test_a_public_key_is_no_shared_secret() -> None:
-    with pytest.raises(ConfigurationError, match="a shared secret is needed"):
+def test_a_public_key_is_refused_as_a_shared_secret() -> None:
+    with pytest.raises(ConfigurationError, match="a shared secret is required"):
         netlify(hs(netlify_claims()), secret=PUBLIC.decode())
 
 
-def test_the_url_is_named_too() -> None:
+def test_a_token_for_another_url_is_rejected() -> None:
     claims = {
         "iss": "MessageBird",
         "exp": NOW + 5,
@@ -158,7 +162,7 @@ def test_the_url_is_named_too() -> None:
 
 
 def messagebird(body: bytes, **changes: object) -> str | None:
-    """The check that a token with other claims fails; None where it does not."""
+    """Return the check that a token with changed claims fails, or None if it verifies."""
     claims = {
         "iss": "MessageBird",
         "exp": NOW + 5,
@@ -174,18 +178,18 @@ def messagebird(body: bytes, **changes: object) -> str | None:
     return None
 
 
-def test_a_token_must_say_when_it_ends_where_its_sender_does() -> None:
+def test_a_token_without_an_expiry_is_rejected_if_its_sender_sets_one() -> None:
     assert messagebird(BODY) is None
-    assert messagebird(BODY, exp=None) == "the token does not say when it ends"
+    assert messagebird(BODY, exp=None) == "the token has no expiry"
 
 
-def test_only_an_empty_body_needs_no_hash() -> None:
+def test_only_an_empty_body_may_omit_its_hash() -> None:
     assert messagebird(b"", payload_hash=None) is None
     assert messagebird(BODY, payload_hash=None) == "the token is for another body"
     assert messagebird(b"", payload_hash="00") == "the token is for another body"
 
 
-def test_an_issuer_in_the_secret_is_the_only_one() -> None:
+def test_the_issuer_must_match_the_name_in_the_secret() -> None:
     digest = base64.b64encode(hashlib.sha256(BODY).digest()).decode()
 
     def check(**claims: object) -> None:
@@ -199,7 +203,7 @@ def test_an_issuer_in_the_secret_is_the_only_one() -> None:
             check(**claims)
 
 
-def test_a_hash_may_be_in_base64_and_a_token_behind_a_word() -> None:
+def test_hashes_in_base64_and_prefixed_tokens_verify() -> None:
     digest = hashlib.sha256(BODY).digest()
     claims = {"sha256": base64.b64encode(digest).decode(), "exp": NOW + 5, "iss": "key"}
     livekit = {"Authorization": hs(claims)}

@@ -11,7 +11,7 @@ from onceward.model.jobs import Claim, Job, Lease
 from onceward.settings import Settings
 from onceward.work.batching import Held, Turn
 from onceward.work.scheduler import (
-    MAX_PREFETCH,
+    MAX_PREFETCH_JOBS,
     ClaimRequest,
     Run,
     Scheduler,
@@ -100,7 +100,7 @@ def leased_jobs(lease: Lease) -> list[Held]:
 
 @pytest.mark.parametrize(
     ("workers", "mean_seconds", "limit"),
-    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, MAX_PREFETCH), (4, 0.0, 400), (500, 10.0, 500)],
+    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, MAX_PREFETCH_JOBS), (4, 0.0, 400), (500, 10.0, 500)],
 )
 def test_few_slow_jobs_and_many_quick_jobs_are_held(
     workers: int, mean_seconds: float, limit: int

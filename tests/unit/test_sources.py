@@ -1,3 +1,5 @@
+"""A source is checked when it is configured, and verifies and identifies requests."""
+
 import hashlib
 import hmac
 import json
@@ -16,14 +18,16 @@ from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.source import IdentifiedEvent, Source
 
 SECRET = "a secret of the source"
-BAD_NAME = "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
+BAD_NAME = (
+    "the name must have 1 to 64 characters of a-z, 0-9, _ and -, and start with a letter or a digit"
+)
 NO_SECRETS = (
-    "source 'shop': it has no secrets; give secrets=[…] from the sender's settings, "
-    "or unsigned=True to take what anyone sends"
+    "source 'shop': there are no secrets; pass secrets=[…] from the provider's settings, "
+    "or unsigned=True to accept requests from anyone"
 )
 FIXED_HEADER = (
-    "source 'stripe': the preset 'stripe' fixes the signature's header and prefix; "
-    "to set them, use preset='hmac'"
+    "source 'stripe': the preset 'stripe' defines the signature's header and prefix; "
+    "use preset='hmac' to set your own"
 )
 NOW = 1_760_000_000.0
 
@@ -34,9 +38,9 @@ def faults_of(name: str = "shop", **options: Any) -> list[str]:
     return list(caught.value.faults)
 
 
-def only(admitted: list[IdentifiedEvent] | Reply) -> Identity:
-    assert isinstance(admitted, list)
-    ((identity, _),) = admitted
+def only(events: list[IdentifiedEvent] | Reply) -> Identity:
+    assert isinstance(events, list)
+    ((identity, _),) = events
     return identity
 
 
@@ -49,21 +53,21 @@ def signed(body: bytes, header: bytes = b"x-signature", prefix: bytes = b"") -> 
     return Headers([(header, signature), (b"x-event-id", b"e1")])
 
 
-def test_a_source_takes_the_preset_of_its_own_name() -> None:
+def test_a_source_uses_the_preset_of_the_same_name() -> None:
     assert make_source("stripe", secrets=[SECRET]).scheme == PRESETS["stripe"].scheme()
 
 
-def test_a_second_account_takes_the_preset_under_another_name() -> None:
+def test_a_second_account_uses_a_preset_under_another_name() -> None:
     source = make_source("stripe-eu", preset="stripe", secrets=[SECRET])
     assert (source.name, source.preset_name) == ("stripe-eu", "stripe")
 
 
-def test_a_sender_that_nobody_knows_signs_its_body_by_default() -> None:
+def test_a_source_without_a_preset_verifies_an_hmac_of_the_body() -> None:
     body = b'{"type":"order.shipped"}'
     assert only(shop().verify(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
 
 
-def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
+def test_a_sender_without_a_preset_can_be_configured() -> None:
     source = shop(
         signature_header="X-Shop-Sig",
         signature_prefix="v1:",
@@ -76,7 +80,7 @@ def test_a_sender_that_nobody_knows_can_be_described_by_hand() -> None:
     assert identity == Identity("7", "order.shipped", "c1")
 
 
-def test_a_preset_can_be_told_other_places() -> None:
+def test_options_override_the_selectors_of_a_preset() -> None:
     source = make_source("github", secrets=[SECRET], type="header:X-GitHub-Event")
     body = b'{"action":"opened"}'
     signature = b"sha256=" + hmac.digest(SECRET.encode(), body, "sha256").hex().encode()
@@ -85,24 +89,24 @@ def test_a_preset_can_be_told_other_places() -> None:
     assert only(source.verify(Request(headers, body), NOW)) == Identity("d1", "issues")
 
 
-def test_a_request_that_does_not_verify_is_refused_before_it_is_read() -> None:
+def test_a_request_is_verified_before_it_is_identified() -> None:
     with pytest.raises(SignatureRejected):
         shop().verify(Request(Headers([]), b""), NOW)
 
 
-def test_a_request_that_verifies_still_needs_an_id() -> None:
+def test_a_verified_request_without_an_id_is_refused() -> None:
     with pytest.raises(RequestRefused, match="json:id is missing"):
         shop(id="json:id").verify(Request(signed(b"{}"), b"{}"), NOW)
 
 
-def test_an_unsigned_source_takes_what_anyone_sends() -> None:
+def test_an_unsigned_source_accepts_requests_from_anyone() -> None:
     source = make_source("shop", unsigned=True)
     assert only(source.verify(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
         "e1", ""
     )
 
 
-def test_a_tolerance_can_be_set() -> None:
+def test_the_tolerance_can_be_configured() -> None:
     source = make_source("stripe", secrets=[SECRET], tolerance_seconds=10)
     content = f"{NOW:.0f}." + '{"id":"evt_1"}'
     signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
@@ -129,30 +133,30 @@ def test_the_name_ingest_is_reserved() -> None:
     assert faults_of("ingest", secrets=[SECRET]) == [fault]
 
 
-def test_a_source_without_secrets_does_not_start() -> None:
+def test_a_source_without_secrets_is_refused() -> None:
     assert faults_of() == [NO_SECRETS]
 
 
-def test_a_source_is_not_both_signed_and_unsigned() -> None:
-    fault = "source 'shop': it has secrets and says unsigned=True; take one of them away"
+def test_a_source_cannot_be_both_signed_and_unsigned() -> None:
+    fault = "source 'shop': secrets and unsigned=True exclude each other; remove one of them"
     assert faults_of(secrets=[SECRET], unsigned=True) == [fault]
 
 
-def test_bad_secrets_are_named_by_their_position_and_never_shown() -> None:
+def test_an_invalid_secret_is_reported_by_its_position_and_never_shown() -> None:
     assert faults_of(secrets=[SECRET, "", "hunter2", b"trailing newline\n", "\ud800"]) == [
         "source 'shop': secret 2 is empty",
-        "source 'shop': secret 3 is 7 bytes long; the least is 8",
-        "source 'shop': secret 4 begins or ends with a line break",
-        "source 'shop': secret 5 is not valid text",
+        "source 'shop': secret 3 is 7 bytes long; the minimum is 8",
+        "source 'shop': secret 4 has a line break at its start or end",
+        "source 'shop': secret 5 is not valid Unicode",
     ]
 
 
-def test_a_lone_secret_must_still_be_in_a_list() -> None:
-    fault = "source 'shop': secrets must be a list, also where there is only one"
+def test_a_single_secret_must_be_in_a_list() -> None:
+    fault = "source 'shop': secrets must be a list, not a single secret"
     assert faults_of(secrets=SECRET) == [fault]
 
 
-def test_a_preset_that_does_not_exist_is_refused_with_those_that_are_called_alike() -> None:
+def test_an_unknown_preset_is_refused_with_similar_names() -> None:
     fault = (
         "source 'shop': no preset 'strype'; did you mean stripe? `onceward sources` lists them all"
     )
@@ -161,17 +165,17 @@ def test_a_preset_that_does_not_exist_is_refused_with_those_that_are_called_alik
         find_preset("qqq")
 
 
-def test_a_preset_keeps_its_own_signature_header() -> None:
+def test_the_signature_header_of_a_preset_cannot_be_changed() -> None:
     faults = faults_of("stripe", secrets=[SECRET], signature_header="X-Signature")
     assert faults == [FIXED_HEADER]
 
 
 def test_a_tolerance_without_a_timestamp_is_refused() -> None:
-    fault = "source 'shop': tolerance_seconds has no use: the preset 'hmac' signs no timestamp"
+    fault = "source 'shop': tolerance_seconds has no effect: the preset 'hmac' signs no timestamp"
     assert faults_of(secrets=[SECRET], tolerance_seconds=300) == [fault]
 
 
-def test_every_fault_is_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     assert faults_of(
         "Stripe",
         preset="hmac",
@@ -184,52 +188,59 @@ def test_every_fault_is_told_at_once() -> None:
         keep_headers=["Cookie", "é"],
     ) == [
         f"source 'Stripe': {BAD_NAME}",
-        "source 'Stripe': signature_header 'X Y' is not the name of a header",
-        "source 'Stripe': signature_prefix must be plain ASCII",
-        "source 'Stripe': 'id' is no place: write header:Some-Name or json:some.path",
+        "source 'Stripe': signature_header 'X Y' is not a valid header name",
+        "source 'Stripe': signature_prefix must be ASCII",
+        "source 'Stripe': 'id' is not a selector; write header:Some-Name or json:some.path",
         "source 'Stripe': 'json:' has an empty name in its path",
-        "source 'Stripe': '' is not the name of a header",
-        "source 'Stripe': keep_headers: cookie holds credentials and is never kept",
-        "source 'Stripe': keep_headers: 'é' is not the name of a header",
-        "source 'Stripe': secret 1 is 5 bytes long; the least is 8",
+        "source 'Stripe': '' is not a valid header name",
+        "source 'Stripe': keep_headers: cookie carries credentials and is never stored",
+        "source 'Stripe': keep_headers: 'é' is not a valid header name",
+        "source 'Stripe': secret 1 is 5 bytes long; the minimum is 8",
     ]
 
 
-def test_an_unknown_option_is_refused_by_name() -> None:
+def test_an_unknown_option_is_refused() -> None:
     (fault,) = faults_of(secrets=[SECRET], secret="a", keep_headers=["X"])
     assert fault.startswith("source 'shop': unknown option 'secret'; the options are duplicate")
 
 
-def test_the_inbox_refuses_an_unknown_option_too() -> None:
+def test_the_inbox_refuses_an_unknown_option() -> None:
     options: Any = {"secrets": [SECRET], "tolerance": 5}
     with pytest.raises(ConfigurationError, match="unknown option 'tolerance'"):
         Inbox().source("shop", **options)
 
 
-def test_an_unknown_preset_or_scheme_is_reported_without_faults_that_depend_on_it() -> None:
+def test_a_second_source_of_the_same_name_is_refused() -> None:
+    inbox = Inbox()
+    inbox.source("shop", secrets=[SECRET])
+    with pytest.raises(ConfigurationError, match="another source already has this name"):
+        inbox.source("shop", secrets=[SECRET])
+
+
+def test_an_unknown_preset_or_scheme_is_reported_without_dependent_faults() -> None:
     unknown_preset = faults_of(preset="strype", secrets=["short"], tolerance_seconds=300)
     assert len(unknown_preset) == 1
     (fault,) = faults_of("gitlab", scheme="jwt", secrets=[SECRET], url="https://shop.example")
     assert "has no scheme 'jwt'; there are: signing-token, static-token" in fault
 
 
-def test_every_option_is_documented_where_users_look() -> None:
+def test_inbox_source_documents_every_option() -> None:
     documented = Inbox.source.__doc__ or ""
-    assert [it for it in SourceOptions.__optional_keys__ if f"`{it}`" not in documented] == []
+    assert [name for name in SourceOptions.__optional_keys__ if f"`{name}`" not in documented] == []
 
 
 def test_a_tolerance_below_a_second_is_refused() -> None:
-    fault = "source 'stripe': tolerance_seconds is 0; it must be 1 or more"
+    fault = "source 'stripe': tolerance_seconds is 0; it must be at least 1"
     assert faults_of("stripe", secrets=[SECRET], tolerance_seconds=0) == [fault]
 
 
-def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
+def test_configured_headers_are_kept_and_credentials_are_not() -> None:
     source = make_source("github", secrets=[SECRET], keep_headers=["X-Trace", "user-agent"])
     pairs = [
         (b"content-type", b"application/json"),
         (b"user-agent", b"caf\xe9"),
         (b"x-github-event", b"push"),
-        (b"x-trace", b'a "quoted" one'),
+        (b"x-trace", b'a "quoted" text'),
         (b"authorization", b"Bearer abc"),
         (b"cookie", b"session=abc"),
         (b"x-hub-signature-256", b"sha256=00"),
@@ -238,91 +249,95 @@ def test_headers_worth_keeping_are_kept_and_credentials_are_not() -> None:
         "content-type": "application/json",
         "user-agent": "café",
         "x-github-event": "push",
-        "x-trace": 'a "quoted" one',
+        "x-trace": 'a "quoted" text',
     }
 
 
-def test_a_kept_header_may_be_repeated() -> None:
+def test_the_values_of_a_repeated_header_are_joined() -> None:
     headers = Headers([(b"user-agent", b"a"), (b"user-agent", b"b")])
     assert shop().encode_kept_headers(headers) == b'{"user-agent":"a, b"}'
 
 
-def test_a_lone_kept_header_must_still_be_in_a_list() -> None:
-    fault = "source 'shop': keep_headers must be a list, also where there is only one"
+def test_a_single_header_to_keep_must_be_in_a_list() -> None:
+    fault = "source 'shop': keep_headers must be a list, not a single text"
     assert faults_of(secrets=[SECRET], keep_headers="X-Trace") == [fault]
 
 
-# The same body under another id, and what differs between deliveries.
+# Duplicate bodies and volatile fields.
 
 
 @pytest.mark.parametrize(
     ("preset", "duplicate_body"),
     [
-        ("github", DuplicateBody.FLAGGED),  # the id is in a header that nobody signs
+        ("github", DuplicateBody.FLAGGED),  # the id is in an unsigned header
         ("shopify", DuplicateBody.FLAGGED),
-        ("stripe", DuplicateBody.ALLOWED),  # in the body
-        ("standard-webhooks", DuplicateBody.ALLOWED),  # in a header that is signed
+        ("stripe", DuplicateBody.ALLOWED),  # the id is in the body
+        ("standard-webhooks", DuplicateBody.ALLOWED),  # the id is in a signed header
         ("twitch", DuplicateBody.ALLOWED),
-        ("telegram", DuplicateBody.ALLOWED),  # nothing is signed
+        ("telegram", DuplicateBody.ALLOWED),  # the token signs nothing
     ],
 )
-def test_the_same_body_is_looked_for_where_nobody_signs_the_id(
+def test_duplicate_bodies_are_flagged_if_the_id_is_unsigned(
     preset: str, duplicate_body: DuplicateBody
 ) -> None:
     secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert make_source("it", preset=preset, secrets=[secret]).duplicate_body is duplicate_body
+    assert make_source("shop", preset=preset, secrets=[secret]).duplicate_body is duplicate_body
     assert (
-        make_source("it", preset=preset, secrets=[secret], duplicate_body="hold").duplicate_body
+        make_source("shop", preset=preset, secrets=[secret], duplicate_body="hold").duplicate_body
         is DuplicateBody.HELD
     )
 
 
-def test_an_id_from_the_body_needs_no_look_at_others() -> None:
-    source = make_source("it", preset="github", secrets=["a-secret-of-ours"], id="json:id")
+def test_duplicate_bodies_are_allowed_if_the_id_is_in_the_body() -> None:
+    source = make_source("shop", preset="github", secrets=[SECRET], id="json:id")
     assert source.duplicate_body is DuplicateBody.ALLOWED
     wrong: Any = "stop"
     with pytest.raises(ConfigurationError, match="duplicate_body must be one of allow, flag, hold"):
-        make_source("it", preset="github", secrets=["a-secret-of-ours"], duplicate_body=wrong)
+        make_source("shop", preset="github", secrets=[SECRET], duplicate_body=wrong)
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "is_same"),
+    ("first", "second", "is_same"),
     [
         (b'{"try":1,"a":1}', b'{"try":2,"a":1}', True),
         (b'{"a":{"try" : "x\\"y"}}', b'{"a":{"try": null}}', True),
         (b'{"try":1,"a":1}', b'{"try":1,"a":2}', False),
         (b'{"a":"try"}', b'{"a":"tri"}', False),
         (b'{"retry":1}', b'{"retry":2}', False),
-        (b'{"a":"\\"try\\":1"}', b'{"a":"\\"try\\":2"}', False),  # in a text it is a text
-        (b'{"try":[1]}', b'{"try":[2]}', False),  # only plain values
+        (b'{"a":"\\"try\\":1"}', b'{"a":"\\"try\\":2"}', False),  # inside a string
+        (b'{"try":[1]}', b'{"try":[2]}', False),  # only scalars are volatile
     ],
 )
-def test_what_varies_tells_no_body_from_another(one: bytes, other: bytes, is_same: bool) -> None:  # noqa: FBT001
-    source = make_source("it", secrets=["a-secret-of-ours"], volatile_fields=["try"])
-    assert (source.digest(one) == source.digest(other)) is is_same
-    plain = make_source("it", secrets=["a-secret-of-ours"])
-    assert plain.digest(one) == hashlib.sha256(one).digest()
+def test_volatile_fields_do_not_change_the_digest(
+    first: bytes,
+    second: bytes,
+    is_same: bool,  # noqa: FBT001
+) -> None:
+    source = make_source("shop", secrets=[SECRET], volatile_fields=["try"])
+    assert (source.digest(first) == source.digest(second)) is is_same
+    plain = make_source("shop", secrets=[SECRET])
+    assert plain.digest(first) == hashlib.sha256(first).digest()
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "message"),
+    ("kind", "options", "message"),
     [
-        (Signature, {"content": "{body"}, "a brace that is not closed"),
-        (Signature, {"content": "hello"}, "nothing of the request in it"),
-        (Signature, {"encoding": "b64"}, "encoding 'b64' is none of hex"),
-        (Signature, {"time_format": "unix"}, "time_format 'unix' is none of"),
-        (Signature, {"algorithm": "sha256"}, "the algorithm is none"),
-        (Signature, {"algorithm": Hmac}, "the algorithm is none"),
-        (Hmac, {"digest": "sha3"}, "the digest 'sha3' is none of sha1"),
+        (Signature, {"content": "{body"}, "an unmatched brace"),
+        (Signature, {"content": "hello"}, "has no placeholder"),
+        (Signature, {"encoding": "b64"}, "encoding 'b64' is not one of hex"),
+        (Signature, {"time_format": "unix"}, "time_format 'unix' is not one of"),
+        (Signature, {"algorithm": "sha256"}, "algorithm must be an object"),
+        (Signature, {"algorithm": Hmac}, "algorithm must be an object"),
+        (Hmac, {"digest": "sha3"}, "the digest 'sha3' is not one of sha1"),
     ],
 )
-def test_a_description_that_cannot_work_is_refused(kind: Any, given: Any, message: str) -> None:
+def test_an_invalid_scheme_is_refused(kind: Any, options: Any, message: str) -> None:
     at = {"at": "header:X"} if kind is Signature else {}
     with pytest.raises(ConfigurationError, match=message):
-        kind(**at, **given)
+        kind(**at, **options)
 
 
-def test_a_secret_that_is_neither_text_nor_bytes_is_refused() -> None:
+def test_a_secret_that_is_neither_str_nor_bytes_is_refused() -> None:
     number: Any = 12345678
-    with pytest.raises(ConfigurationError, match="secret 1 is neither a text nor bytes"):
-        make_source("it", secrets=[number])
+    with pytest.raises(ConfigurationError, match="secret 1 is neither str nor bytes"):
+        make_source("shop", secrets=[number])

@@ -1,4 +1,4 @@
-"""A request that holds several events is taken apart, byte for byte."""
+"""A request with several events is split into the exact bytes of each."""
 
 import time
 
@@ -9,7 +9,7 @@ from onceward.sources.unpacking import MAX_EVENTS, EventPaths
 
 
 @pytest.mark.parametrize(
-    ("text", "body", "parts"),
+    ("text", "body", "events"),
     [
         ("json:[]", b' [ {"a": 1.0} ,{"b":"\\u00e9"}] ', [b'{"a": 1.0}', b'{"b":"\\u00e9"}']),
         ("json:events[]", b'{"x":[9],"events":[1, "2",null]}', [b"1", b'"2"', b"null"]),
@@ -19,8 +19,8 @@ from onceward.sources.unpacking import MAX_EVENTS, EventPaths
         ("json:events[]", b'{"events":[]}', []),
     ],
 )
-def test_each_event_keeps_its_bytes(text: str, body: bytes, parts: list[bytes]) -> None:
-    assert EventPaths(text).split(body) == parts
+def test_each_event_keeps_its_bytes(text: str, body: bytes, events: list[bytes]) -> None:
+    assert EventPaths(text).split(body) == events
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_each_event_keeps_its_bytes(text: str, body: bytes, parts: list[bytes]) 
         b'{"events":[' + b"1," * MAX_EVENTS + b"1]}",
     ],
 )
-def test_a_body_that_is_not_as_expected_stays_whole(body: bytes) -> None:
+def test_a_body_that_no_path_fits_stays_whole(body: bytes) -> None:
     started = time.perf_counter()
     assert EventPaths("json:events[]").split(body) == [body]
     assert time.perf_counter() - started < 0.5
@@ -40,6 +40,6 @@ def test_a_body_that_is_not_as_expected_stays_whole(body: bytes) -> None:
 @pytest.mark.parametrize(
     "text", ["", "json:", "json:events", "json:a..b[]", "header:X[]", "json:[][]", "json:.a[]"]
 )
-def test_a_place_that_holds_no_events_is_a_fault_of_the_configuration(text: str) -> None:
-    with pytest.raises(ConfigurationError, match="is no place of events"):
+def test_an_invalid_path_to_events_is_refused(text: str) -> None:
+    with pytest.raises(ConfigurationError, match="is not a path to events"):
         EventPaths(text)

@@ -270,8 +270,8 @@ def test_a_token_of_google_is_for_this_url() -> None:
     other = f"somebody@else.example:{pair.public}"
     with pytest.raises(SignatureRejected) as refused:
         onceward.verify("google-pubsub", url=URL, **given | {"secret": other})
-    assert refused.value.check == "the token has another email"
-    with pytest.raises(ConfigurationError, match="url is needed"):
+    assert refused.value.check == "the token has the wrong email"
+    with pytest.raises(ConfigurationError, match="url is required"):
         make_source("it", preset="google-pubsub", scheme="oidc", secrets=[public])
     with pytest.raises(SignatureRejected) as refused:
         onceward.verify("google-pubsub", url="https://another.example/", **given)

@@ -1,1 +1,1 @@
-"""Who sends, how a request is proved genuine, and what it is about: pure."""
+"""Senders: how their requests are verified and which events they contain. Pure."""

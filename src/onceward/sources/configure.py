@@ -1,4 +1,4 @@
-"""From the options of ``inbox.source(…)`` to a checked Source."""
+"""Configuration of sources: the options of ``inbox.source(…)``, checked and built."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _JSON_SCALAR: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|
 
 
 class SourceOptions(TypedDict, total=False):
-    """The options of a source. `Inbox.source` documents them; the preset supplies the defaults."""
+    """The options of a source. `Inbox.source` documents them; the preset supplies defaults."""
 
     preset: str | Preset | None
     scheme: str | Scheme | None
@@ -58,8 +58,8 @@ class SourceOptions(TypedDict, total=False):
 def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     """Build a source from its options.
 
-    Raises ConfigurationError with every fault; each names the source and none shows a secret. A
-    preset or scheme that does not exist is reported alone, because all other checks depend on it.
+    Raises ConfigurationError with every fault. Each fault names the source; none shows a secret. An
+    unknown preset or scheme is reported alone, because the other checks depend on it.
     """
     faults = _Faults(name)
     with faults:
@@ -106,7 +106,7 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
 
 
 class _Faults:
-    """The faults of one source. As a context manager it collects a ConfigurationError."""
+    """Collects the faults of one source: a ConfigurationError in its ``with`` block is noted."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -132,7 +132,7 @@ class _Faults:
 
 
 def resolve_preset(name: str, preset: str | Preset | None) -> Preset:
-    """The preset that is given, or named, or that a source's own name means."""
+    """Return a preset, found by its name or by the source's name. Raises ConfigurationError."""
     if isinstance(preset, Preset):
         return preset
     if preset is None:
@@ -141,31 +141,32 @@ def resolve_preset(name: str, preset: str | Preset | None) -> Preset:
 
 
 def resolve_scheme(preset: Preset, scheme: str | Scheme | None) -> Scheme:
-    """The scheme that is given, or one of the preset's. Raises ConfigurationError."""
+    """Return a scheme, found by its name or the preset's first. Raises ConfigurationError."""
     return preset.scheme(scheme) if scheme is None or isinstance(scheme, str) else scheme
 
 
 def _check_name(name: str) -> None:
     if not SOURCE_NAME.fullmatch(name):
         raise ConfigurationError(
-            "the name must be 1 to 64 of a-z, 0-9, _ and -, beginning with a letter or a digit"
+            "the name must have 1 to 64 characters of a-z, 0-9, _ and -, "
+            "and start with a letter or a digit"
         )
     if name == INGEST_SOURCE:
         raise ConfigurationError("the name is reserved for POST /events/ingest")
 
 
 def _check_option_names(options: SourceOptions) -> None:
-    valid = SourceOptions.__optional_keys__
-    unknown = [option for option in options if option not in valid]
+    names = SourceOptions.__optional_keys__
+    unknown = [name for name in options if name not in names]
     if unknown:
-        known = ", ".join(sorted(valid))
+        listed = ", ".join(sorted(names))
         raise ConfigurationError(
-            [f"unknown option {it!r}; the options are {known}" for it in unknown]
+            [f"unknown option {name!r}; the options are {listed}" for name in unknown]
         )
 
 
 def _adapt_scheme(preset: Preset, scheme: Scheme, options: SourceOptions) -> Scheme:
-    """The scheme with the header, prefix and tolerance that the options set."""
+    """Apply the options that change the signature's header, prefix and tolerance."""
     header, prefix = options.get("signature_header"), options.get("signature_prefix")
     tolerance_seconds = options.get("tolerance_seconds")
     faults = [
@@ -191,13 +192,13 @@ def _signature_faults(
         return
     if preset.name != CUSTOM_HMAC or not isinstance(scheme, Signature):
         yield (
-            f"the preset {preset.name!r} fixes the signature's header and prefix; "
-            f"to set them, use preset={CUSTOM_HMAC!r}"
+            f"the preset {preset.name!r} defines the signature's header and prefix; "
+            f"use preset={CUSTOM_HMAC!r} to set your own"
         )
     if header is not None and not is_header_name(header):
-        yield f"signature_header {header!r} is not the name of a header"
+        yield f"signature_header {header!r} is not a valid header name"
     if prefix is not None and not prefix.isascii():
-        yield "signature_prefix must be plain ASCII"
+        yield "signature_prefix must be ASCII"
 
 
 def _tolerance_faults(
@@ -206,15 +207,15 @@ def _tolerance_faults(
     if tolerance_seconds is None:
         return
     if scheme.tolerance_seconds is None:
-        yield f"tolerance_seconds has no use: the preset {preset.name!r} signs no timestamp"
+        yield f"tolerance_seconds has no effect: the preset {preset.name!r} signs no timestamp"
     elif not isinstance(scheme, Signature | Jwt):
-        yield f"the preset {preset.name!r} fixes its tolerance"
+        yield f"tolerance_seconds cannot be set: the preset {preset.name!r} has a fixed tolerance"
     elif tolerance_seconds < 1:
-        yield f"tolerance_seconds is {tolerance_seconds}; it must be 1 or more"
+        yield f"tolerance_seconds is {tolerance_seconds}; it must be at least 1"
 
 
 def _override_selectors(preset: Preset, options: SourceOptions) -> Preset:
-    """The preset with the selectors of id, type and reference that the options set."""
+    """Apply the options that select the id, the type and the reference."""
     ids, types = options.get("id"), options.get("type")
     return replace(
         preset,
@@ -230,7 +231,7 @@ def _as_tuple(selectors: str | Sequence[str]) -> tuple[str, ...]:
 
 def _kept_headers(preset: Preset, keep_headers: Iterable[str]) -> tuple[tuple[str, bytes], ...]:
     if isinstance(keep_headers, str):
-        raise ConfigurationError("keep_headers must be a list, also where there is only one")
+        raise ConfigurationError("keep_headers must be a list, not a single text")
     names = [name.lower() for name in (*ALWAYS_KEPT_HEADERS, *preset.keep_headers, *keep_headers)]
     faults = [f"keep_headers: {fault}" for name in names if (fault := _kept_header_fault(name))]
     if faults:
@@ -240,24 +241,24 @@ def _kept_headers(preset: Preset, keep_headers: Iterable[str]) -> tuple[tuple[st
 
 def _kept_header_fault(name: str) -> str | None:
     if name in NEVER_KEPT_HEADERS:
-        return f"{name} holds credentials and is never kept"
+        return f"{name} carries credentials and is never stored"
     if not is_header_name(name):
-        return f"{name!r} is not the name of a header"
+        return f"{name!r} is not a valid header name"
     return None
 
 
 def _make_keys(preset: Preset, scheme: Scheme, options: SourceOptions) -> tuple[Key, ...]:
-    """The keys of the configured secrets."""
+    """Make the keys of the configured secrets."""
     secrets, unsigned = options.get("secrets", ()), options.get("unsigned", False)
     if isinstance(secrets, str | bytes):
-        raise ConfigurationError("secrets must be a list, also where there is only one")
+        raise ConfigurationError("secrets must be a list, not a single secret")
     if unsigned and secrets:
-        raise ConfigurationError("it has secrets and says unsigned=True; take one of them away")
+        raise ConfigurationError("secrets and unsigned=True exclude each other; remove one of them")
     is_provisioned = can_provision_secret(preset.challenge, options.get("verify_token"))
     if not secrets and not unsigned and not is_provisioned:
         raise ConfigurationError(
-            "it has no secrets; give secrets=[…] from the sender's settings, "
-            "or unsigned=True to take what anyone sends"
+            "there are no secrets; pass secrets=[…] from the provider's settings, "
+            "or unsigned=True to accept requests from anyone"
         )
     keys: list[Key] = []
     faults: list[str] = []
@@ -275,7 +276,7 @@ def _make_keys(preset: Preset, scheme: Scheme, options: SourceOptions) -> tuple[
 def _check_length(secret: str | bytes) -> None:
     length = len(_bytes(secret))
     if length < MIN_SECRET_BYTES:
-        raise ConfigurationError(f"is {length} bytes long; the least is {MIN_SECRET_BYTES}")
+        raise ConfigurationError(f"is {length} bytes long; the minimum is {MIN_SECRET_BYTES}")
 
 
 def _bytes(secret: str | bytes) -> bytes:
@@ -285,7 +286,11 @@ def _bytes(secret: str | bytes) -> bytes:
 def _duplicate_body(
     preset: Preset, scheme: Scheme, option: DuplicateBodyOption | None
 ) -> DuplicateBody:
-    """What is asked for; else the same body under another id is flagged where ids are unsigned."""
+    """Return the configured policy.
+
+    The default flags duplicate bodies if the signature covers the body but not the id: a captured
+    request can then be sent again under a new id.
+    """
     if option is not None:
         if option not in _DUPLICATE_BODY:
             raise ConfigurationError(f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY)}")
@@ -304,11 +309,11 @@ def _duplicate_body(
 def _volatile_patterns(
     preset: Preset, volatile_fields: Iterable[str] | None
 ) -> tuple[re.Pattern[bytes], ...]:
-    """Find the members of these names, wherever in a body, as far as they are plain values."""
+    """Compile a pattern for each volatile field: a scalar member of that name, at any depth."""
     if isinstance(volatile_fields, str):
-        raise ConfigurationError("volatile_fields must be a list, also where there is only one")
+        raise ConfigurationError("volatile_fields must be a list, not a single text")
     names = preset.volatile_fields if volatile_fields is None else tuple(volatile_fields)
-    # A pattern that begins with plain letters is looked for fast; one for all names would not.
+    # One pattern per name: a literal prefix makes the search fast, an alternation has none.
     return tuple(re.compile(re.escape(json.dumps(name).encode()) + _JSON_SCALAR) for name in names)
 
 
@@ -316,13 +321,13 @@ def _check_url(preset: Preset, scheme: Scheme, url: str | None) -> None:
     if url is None:
         if isinstance(scheme, Jwt) and scheme.audience_is_url:
             raise ConfigurationError(
-                "url is needed: a token is for it, and the Host header anyone's"
+                "url is required: the JWT audience is the public URL, and Host is not trusted"
             )
         return
     if not url.startswith(("https://", "http://")):
-        raise ConfigurationError(f"url {url!r} must begin with https:// (or http://)")
+        raise ConfigurationError(f"url {url!r} must start with https:// or http://")
     if not _needs_url(preset, scheme):
-        raise ConfigurationError("url has no use: this scheme does not sign it")
+        raise ConfigurationError("url has no effect: the scheme does not sign the URL")
 
 
 def _needs_url(preset: Preset, scheme: Scheme) -> bool:
@@ -333,6 +338,8 @@ def _check_verify_token(preset: Preset, verify_token: str | None) -> None:
     if verify_token is None:
         return
     if preset.challenge is None:
-        raise ConfigurationError(f"verify_token has no use: {preset.name!r} does not ask for one")
+        raise ConfigurationError(
+            f"verify_token has no effect: the preset {preset.name!r} does not use it"
+        )
     if len(verify_token) < MIN_SECRET_BYTES:
-        raise ConfigurationError(f"verify_token is shorter than {MIN_SECRET_BYTES}")
+        raise ConfigurationError(f"verify_token must have at least {MIN_SECRET_BYTES} characters")

@@ -1,4 +1,4 @@
-"""Why a request does or does not verify, check by check, and what would have to be different."""
+"""Diagnosis of a request: the result of each check, and hints if the request does not verify."""
 
 from __future__ import annotations
 
@@ -17,28 +17,30 @@ from onceward.sources.schemes.algorithms import SecretDecoder, as_base64, as_hex
 from onceward.sources.source import Source
 
 NO_SUGGESTION: Final = (
-    "The secret is another, or the body or the URL was changed in a way that is none of the usual."
+    "The secret is wrong, or the body or URL was changed in a way we do not recognise."
 )
 
 State = Literal["passed", "failed", "not reached"]
 
 _CHECK_NAMES: Final = {
-    RejectionCause.MISSING: "there is a proof",
-    RejectionCause.MALFORMED: "it is written as it should be",
-    RejectionCause.TIMESTAMP: "its time is near enough",
-    RejectionCause.MISMATCH: "it was made with one of the secrets",
-    RejectionCause.WRONG_TARGET: "it is for this request",
+    RejectionCause.MISSING: "signature is present",
+    RejectionCause.MALFORMED: "signature is well-formed",
+    RejectionCause.TIMESTAMP: "timestamp is within the tolerance",
+    RejectionCause.MISMATCH: "signature matches a secret",
+    RejectionCause.WRONG_TARGET: "signature is for this request",
 }
+_EVENT: Final = "event is identified"
+_CHALLENGE: Final = "challenge is answered"
 _SECRET_ENCODINGS: Final[dict[str, SecretDecoder]] = {
     "taken as plain text": as_text,
     "decoded from base64": as_base64,
-    "decoded from hexadecimal digits": as_hex,
+    "decoded from hexadecimal": as_hex,
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     state: State
@@ -47,101 +49,97 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What was found, and what would help where it did not verify."""
+    """The results of all checks, and hints for a request that does not verify."""
 
     verified: bool
     checks: tuple[Check, ...]
-    hints: tuple[str, ...]
+    hints: tuple[str, ...] = ()
 
 
 def diagnose(source: Source, request: Request, now: float) -> Diagnosis:
-    """Verify a request as a source would, and say what came of each check."""
+    """Verify a request as a source would, and report the result of each check."""
     try:
         reply = source.answer_challenge(request)
         if reply is None and not source.unsigned:
             source.scheme.verify(source.keys, request, now)
     except SignatureRejected as rejected:
-        checks = (
-            *_proof_checks(source, request, rejected),
-            Check("it tells of an event", "not reached"),
-        )
-        return Diagnosis(
-            verified=False, checks=checks, hints=tuple(_hints(source, request, now, rejected.cause))
-        )
+        checks = (*_proof_checks(source, request, rejected), Check(_EVENT, "not reached"))
+        hints = tuple(_hints(source, request, now, rejected.cause))
+        return Diagnosis(verified=False, checks=checks, hints=hints)
     except RequestRefused as refused:
-        checks = (Check(_CHECK_NAMES[RejectionCause.MISSING], "failed", refused.message),)
-        return Diagnosis(verified=False, checks=checks, hints=())
+        check = Check(_CHECK_NAMES[RejectionCause.MISSING], "failed", refused.message)
+        return Diagnosis(verified=False, checks=(check,))
     if reply is not None:
-        checks = (Check("it asks for an answer", "passed", _describe_reply(reply)),)
-        return Diagnosis(verified=True, checks=checks, hints=())
+        return Diagnosis(verified=True, checks=(_challenge_check(reply),))
     checks = (*_proof_checks(source, request, None), *_event_checks(source, request, now))
-    verified = all(check.state == "passed" for check in checks)
-    return Diagnosis(verified=verified, checks=checks, hints=())
+    return Diagnosis(verified=all(check.state == "passed" for check in checks), checks=checks)
 
 
 def _proof_checks(
     source: Source, request: Request, rejected: SignatureRejected | None
 ) -> Iterator[Check]:
-    """The checks of the proof: those before the one that failed passed."""
+    """Yield the checks of the scheme in order; checks before the failed one have passed."""
     if source.unsigned:
-        yield Check("nothing has to be proved", "passed", "the source is unsigned")
+        yield Check("no signature is required", "passed", "the source is unsigned")
         return
     has_failed = False
     for cause in source.scheme.causes:
+        name = _CHECK_NAMES[cause]
         if rejected is not None and cause is rejected.cause:
             has_failed = True
-            yield Check(_CHECK_NAMES[cause], "failed", rejected.check)
+            yield Check(name, "failed", rejected.check)
         elif has_failed:
-            yield Check(_CHECK_NAMES[cause], "not reached")
+            yield Check(name, "not reached")
         else:
-            yield Check(_CHECK_NAMES[cause], "passed", _passed_detail(source, cause, request))
+            yield Check(name, "passed", _passed_detail(source.scheme, cause, request))
 
 
-def _passed_detail(source: Source, cause: RejectionCause, request: Request) -> str:
-    scheme = source.scheme
+def _passed_detail(scheme: Scheme, cause: RejectionCause, request: Request) -> str:
     match cause:
         case RejectionCause.MISSING:
             return scheme.at
         case RejectionCause.TIMESTAMP if scheme.tolerance_seconds is None:
-            return "no tolerance is set"
+            return "any age is accepted"
         case RejectionCause.TIMESTAMP:
-            return f"it may be {scheme.tolerance_seconds} s off"
+            return f"tolerance {scheme.tolerance_seconds} s"
         case RejectionCause.MISMATCH:
-            covered = f"{len(request.body)} bytes of body" if scheme.covers_body else "not the body"
+            size = len(request.body)
+            covered = f"covers {size} bytes of body" if scheme.covers_body else "without the body"
             return f"{scheme.summary.replace('`', '')}; {covered}"
         case _:
             return ""
 
 
-def _describe_reply(reply: Reply) -> str:
-    return f"it is answered with {reply.status}, and nothing is recorded"
-
-
 def _event_checks(source: Source, request: Request, now: float) -> Iterator[Check]:
-    """What a genuine request is about."""
+    """Yield a check for each event of a verified request."""
     try:
         events = source.verify(request, now)
     except RequestRefused as refused:
-        yield Check("it tells of an event", "failed", refused.message)
+        yield Check(_EVENT, "failed", refused.message)
         return
     if isinstance(events, Reply):
-        yield Check("it asks for an answer", "passed", _describe_reply(events))
+        yield _challenge_check(events)
         return
     for identity, body in events:
-        about = f" about {identity.reference}" if identity.reference else ""
-        detail = f"{identity.event_id}, {identity.type or 'no type'}{about}, {len(body)} bytes"
-        yield Check("it tells of an event", "passed", detail)
+        reference = f", reference {identity.reference}" if identity.reference else ""
+        event = f"{identity.event_id}, {identity.type or 'no type'}{reference}, {len(body)} bytes"
+        yield Check(_EVENT, "passed", event)
     if not events:
-        yield Check("it tells of an event", "passed", "of none: nothing is recorded")
+        yield Check(_EVENT, "passed", "the request contains no events; nothing is recorded")
 
 
-# What would have to be different.
+def _challenge_check(reply: Reply) -> Check:
+    return Check(_CHALLENGE, "passed", f"status {reply.status}; nothing is recorded")
+
+
+# Hints: changes with which the request would verify.
 
 
 def _hints(source: Source, request: Request, now: float, cause: RejectionCause) -> list[str]:
     suggestions = list(_suggestions(source, request, now, cause))
     if not suggestions and cause is RejectionCause.MISMATCH:
-        return [NO_SUGGESTION + (f" The URL was {request.url}." if source.scheme.needs_url else "")]
+        url = f" The URL was {request.url}." if source.scheme.needs_url else ""
+        return [NO_SUGGESTION + url]
     return list(dict.fromkeys(suggestions))
 
 
@@ -151,19 +149,12 @@ def _suggestions(
     match cause:
         case RejectionCause.MISSING:
             yield from _suggest_presets(source, request)
-        case RejectionCause.TIMESTAMP if _verifies(
-            source, _without_tolerance(source.scheme), request, now
-        ):
-            yield (
-                "Apart from its time it verifies: say when it came with --at, or look at the "
-                "clocks, or at who held it back."
-            )
+        case RejectionCause.TIMESTAMP:
+            yield from _suggest_time(source, request, now)
         case RejectionCause.MISMATCH | RejectionCause.WRONG_TARGET | RejectionCause.MALFORMED:
             yield from _suggest_bodies(source, request, now)
             yield from _suggest_urls(source, request, now)
             yield from _suggest_secrets(source, request, now)
-        case _:
-            pass
     yield from _suggest_schemes(source, request, now)
 
 
@@ -176,35 +167,44 @@ def _verifies(source: Source, scheme: Scheme, request: Request, now: float) -> b
     return True
 
 
-def _without_tolerance(scheme: Scheme) -> Scheme:
-    if scheme.tolerance_seconds is None or not isinstance(scheme, Signature):
-        return scheme
-    return replace(scheme, tolerance_seconds=None)
-
-
 def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
     for preset in PRESETS.values():
         for scheme in preset.named_schemes.values():
             kind, _, name = scheme.at.partition("|")[0].partition(":")
             is_present = kind == "header" and request.headers.joined(header_key(name)) is not None
-            if is_present and preset.name != source.preset_name and name.lower() != "authorization":
-                yield f"It has a {name} header, which {preset.title} sends: preset={preset.name!r}?"
+            is_telling = preset.name != source.preset_name and name.lower() != "authorization"
+            if is_present and is_telling:
+                yield (
+                    f"The request has a {name} header, as sent by {preset.title}: "
+                    f"use preset={preset.name!r}?"
+                )
+
+
+def _suggest_time(source: Source, request: Request, now: float) -> Iterator[str]:
+    scheme = source.scheme
+    if isinstance(scheme, Signature):
+        scheme = replace(scheme, tolerance_seconds=None)
+    if _verifies(source, scheme, request, now):
+        yield (
+            "Only the timestamp is rejected: pass the time of arrival with --at, "
+            "or look for clock skew and delayed delivery."
+        )
 
 
 def _suggest_bodies(source: Source, request: Request, now: float) -> Iterator[str]:
     for change, body in _likely_bodies(request.body):
         changed = Request(request.headers, body, method=request.method, url=request.url)
         if body != request.body and _verifies(source, source.scheme, changed, now):
-            yield f"It verifies {change}: something on the way changed the body."
+            yield f"The body verifies {change}: it was changed in transit."
             return
 
 
 def _likely_bodies(body: bytes) -> Iterator[tuple[str, bytes]]:
-    yield "without the line break at its end", body.rstrip(b"\r\n")
-    yield "with a line break at its end", body + b"\n"
-    yield "with plain line breaks", body.replace(b"\r\n", b"\n")
-    yield "with the line breaks of Windows", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
-    yield "without a byte order mark", body.removeprefix(b"\xef\xbb\xbf")
+    yield "without its trailing line break", body.rstrip(b"\r\n")
+    yield "with a trailing line break", body + b"\n"
+    yield "with LF line breaks", body.replace(b"\r\n", b"\n")
+    yield "with CRLF line breaks", body.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n")
+    yield "without its byte order mark", body.removeprefix(b"\xef\xbb\xbf")
     try:
         document: Any = json.loads(body)
     except (ValueError, RecursionError):
@@ -222,14 +222,17 @@ def _suggest_urls(source: Source, request: Request, now: float) -> Iterator[str]
     for url in _likely_urls(request):
         changed = Request(request.headers, request.body, method=request.method, url=url)
         if url != request.url and _verifies(source, source.scheme, changed, now):
-            yield f"It verifies for {url}: set the source's url to the one that the sender has."
+            yield (
+                f"It verifies with the URL {url}: "
+                "set the source's url to the one registered with the provider."
+            )
 
 
 def _likely_urls(request: Request) -> Iterator[str]:
     host = (request.headers.joined(b"host") or b"").decode("latin-1")
     try:
         parts = urlsplit(request.url)
-    except ValueError:  # the Host header was no host
+    except ValueError:  # the Host header is not a host
         return
     origins = [(scheme, name) for name in (parts.netloc, host) for scheme in ("https", "http")]
     for scheme, name in origins:
@@ -245,16 +248,16 @@ def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[s
     for secret in source.secrets:
         stripped = replace(source, secrets=(secret.strip(),))
         if secret.strip() != secret and _verifies(stripped, source.scheme, request, now):
-            yield "It verifies without the white space around the secret."
+            yield "It verifies without the whitespace around the secret."
     scheme = source.scheme
-    if isinstance(scheme, Signature) and isinstance(scheme.algorithm, Hmac):
-        for description, secret_encoding in _SECRET_ENCODINGS.items():
-            other = replace(
-                scheme, algorithm=replace(scheme.algorithm, secret_encoding=secret_encoding)
-            )
-            is_other = secret_encoding is not scheme.algorithm.secret_encoding
-            if is_other and _verifies(source, other, request, now):
-                yield f"It verifies with the secret {description}."
+    if not isinstance(scheme, Signature) or not isinstance(scheme.algorithm, Hmac):
+        return
+    for description, encoding in _SECRET_ENCODINGS.items():
+        if encoding is scheme.algorithm.secret_encoding:
+            continue
+        changed = replace(scheme, algorithm=replace(scheme.algorithm, secret_encoding=encoding))
+        if _verifies(source, changed, request, now):
+            yield f"It verifies with the secret {description}."
 
 
 def _suggest_schemes(source: Source, request: Request, now: float) -> Iterator[str]:

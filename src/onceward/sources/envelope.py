@@ -1,4 +1,4 @@
-"""The envelope of ``POST /events/ingest``: which event its body is about."""
+"""The envelope of ``POST /events/ingest``: an event's identity around its payload."""
 
 from __future__ import annotations
 
@@ -19,15 +19,13 @@ class _Envelope(msgspec.Struct, gc=False):
 
 
 _DECODER: Final = msgspec.json.Decoder(_Envelope)
-
-
 _FIELDS: Final = _Envelope.__struct_fields__
 
 
 def identify_envelope(body: bytes) -> Identity:
-    """Say what a body for ``POST /events/ingest`` is about; its payload is not decoded.
+    """Return the identity in a body for ``POST /events/ingest``. The payload is not decoded.
 
-    Raises InvalidEnvelope for the first fault found.
+    Raises InvalidEnvelope for the first invalid field.
     """
     envelope = _decode(body)
     event_id = _required("event_id", envelope.event_id)

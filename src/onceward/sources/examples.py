@@ -1,4 +1,4 @@
-"""A request as a sender would make it, about an event that nobody has seen."""
+"""Example requests: what a sender would send, about a new event."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from onceward.sources.selectors import (
 FORM: Final = "application/x-www-form-urlencoded"
 JSON: Final = "application/json"
 NONCE: Final = "onceward_example"
-"""A member that makes one example unlike another, where its bytes are all that it is known by."""
+"""A member with a random value, for events that are identified by the hash of their body."""
 
 DEFAULT_TYPE: Final = "example"
-"""The type of an example whose own has another place than the source's."""
+"""The type of an example that has no value where the source reads the type."""
 
 _UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 
 
 class Example(msgspec.Struct):
-    """An example request of a provider: headers, and a JSON body or a form."""
+    """An example request of a provider: headers, a query, and a JSON body or a form."""
 
     headers: dict[str, str] = {}
     json: Any = None
@@ -55,10 +55,10 @@ def make_example(
     type: str | None = None,
     body: bytes | None = None,
 ) -> OutgoingRequest:
-    """Make a request to be signed: the `example`, or `body`, under a new id.
+    """Build an unsigned request from an example, or from a body of your own.
 
-    With `id` it is that one, and with `type` of that type. Raises ConfigurationError where the
-    sender has no place for one of them.
+    The event gets a new id, unless `id` sets one or the id is part of your own body. Raises
+    ConfigurationError if the preset does not allow `id` or `type` to be set.
     """
     example = example or Example(json={})
     headers = {"content-type": FORM if example.form else JSON, **example.headers}
@@ -81,13 +81,13 @@ def _encode_body(example: Example) -> bytes:
     return urlencode(example.form).encode() if example.form else msgspec.json.encode(example.json)
 
 
-# The events of a request, wherever they are packed.
+# Reading and writing the events in a request.
 
 _EditEvent = Callable[[dict[str, Any], int], None]
 
 
 def _edit_events(outgoing: OutgoingRequest, preset: Preset, edit: _EditEvent) -> None:
-    """Have each event edited: the body, or the parts of it. Raises ConfigurationError."""
+    """Apply an edit to each event in the body. Raises ConfigurationError."""
     form_field, paths = preset.layout.form_field, preset.layout.paths
     inner = outgoing
     if form_field is not None:
@@ -95,7 +95,7 @@ def _edit_events(outgoing: OutgoingRequest, preset: Preset, edit: _EditEvent) ->
     document = inner.document()
     for index, event in enumerate([document] if paths is None else paths.find(document)):
         if not isinstance(event, dict):
-            raise ConfigurationError("an event of the body is not an object")
+            raise ConfigurationError("an event in the body is not a JSON object")
         edit(event, index)
     inner.body = msgspec.json.encode(document)
     if form_field is not None:
@@ -103,7 +103,7 @@ def _edit_events(outgoing: OutgoingRequest, preset: Preset, edit: _EditEvent) ->
 
 
 def _read_value(outgoing: OutgoingRequest, preset: Preset, selector: Selector) -> Any:
-    """What a selector finds in the first event; None where there is nothing."""
+    """Return the value that a selector finds in the first event, or None."""
     request = outgoing.request()
     if not isinstance(selector, JsonSelector):
         raw = selector.read(request)
@@ -116,7 +116,7 @@ def _read_value(outgoing: OutgoingRequest, preset: Preset, selector: Selector) -
 def _first_present(
     outgoing: OutgoingRequest, preset: Preset, selectors: tuple[Selector, ...]
 ) -> Selector:
-    """The first of the selectors that finds something in the example; else the first."""
+    """Return the first selector that finds a value, else the preferred one."""
     for selector in selectors:
         if isinstance(selector, BodyHashSelector):
             continue
@@ -128,7 +128,7 @@ def _first_present(
 def _put(
     outgoing: OutgoingRequest, preset: Preset, selector: Selector, value_at: Callable[[int], str]
 ) -> None:
-    """Write a value where a selector points: in each event, where it is in the events."""
+    """Write a value to the request, or to each event if the selector reads the body."""
     if isinstance(selector, JsonSelector):
         path = selector.path
         _edit_events(
@@ -147,9 +147,9 @@ def _has_type(outgoing: OutgoingRequest, preset: Preset) -> bool:
 
 
 def _put_type(outgoing: OutgoingRequest, preset: Preset, type: str) -> None:
-    """Write a type, which is of several parts where the sender's is."""
+    """Write a type, split at its dots if the preset reads it from several selectors."""
     if not preset.types:
-        raise ConfigurationError(f"the preset {preset.name!r} has no place for a type")
+        raise ConfigurationError(f"the preset {preset.name!r} has no selector for a type")
     parts = type.split(".", len(preset.types) - 1)
     for text, part in zip_longest(preset.types, parts):
         selector = _first_present(outgoing, preset, parse_selectors(text))
@@ -177,7 +177,7 @@ def _removing(path: tuple[str, ...]) -> _EditEvent:
 
 
 def _id_selector(outgoing: OutgoingRequest, preset: Preset) -> Selector:
-    """Where the part of the id is that makes it unlike others: not the type, and best an id."""
+    """Return the selector of the part that makes an id unique: not the type, preferably an id."""
     parts = [text for text in preset.ids if text not in preset.types]
     named_id = [text for text in parts if "id" in text.lower()]
     return _first_present(outgoing, preset, parse_selectors((named_id or parts or preset.ids)[0]))
@@ -185,21 +185,22 @@ def _id_selector(outgoing: OutgoingRequest, preset: Preset) -> Selector:
 
 def _put_id(outgoing: OutgoingRequest, preset: Preset, selector: Selector, id: str) -> None:
     if isinstance(selector, BodyHashSelector | HeaderHashSelector):
-        message = f"the events of {preset.name!r} have no id: they are known by their bytes"
-        raise ConfigurationError(message)
+        raise ConfigurationError(
+            f"the id cannot be set: the preset {preset.name!r} identifies events by a hash"
+        )
     _put(outgoing, preset, selector, lambda index: f"{id}-{index + 1}" if index else id)
 
 
 def _put_new_id(outgoing: OutgoingRequest, preset: Preset, selector: Selector) -> None:
     if isinstance(selector, HeaderHashSelector):
-        return  # it is another one each time
+        return  # signing makes a new token, and with it a new id
     if not isinstance(selector, BodyHashSelector):
         old_id = _read_value(outgoing, preset, selector)
         _put(outgoing, preset, selector, lambda _: _new_id_like(old_id))
     elif outgoing.headers.get("content-type") == FORM and preset.layout.form_field is None:
         outgoing.put(FieldSelector("form", NONCE), secrets.token_hex(8))
     else:
-        with suppress(ConfigurationError):  # it is not JSON, and stays what it is
+        with suppress(ConfigurationError):  # a body that is not JSON is sent unchanged
             _edit_events(outgoing, preset, _put_nonce)
 
 
@@ -208,7 +209,7 @@ def _put_nonce(event: dict[str, Any], _: int) -> None:
 
 
 def _new_id_like(old_id: Any) -> str:
-    """An id that is new, and looks like another."""
+    """Return a new id in the style of another."""
     if isinstance(old_id, int):
         return str(10**9 + secrets.randbelow(9 * 10**9))
     if not isinstance(old_id, str):

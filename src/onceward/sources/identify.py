@@ -1,7 +1,6 @@
-"""Where the id, the type and the reference are in a request.
+"""The identity of an event: its id, type and reference, read by selectors.
 
-Selectors are written as text, as in `onceward.sources.selectors`. Of a body only what is asked for
-is decoded.
+Only the selected fields of a JSON body are decoded.
 """
 
 from __future__ import annotations
@@ -26,12 +25,12 @@ from onceward.sources.selectors import (
 )
 
 Alternatives = tuple[Selector, ...]
-"""Selectors of which the first that is there counts."""
+"""Selectors in order of preference: the first value present is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadFailure:
-    """Why a selector leads to no usable text, or why a body cannot be decoded."""
+    """The reason why a selector yields no usable text, or why a body cannot be decoded."""
 
     reason: str
     is_missing: bool = False
@@ -39,35 +38,36 @@ class ReadFailure:
 
 @dataclass(frozen=True, slots=True)
 class IdentitySelectors:
-    """Where a source's requests keep their id, type and reference."""
+    """The selectors of a source's id, type and reference. Ids and types may have several parts."""
 
     id: tuple[Alternatives, ...]
     type: tuple[Alternatives, ...]
     reference: Alternatives | None
     has_hash_fallback: bool
-    """Whether the body's hash stands for an id that is not there."""
+    """Whether the hash of the body replaces an unusable id."""
     decoder: msgspec.json.Decoder[Any] | None
-    """Decodes what is asked for of a body; None where nothing is."""
+    """Decodes the selected fields of a body; None if no selector reads the body."""
 
 
 def parse_identity_selectors(
     id: Sequence[str], type: Sequence[str], reference: str | None, *, is_batch: bool = False
 ) -> IdentitySelectors:
-    """Read selectors from their texts. Raises ConfigurationError with every fault found.
+    """Parse the selectors of a source. Raises ConfigurationError with every fault.
 
-    Where an id has several parts, and where a request holds several events (`is_batch`), an id that
-    is not there is no reason to refuse what was signed.
+    An id of several parts, or the id of one event among several (`is_batch`), may be unusable in a
+    request that is otherwise valid. The hash of the body then replaces the id.
     """
     texts = [*id, *type] if reference is None else [*id, *type, reference]
     parsed: dict[str, Alternatives] = {}
-    faults: list[str] = [] if id else ["it has no place for the id"]
+    faults: list[str] = [] if id else ["there is no selector for the id"]
     for text in texts:
         try:
             parsed[text] = parse_selectors(text)
         except ConfigurationError as error:
             faults.extend(error.faults)
     selectors = [selector for alternatives in parsed.values() for selector in alternatives]
-    paths = list(dict.fromkeys(it.path for it in selectors if isinstance(it, JsonSelector)))
+    json_selectors = [selector for selector in selectors if isinstance(selector, JsonSelector)]
+    paths = list(dict.fromkeys(selector.path for selector in json_selectors))
     faults.extend(_overlap_faults(paths))
     if faults:
         raise ConfigurationError(faults)
@@ -81,10 +81,10 @@ def parse_identity_selectors(
 
 
 def _overlap_faults(paths: Iterable[tuple[str, ...]]) -> list[str]:
-    """A selector inside another can never be read together with it."""
+    """Report paths inside other paths: a decoder reads either a field or its members."""
     all_paths = set(paths)
     return [
-        f"json:{'.'.join(path)} lies inside json:{'.'.join(path[:length])}; one of them is wrong"
+        f"json:{'.'.join(path)} is inside json:{'.'.join(path[:length])}; select one or the other"
         for path in sorted(all_paths)
         for length in range(1, len(path))
         if path[:length] in all_paths
@@ -92,7 +92,7 @@ def _overlap_faults(paths: Iterable[tuple[str, ...]]) -> list[str]:
 
 
 def _body_struct(paths: Iterable[tuple[str, ...]]) -> type[msgspec.Struct]:
-    """A struct that holds what the paths lead to and lets the rest of a body pass undecoded."""
+    """Define a struct with the selected fields, so that the decoder skips all others."""
     inner_paths: dict[str, list[tuple[str, ...]]] = {}
     for name, *rest in paths:
         inner_paths.setdefault(name, []).append(tuple(rest))
@@ -108,10 +108,10 @@ def _body_struct(paths: Iterable[tuple[str, ...]]) -> type[msgspec.Struct]:
 
 
 def identify(selectors: IdentitySelectors, request: Request) -> Identity:
-    """Say what a request is about.
+    """Return the identity of the event in a verified request.
 
-    Raises NoEventId where there is no usable id. A type that is not usable becomes "",
-    a reference None: what was signed is not refused for those.
+    Raises NoEventId if the id is unusable. An unusable type becomes "" and an unusable reference
+    None: a verified request is not refused because of them.
     """
     document = _document(selectors, request)
     event_id = _event_id(selectors.id, request, document)
@@ -123,12 +123,12 @@ def identify(selectors: IdentitySelectors, request: Request) -> Identity:
 
 
 def identify_as(event_id: str, selectors: IdentitySelectors, request: Request) -> Identity:
-    """Say what a request is about whose id is known."""
+    """Return the identity of an event under a given id."""
     return _make_identity(event_id, selectors, request, _document(selectors, request))
 
 
 def reads_headers(parts: Sequence[Alternatives]) -> bool:
-    """Whether one of the selectors is in a header."""
+    """Return whether a selector reads a header."""
     return any(isinstance(selector, HeaderSelector) for part in parts for selector in part)
 
 
@@ -143,7 +143,7 @@ def _make_identity(
 
 
 def _event_id(parts: Sequence[Alternatives], request: Request, document: Any) -> str | ReadFailure:
-    """The id, of one part or of several with ``|`` between."""
+    """Read the parts of an id and join them with ``|``."""
     if len(parts) == 1:
         return _read_text(parts[0], request, document)
     texts = []
@@ -158,12 +158,12 @@ def _event_id(parts: Sequence[Alternatives], request: Request, document: Any) ->
 
 
 def _escape_separator(text: str) -> str:
-    """A part of an id in which nothing looks like the end of it."""
+    """Escape ``|`` in a part, so that different parts never join to the same id."""
     return text.replace("%", "%25").replace("|", "%7C")
 
 
 def _event_type(parts: Sequence[Alternatives], request: Request, document: Any) -> str:
-    """The type, of one part or of several with dots between; later parts may be absent."""
+    """Read the parts of a type and join them with dots. Only the first part is required."""
     texts: list[str] = []
     for part in parts:
         text = _read_text(part, request, document)
@@ -176,7 +176,7 @@ def _event_type(parts: Sequence[Alternatives], request: Request, document: Any) 
 
 
 def _read_text(alternatives: Alternatives, request: Request, document: Any) -> str | ReadFailure:
-    """The text in the first of the selectors that is there; the first's failure, where none is."""
+    """Return the first text present, or why the preferred selector failed."""
     first: ReadFailure | None = None
     for selector in alternatives:
         text = usable_text(selector, _read_value(selector, request, document))
@@ -185,7 +185,7 @@ def _read_text(alternatives: Alternatives, request: Request, document: Any) -> s
         first = first or _with_body_failure(text, selector, document)
         if not text.is_missing:
             break
-    return first or ReadFailure("there is no place to look", is_missing=True)
+    return first or ReadFailure("there is no selector", is_missing=True)
 
 
 def _with_body_failure(failure: ReadFailure, selector: Selector, document: Any) -> ReadFailure:
@@ -198,14 +198,14 @@ def _read_value(selector: Selector, request: Request, document: Any) -> object:
     if isinstance(selector, JsonSelector):
         try:
             return selector.find_in_struct(document)
-        except AttributeError:  # the way there is null, or the document is not a struct
+        except AttributeError:  # an object on the path is null, or the document is a dict
             return selector.find(document)
     value = selector.read(request)
     return msgspec.UNSET if value is None else value.decode(errors="surrogateescape")
 
 
 def usable_text(label: object, value: object) -> str | ReadFailure:
-    """The value as a text that can be stored, or why it is none."""
+    """Return a value as text that can be stored, or why it cannot."""
     if isinstance(value, str):
         text = value
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -235,11 +235,11 @@ def _json_kind(value: object) -> str:
             return "a string or a number"
 
 
-_NOT_DECODED: Final = ReadFailure("the body was not read")
+_NOT_DECODED: Final = ReadFailure("the body was not decoded")
 
 
 def _document(selectors: IdentitySelectors, request: Request) -> Any:
-    """What is asked for of the body, as a struct; else all of it, as a dict; else the failure."""
+    """Decode the body: to a struct, else leniently to a dict, else to the reason it fails."""
     if selectors.decoder is None:
         return _NOT_DECODED
     try:
@@ -248,15 +248,15 @@ def _document(selectors: IdentitySelectors, request: Request) -> Any:
         return decode_leniently(request.body)
 
 
-# Whole numbers stay text: that is what an id becomes, and there is no limit on their digits.
+# Integers stay text: ids are text, and int() limits the number of digits.
 _LENIENT: Final = json.JSONDecoder(strict=False, parse_int=str)
 
 
 def decode_leniently(body: bytes) -> dict[str, Any] | ReadFailure:
-    """Read a body that does not fit, or that only a tolerant reader takes for JSON.
+    """Decode a body that the strict decoder rejects, or return why it is not a JSON object.
 
-    Bytes that are not UTF-8 become lone surrogates, which no id may hold: two ids that differ only
-    in such bytes are refused and never taken for one.
+    Invalid UTF-8 becomes lone surrogates. Ids cannot contain them, so that two ids which differ
+    only in invalid bytes are both refused instead of taken for the same id.
     """
     try:
         text = body.decode("utf-8-sig", "surrogateescape")

@@ -1,4 +1,4 @@
-"""A rejected request in the form in which it is kept, so that it can be verified again."""
+"""Rejected requests in stored form, so that they can be verified again later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEVER_KEPT: Final = frozenset({b"cookie", b"proxy-authorization"})
 
 
 class _KeptRequest(msgspec.Struct, array_like=True):
-    """What is kept of a request beside its body."""
+    """A stored request without its body."""
 
     method: str
     url: str
@@ -20,13 +20,17 @@ class _KeptRequest(msgspec.Struct, array_like=True):
 
 
 def pack(request: Request, *, keep_authorization: bool) -> bytes:
-    """What is kept of a request beside its body, to verify it again."""
+    """Encode a request without its body.
+
+    Credentials are dropped. `keep_authorization` keeps the Authorization header, for senders whose
+    proof it carries.
+    """
     dropped = _NEVER_KEPT if keep_authorization else _NEVER_KEPT | {b"authorization"}
     headers = [pair for pair in request.headers.pairs if pair[0] not in dropped]
     return msgspec.msgpack.encode(_KeptRequest(request.method, request.url, headers))
 
 
 def unpack(packed: bytes, body: bytes) -> Request:
-    """A request as it came."""
+    """Decode a stored request."""
     kept = msgspec.msgpack.decode(packed, type=_KeptRequest)
     return Request(Headers(kept.headers), body, method=kept.method, url=kept.url)

@@ -1,4 +1,4 @@
-"""A request on its way to be signed: selectors write to it."""
+"""Outgoing requests: what a sender builds and signs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onceward.sources.selectors import (
 
 
 class OutgoingRequest:
-    """What is to be sent. Signing puts into it what proves it."""
+    """A request to send. Signing writes the signature into its headers, body or URL."""
 
     def __init__(
         self,
@@ -37,14 +37,17 @@ class OutgoingRequest:
         self.method = method
 
     def request(self) -> Request:
-        """The request as it would be received now."""
+        """Return the request as its receiver would see it."""
         pairs = [
             (name.lower().encode(), encode_header(value)) for name, value in self.headers.items()
         ]
         return Request(Headers(pairs), self.body, method=self.method, url=self.url)
 
     def put(self, selector: Selector, value: str) -> None:
-        """Write a value where a selector points. Raises ConfigurationError."""
+        """Write a value to the header, field or member that a selector names.
+
+        Raises ConfigurationError if the body has no such member or the value is computed.
+        """
         match selector:
             case HeaderSelector():
                 self.put_header(selector.name, value)
@@ -58,26 +61,28 @@ class OutgoingRequest:
             case FieldSelector():
                 self.url = with_parameters(self.url, {selector.name: value})
             case BodyHashSelector() | HeaderHashSelector():
-                raise ConfigurationError(f"{selector} follows from what is sent")
+                raise ConfigurationError(
+                    f"{selector} is computed from the request and cannot be set"
+                )
 
     def put_header(self, name: str, value: str) -> None:
-        """Write a header, in place of one of that name."""
+        """Set a header, replacing one of the same name."""
         others = {key: text for key, text in self.headers.items() if key.lower() != name.lower()}
         self.headers = {**others, name: value}
 
     def document(self) -> Any:
-        """The body as JSON. Raises ConfigurationError where it is none."""
+        """Return the decoded JSON body. Raises ConfigurationError if it is not JSON."""
         try:
             return msgspec.json.decode(self.body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise ConfigurationError("the body is not JSON, and its sender's is") from None
+            raise ConfigurationError("the body is not JSON, but the provider sends JSON") from None
 
     def _form(self) -> list[tuple[str, str]]:
         return parse_qsl(self.body.decode("latin-1"), keep_blank_values=True)
 
 
 def encode_header(text: str) -> bytes:
-    """A header's text as it is sent: servers read one byte for each character."""
+    """Encode header text as HTTP clients do: Latin-1 if possible, else UTF-8."""
     try:
         return text.encode("latin-1")
     except UnicodeEncodeError:
@@ -85,7 +90,7 @@ def encode_header(text: str) -> bytes:
 
 
 def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
-    """A URL with these in its query, in place of those of the same names."""
+    """Return a URL with query parameters set, replacing those of the same names."""
     parts = urlsplit(url)
     others = [
         field
@@ -96,10 +101,13 @@ def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
 
 
 def put_member(document: Any, path: tuple[str, ...], value: str) -> None:
-    """Write a value into a decoded body; where a number was, it stays one."""
+    """Set a member of a decoded body, as an integer if it replaces one.
+
+    Raises ConfigurationError if the path leads through a value that is not an object.
+    """
     for name in path[:-1]:
         document = document.setdefault(name, {}) if isinstance(document, dict) else None
     if not isinstance(document, dict):
-        raise ConfigurationError(f"the body has no place for json:{'.'.join(path)}")
+        raise ConfigurationError(f"json:{'.'.join(path)} cannot be set in this body")
     was_number = isinstance(document.get(path[-1]), int) and value.isdigit()
     document[path[-1]] = int(value) if was_number else value

@@ -1,8 +1,4 @@
-"""A request as it came, and the places in it: ``header:X-Id``, ``json:data.id``, ``query:id``.
-
-A place is written as text, and several with ``|`` between: the first that is there counts. Places
-are checked once, when a source is configured.
-"""
+"""An incoming request: headers, body, method and public URL."""
 
 from __future__ import annotations
 
@@ -25,11 +21,11 @@ _FIELD_NAME: Final = re.compile(
 )
 MAX_FIELDS: Final = 1_000
 MAX_PARSED_BYTES: Final = 1024 * 1024
-"""How large a body may be whose proof is inside it."""
+"""Larger bodies are not parsed, because parsing may happen before the request is verified."""
 
 
 class Headers:
-    """A request's headers, read only. Names are asked for in lower case, as ASGI gives them."""
+    """The headers of a request, read-only. Names are lower-case, as in ASGI."""
 
     __slots__ = ("_has_repeats", "_values", "pairs")
 
@@ -39,14 +35,17 @@ class Headers:
         self._has_repeats = len(self._values) != len(self.pairs)
 
     def get(self, name: bytes) -> bytes | None:
-        """The header's value. Raises RepeatedHeader where it occurs more than once."""
+        """Return the value of a header, or None. Raises RepeatedHeader if it occurs twice."""
         if self._has_repeats and len(self._all(name)) > 1:
             message = f"The header {name.decode('latin-1')} occurs more than once."
             raise RepeatedHeader(message)
         return self._values.get(name)
 
     def joined(self, name: bytes) -> bytes | None:
-        """The header's value, or its values with commas between, for what decides nothing."""
+        """Return the values of a header joined by commas, or None.
+
+        Only for headers that decide nothing: `get` rejects a repeated header.
+        """
         if self._has_repeats and name in self._values:
             return b", ".join(self._all(name))
         return self._values.get(name)
@@ -56,7 +55,7 @@ class Headers:
 
 
 class Request:
-    """What was sent: headers and body, and for some senders the method and the public URL."""
+    """A request to verify. Only some senders sign the method and the public URL."""
 
     __slots__ = ("__dict__", "body", "headers", "method", "url")
 
@@ -72,26 +71,23 @@ class Request:
     def _split_url(self) -> SplitResult:
         try:
             return urlsplit(self.url)
-        except ValueError:  # the Host header was no host
+        except ValueError:  # the Host header is not a host
             return urlsplit("")
 
     @cached_property
     def target(self) -> str:
-        """The path of the URL, with its query."""
+        """The path and query of the URL."""
         parts = self._split_url
         return f"{parts.path or '/'}?{parts.query}" if parts.query else parts.path or "/"
 
     @cached_property
     def query(self) -> list[tuple[str, str]]:
-        """The parameters of the URL."""
+        """The query parameters of the URL."""
         return _urlencoded_fields(self._split_url.query)
 
     @cached_property
     def form(self) -> list[tuple[str, str]]:
-        """The fields of a body that is a form, in either of the two ways to write one.
-
-        It may be read before anything is proved: of what is too large there are none.
-        """
+        """The fields of a form body, URL-encoded or multipart; none if the body is too large."""
         if len(self.body) > MAX_PARSED_BYTES:
             return []
         content_type = self.headers.joined(b"content-type") or b""
@@ -102,7 +98,7 @@ class Request:
 
     @cached_property
     def document(self) -> Any:
-        """The body as JSON; None where it is none, or so large that nobody reads it unproved."""
+        """The decoded JSON body; None if it is not JSON or too large."""
         if len(self.body) > MAX_PARSED_BYTES:
             return None
         try:
@@ -112,7 +108,7 @@ class Request:
 
 
 def _multipart_fields(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
-    """The fields of a form in parts, without the files."""
+    """Yield the fields of a multipart form, without its files."""
     for part in body.split(b"--" + boundary, MAX_FIELDS)[1:]:
         head, blank, value = part.partition(b"\r\n\r\n")
         name = _FIELD_NAME.search(head)
@@ -124,17 +120,17 @@ def _multipart_fields(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]
 def _urlencoded_fields(text: str) -> list[tuple[str, str]]:
     try:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    except ValueError:  # more than anybody sends
+    except ValueError:  # more than MAX_FIELDS
         return []
 
 
 def is_header_name(name: str) -> bool:
-    """Whether a header can have this name."""
+    """Return whether a header can have this name."""
     return _HEADER_NAME.fullmatch(name) is not None
 
 
 def header_key(name: str) -> bytes:
-    """A header's name as `Headers` knows it. Raises ConfigurationError where it cannot be one."""
+    """Return the name under which `Headers` stores a header. Raises ConfigurationError."""
     if not is_header_name(name):
-        raise ConfigurationError(f"{name!r} is not the name of a header")
+        raise ConfigurationError(f"{name!r} is not a valid header name")
     return name.lower().encode()

@@ -1,4 +1,4 @@
-"""Selectors: where in a request a value is, written as text.
+"""Selectors: text that names a value in a request.
 
 ``header:X-Id``, ``json:data.id``, ``query:id``, ``form:id``, ``hash:Authorization`` and
 ``body:sha256``. Alternatives are separated by ``|``: the first one present is used.
@@ -20,7 +20,7 @@ from onceward.sources.request import Request, header_key
 
 @dataclass(frozen=True, slots=True)
 class HeaderSelector:
-    """A value in a header."""
+    """The value of a header."""
 
     name: str
     key: bytes
@@ -29,27 +29,27 @@ class HeaderSelector:
         return f"header {self.name}"
 
     def read(self, request: Request) -> bytes | None:
-        """The value as it would be signed; None where there is none. Raises RepeatedHeader."""
+        """Return the header's value, or None. Raises RepeatedHeader."""
         return request.headers.get(self.key)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonSelector:
-    """A value in a JSON body, by the names that lead to it."""
+    """A value in a JSON body, addressed by its path."""
 
     path: tuple[str, ...]
     find_in_struct: attrgetter[Any] = field(repr=False, compare=False)
-    """Takes the value out of a struct whose fields are named by `struct_field_name`."""
+    """Reads the value from a struct whose fields are named by `struct_field_name`."""
 
     def __str__(self) -> str:
         return f"json:{'.'.join(self.path)}"
 
     def read(self, request: Request) -> bytes | None:
-        """The value as it would be signed; None where there is none."""
+        """Return the value as senders sign it, or None."""
         return _signed_bytes(self.find(request.document))
 
     def find(self, document: Any) -> Any:
-        """The value in a decoded body; UNSET where there is none."""
+        """Return the value in a decoded body, or UNSET."""
         for name in self.path:
             if not isinstance(document, dict) or name not in document:
                 return msgspec.UNSET
@@ -59,7 +59,7 @@ class JsonSelector:
 
 @dataclass(frozen=True, slots=True)
 class FieldSelector:
-    """A value in the URL's query, or in a body that is a form."""
+    """A query parameter of the URL, or a field of a form body."""
 
     kind: str
     name: str
@@ -68,26 +68,29 @@ class FieldSelector:
         return f"{self.kind}:{self.name}"
 
     def read(self, request: Request) -> bytes | None:
-        """The value as it would be signed; None where there is none."""
+        """Return the value as senders sign it, or None."""
         fields = request.query if self.kind == "query" else request.form
         return _signed_bytes(dict(fields).get(self.name))
 
 
 @dataclass(frozen=True, slots=True)
 class BodyHashSelector:
-    """The hash of the body: what has nothing better is known by its bytes."""
+    """The hash of the body, for events that carry no id."""
 
     def __str__(self) -> str:
         return "body:sha256"
 
     def read(self, request: Request) -> bytes:
-        """The hash, in hexadecimal digits."""
+        """Return the hash in hexadecimal."""
         return hashlib.sha256(request.body).hexdigest().encode()
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderHashSelector:
-    """The hash of a token in a header, without its signature, which can be written in many ways."""
+    """The hash of a token in a header, without its signature.
+
+    A signature has several valid spellings; the signed part has only one.
+    """
 
     name: str
     key: bytes
@@ -96,7 +99,7 @@ class HeaderHashSelector:
         return f"hash:{self.name}"
 
     def read(self, request: Request) -> bytes | None:
-        """The hash, in hexadecimal digits; None where there is no such header."""
+        """Return the hash in hexadecimal, or None. Raises RepeatedHeader."""
         value = request.headers.get(self.key)
         if value is None:
             return None
@@ -111,7 +114,7 @@ BODY_HASH: Final = BodyHashSelector()
 
 
 def parse_selector(text: str) -> Selector:
-    """Read a selector from its text. Raises ConfigurationError."""
+    """Parse one selector. Raises ConfigurationError."""
     kind, _, rest = text.partition(":")
     if kind == "header":
         return HeaderSelector(rest, header_key(rest))
@@ -122,30 +125,29 @@ def parse_selector(text: str) -> Selector:
     if text == str(BODY_HASH):
         return BODY_HASH
     if kind != "json":
-        raise ConfigurationError(f"{text!r} is no place: write header:Some-Name or json:some.path")
+        raise ConfigurationError(
+            f"{text!r} is not a selector; write header:Some-Name or json:some.path"
+        )
     path = tuple(rest.split("."))
     if "[" in rest:
-        raise ConfigurationError(f"{text!r} points into a list; a request holds one event")
+        raise ConfigurationError(f"{text!r} selects from a list, not a single value")
     if "" in path:
         raise ConfigurationError(f"{text!r} has an empty name in its path")
     return JsonSelector(path, attrgetter(".".join(struct_field_name(name) for name in path)))
 
 
 def parse_selectors(text: str) -> tuple[Selector, ...]:
-    """Read the selectors of a text with ``|`` between. Raises ConfigurationError."""
+    """Parse alternatives separated by ``|``. Raises ConfigurationError."""
     return tuple(parse_selector(part) for part in text.split("|"))
 
 
 def struct_field_name(name: str) -> str:
-    """An attribute's name for any JSON name."""
+    """Return an attribute name that stands for any JSON name."""
     return f"k{name.encode(errors='surrogatepass').hex()}"
 
 
 def read_first(selectors: Sequence[Selector], request: Request) -> bytes | None:
-    """The value of the first selector that is there, as it would be signed; None where none is.
-
-    Raises RepeatedHeader where a header that decides occurs twice.
-    """
+    """Return the first value present, as senders sign it, or None. Raises RepeatedHeader."""
     for selector in selectors:
         if (value := selector.read(request)) is not None:
             return value

@@ -1,4 +1,4 @@
-"""One configured sender: how its requests are verified, and what they are about."""
+"""A configured sender: it verifies requests and identifies the events they contain."""
 
 from __future__ import annotations
 
@@ -21,59 +21,60 @@ _encode = msgspec.json.Encoder().encode
 
 
 IdentifiedEvent = tuple[Identity, bytes]
-"""An event, and the bytes of it."""
+"""The identity of an event, and its exact bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A sender as configured. Made by `make_source`, which checks it."""
+    """A configured sender. `make_source` checks the configuration and builds it."""
 
     name: str
     preset: Preset
     scheme: Scheme
     kept_headers: tuple[tuple[str, bytes], ...]
+    """The headers stored with a payload: each name as text, and as the key in `Headers`."""
     unsigned: bool = False
     keys: tuple[Key, ...] = field(default=(), repr=False)
     secrets: tuple[bytes, ...] = field(default=(), repr=False)
-    """What must not be shown anywhere."""
+    """The secrets as bytes. They must never appear in a log, an error or a response."""
     url: str | None = None
-    """The public URL that the sender signs, where it is known."""
+    """The configured public URL; None if the URL of each request is used."""
     needs_url: bool = False
     verify_token: bytes | None = field(default=None, repr=False)
     duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
-    """What is done with the body of another event, under another id."""
+    """What happens to an event whose body was recorded under another id."""
     volatile_fields: tuple[re.Pattern[bytes], ...] = ()
-    """Each finds a member that differs between deliveries of one event."""
+    """Patterns of fields that differ between deliveries of one event."""
     keeps_rejected: bool = False
 
     @property
     def preset_name(self) -> str:
-        """The name of its preset."""
+        """The name of the preset."""
         return self.preset.name
 
     @property
     def provisions_secret(self) -> bool:
-        """Whether the sender may hand over its secret."""
+        """Whether the sender may provision its secret."""
         return can_provision_secret(self.preset.challenge, self.verify_token)
 
     @property
     def has_authorization_proof(self) -> bool:
-        """Whether the proof is in the header that else is never kept."""
+        """Whether the Authorization header carries the proof."""
         return "header:authorization" in self.scheme.at.lower()
 
     def public_url(self, query: str) -> str:
-        """The URL that is configured, with the query of a request: that is never the config's."""
+        """Return the configured URL with the query of a request."""
         base = (self.url or "").partition("?")[0]
         return f"{base}?{query}" if query else base
 
     def digest(self, body: bytes) -> bytes:
-        """What tells a body from another one: its hash, without what may differ."""
-        for member in self.volatile_fields:
-            body = member.sub(b"", body)
+        """Return the hash of a body without its volatile fields."""
+        for pattern in self.volatile_fields:
+            body = pattern.sub(b"", body)
         return hashlib.sha256(body).digest()
 
     def with_secrets(self, secrets: Iterable[bytes]) -> Source:
-        """The same source with secrets that its sender handed over; unusable ones are left out."""
+        """Return the source with additional provisioned secrets, except unusable ones."""
         keys, all_secrets = list(self.keys), list(self.secrets)
         for secret in secrets:
             try:
@@ -86,22 +87,18 @@ class Source:
         return replace(self, keys=tuple(keys), secrets=tuple(all_secrets))
 
     def answer_challenge(self, request: Request) -> Reply | None:
-        """The answer to what the sender asks before it signs anything; None where it does not."""
+        """Return the reply to an unsigned challenge, or None if the request is not a challenge."""
         challenge = self.preset.challenge
         return None if challenge is None else challenge.answer_unsigned(request, self._credentials)
 
     def verify(self, request: Request, now: float) -> list[IdentifiedEvent] | Reply:
-        """Say what a genuine request is about: one event, or several where the sender packs them.
+        """Verify a request and return the events it contains, or the reply to a challenge.
 
-        A request that asks for an answer, and tells of nothing, has that answer.
-
-        Raises SignatureRejected when it is not genuine, NoEventId when it has no usable id, and
-        RepeatedHeader when a header that decides occurs twice.
+        Raises SignatureRejected if the request does not verify, NoEventId if an event has no usable
+        id, and RepeatedHeader if a header that verifies or identifies it occurs twice.
         """
         challenge = self.preset.challenge
-        if challenge is not None and (
-            reply := challenge.answer_unsigned(request, self._credentials)
-        ):
+        if challenge is not None and (reply := self.answer_challenge(request)):
             return reply
         if not self.unsigned:
             self.scheme.verify(self.keys, request, now)
@@ -114,7 +111,7 @@ class Source:
         return ChallengeCredentials(self.secrets, self.verify_token)
 
     def arrivals(self, events: Sequence[IdentifiedEvent], headers: Headers) -> list[Arrival]:
-        """What a genuine request brings, on its way to the ledger."""
+        """Return the arrivals to record for the events of a verified request."""
         kept_headers = self.encode_kept_headers(headers)
         return [
             Arrival(
@@ -124,7 +121,10 @@ class Source:
         ]
 
     def reidentify(self, body: bytes, original: Identity) -> Identity:
-        """Say what a body is about, by itself: what stands in a header is as it is known."""
+        """Return the identity of a body without its headers.
+
+        The id, and a type or reference that a header carries, are taken from `original`.
+        """
         selectors = self.preset.identity_selectors
         identity = identify_as(original.event_id, selectors, Request(Headers([]), body))
         if reads_headers(selectors.type):
@@ -134,7 +134,7 @@ class Source:
         return identity
 
     def encode_kept_headers(self, headers: Headers) -> bytes:
-        """The headers that are kept with the payload, as a JSON object with lower-case names."""
+        """Return the kept headers as a JSON object with lower-case names."""
         values = {}
         for name, key in self.kept_headers:
             value = headers.joined(key)
@@ -144,6 +144,6 @@ class Source:
 
 
 def identify_events(preset: Preset, request: Request) -> list[IdentifiedEvent]:
-    """The events of a genuine request. Raises NoEventId where one has no usable id."""
+    """Return the events of a verified request. Raises NoEventId if one has no usable id."""
     selectors = preset.identity_selectors
     return [(identify(selectors, part), part.body) for part in preset.layout.unpack(request)]

@@ -1,8 +1,8 @@
-"""Requests that hold several events: each is recorded as one of its own, with its own bytes.
+"""Requests that contain several events. Each event is recorded separately, with its own bytes.
 
-Where they are is written as text: ``json:[]`` is a list, ``json:events[]`` a list in an object,
-``json:entry[].changes[]`` lists in the items of a list. With ``|`` between several, the first that
-fits counts.
+A path to the events is text: ``json:[]`` is a list, ``json:events[]`` a list in an object, and
+``json:entry[].changes[]`` lists inside the items of a list. Alternatives are separated by ``|``:
+the first path that fits is used.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ _MEMBERS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _ITEMS: Final = msgspec.json.Decoder(list[msgspec.Raw])
 
 JsonPath = tuple[str | None, ...]
-"""Names that lead on, and None for a list."""
+"""The steps of a path: the name of a member, or None for the items of a list."""
 
 
 def _json_path(text: str) -> JsonPath:
     if not _PATH_TEXT.fullmatch(text):
-        message = f"{text!r} is no place of events: write json:[] or json:some.path[]"
-        raise ConfigurationError(message)
+        raise ConfigurationError(
+            f"{text!r} is not a path to events; write json:[] or json:some.path[]"
+        )
     return tuple(name or None for name, _ in _STEP.findall(text.removeprefix("json:")))
 
 
 @dataclass(frozen=True, slots=True)
 class EventPaths:
-    """Where the events of a request are. Raises ConfigurationError for a text that is no such."""
+    """The JSON paths to the events of a request. Raises ConfigurationError if they are invalid."""
 
     text: str
     _paths: tuple[JsonPath, ...] = field(init=False, repr=False, compare=False)
@@ -47,7 +48,10 @@ class EventPaths:
         object.__setattr__(self, "_paths", tuple(_json_path(text) for text in self.text.split("|")))
 
     def split(self, body: bytes) -> list[bytes]:
-        """The bytes of each event; the whole body where it is not as expected, or too much."""
+        """Return the bytes of each event.
+
+        A body that no path fits, or with more than `MAX_EVENTS` events, is returned whole.
+        """
         for path in self._paths:
             values: list[msgspec.Raw] = [msgspec.Raw(body)]
             try:
@@ -59,7 +63,7 @@ class EventPaths:
         return [body]
 
     def find(self, document: Any) -> list[Any]:
-        """The events of a decoded body. Raises ConfigurationError where it is not as expected."""
+        """Return the events in a decoded body. Raises ConfigurationError if no path fits."""
         for path in self._paths:
             values = [document]
             try:
@@ -77,26 +81,30 @@ class EventPaths:
 
 @dataclass(frozen=True, slots=True)
 class EventLayout:
-    """How events are packed into a request: in a field of a form, several together, or neither."""
+    """Where a request carries its events: in a form field, in lists, or as the whole body."""
 
     form_field: Selector | None = None
     paths: EventPaths | None = None
 
     def unpack(self, request: Request) -> list[Request]:
-        """A request for each event, with the same headers and its own bytes."""
+        """Return one request per event, with the original headers and the event's own bytes.
+
+        A request without the expected form field is returned whole.
+        """
         if self.form_field is None and self.paths is None:
             return [request]
         body = request.body if self.form_field is None else self.form_field.read(request)
-        if body is None:  # not as expected: it stays whole
+        if body is None:
             return [request]
         if self.form_field is not None:
-            body = body.rstrip(b"\r\n")  # which some ways lose
+            # Some transports drop a trailing line break; an event must have the same bytes anyway.
+            body = body.rstrip(b"\r\n")
         events = [body] if self.paths is None else self.paths.split(body)
         return [Request(request.headers, event, url=request.url) for event in events]
 
 
 def _children(value: msgspec.Raw, step: str | None) -> list[Any]:
-    """What a value holds: the items of a list, or the member of that name."""
+    """Return the items of a list, or the member of an object. Raises KeyError."""
     if step is None:
         return _ITEMS.decode(value)
     return [_MEMBERS.decode(value)[step]]

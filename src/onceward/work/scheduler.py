@@ -14,15 +14,15 @@ from onceward.work.batching import AdaptiveBatchSize, Held, Turn
 PREFETCH_SECONDS: Final = 0.5
 """How much work a worker holds: more would keep jobs from idle workers elsewhere."""
 
-MAX_PREFETCH: Final = 400
+MAX_PREFETCH_JOBS: Final = 400
 _FIRST_MEAN_SECONDS: Final = 0.01
 _MEAN_WEIGHT: Final = 0.1
 
 
 def prefetch_limit(workers: int, mean_seconds: float) -> int:
     """Return how many jobs to hold, when one takes `mean_seconds` on average."""
-    ahead = PREFETCH_SECONDS / mean_seconds if mean_seconds > 0 else MAX_PREFETCH
-    return int(min(max(MAX_PREFETCH, workers), workers * max(1.0, ahead)))
+    ahead = PREFETCH_SECONDS / mean_seconds if mean_seconds > 0 else MAX_PREFETCH_JOBS
+    return int(min(max(MAX_PREFETCH_JOBS, workers), workers * max(1.0, ahead)))
 
 
 @dataclass(frozen=True, slots=True)

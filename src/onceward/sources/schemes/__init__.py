@@ -1,7 +1,7 @@
-"""How senders prove that a request is their own. Schemes are data, applied by one function each.
+"""Signature schemes: how senders prove that a request is theirs.
 
-Nothing here reads a clock, and nothing raises anything but `SignatureRejected`, and
-`RepeatedHeader` for a header that decides and stands in the request twice.
+A scheme is data. Verification reads no clock and raises only `SignatureRejected` and
+`RepeatedHeader`.
 """
 
 from onceward.sources.schemes.algorithms import ECDSA_P256, ED25519, RSA_SHA1, RSA_SHA256, Hmac

@@ -1,6 +1,6 @@
-"""The arithmetic of signatures: keyed digests, and public keys of three kinds.
+"""Signature algorithms: HMAC, and public keys of three kinds.
 
-A key is of one kind for good: a public key is never taken for the secret of a keyed digest.
+A key belongs to one algorithm: a public key is never used as an HMAC secret.
 """
 
 from __future__ import annotations
@@ -22,35 +22,36 @@ _DIGESTS: Final = ("sha1", "sha256", "sha384", "sha512")
 
 
 Signer = Callable[[bytes], bytes]
-"""Makes the signature over a content."""
+"""Returns the signature over a content."""
 
 
 class Algorithm(Protocol):
-    """Makes keys of one kind."""
+    """A signature algorithm: parses secrets into keys and signers."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name, as shown in descriptions."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        """Parse a configured secret into keys. Raises ConfigurationError."""
 
     def signer(self, secret: str | bytes) -> Signer:
-        """What signs with the sender's secret, or private key. Raises ConfigurationError."""
+        """Return a signer for a shared secret or a private key. Raises ConfigurationError."""
 
 
-# How a secret is written. Each answers with the keys that it may stand for.
+# Encodings of secrets.
 
 SecretDecoder = Callable[[bytes], tuple[bytes, ...]]
+"""Returns the keys that a configured secret may stand for. Raises ConfigurationError."""
 
 
 def as_text(secret: bytes) -> tuple[bytes, ...]:
-    """The text itself is the key."""
+    """Use the text itself."""
     return (secret,)
 
 
 def as_hex(secret: bytes) -> tuple[bytes, ...]:
-    """Hexadecimal digits."""
+    """Decode hexadecimal."""
     try:
         return (binascii.unhexlify(secret),)
     except binascii.Error:
@@ -58,21 +59,21 @@ def as_hex(secret: bytes) -> tuple[bytes, ...]:
 
 
 def as_base64(secret: bytes) -> tuple[bytes, ...]:
-    """Base64, after ``whsec_`` where that is written before it."""
-    text = secret.removeprefix(b"whsec_").rstrip(b"=")  # some leave the padding out
+    """Decode base64, with or without the prefix ``whsec_`` and the padding."""
+    text = secret.removeprefix(b"whsec_").rstrip(b"=")
     try:
         return (base64.b64decode(text + b"=" * (-len(text) % 4), validate=True),)
     except binascii.Error:
-        raise ConfigurationError("is not base64, with or without whsec_ before it") from None
+        raise ConfigurationError("is not base64, with or without the prefix whsec_") from None
 
 
 def as_base64_or_text(secret: bytes) -> tuple[bytes, ...]:
-    """Base64 after ``whsec_``, else the text itself."""
+    """Decode base64 after the prefix ``whsec_``; use other text itself."""
     return as_base64(secret) if secret.startswith(b"whsec_") else (secret,)
 
 
 def as_text_or_base64(secret: bytes) -> tuple[bytes, ...]:
-    """The text itself, and what it decodes to: the sender uses either."""
+    """Use the text itself and also its base64 decoding, for senders that use either."""
     try:
         return (secret, *as_base64(secret))
     except ConfigurationError:
@@ -80,15 +81,18 @@ def as_text_or_base64(secret: bytes) -> tuple[bytes, ...]:
 
 
 def as_decomposed_text(secret: bytes) -> tuple[bytes, ...]:
-    """The text with its characters taken apart (NFKD)."""
+    """Normalize the text to NFKD."""
     try:
         return (unicodedata.normalize("NFKD", secret.decode()).encode(),)
     except UnicodeDecodeError:
-        raise ConfigurationError("is not valid text") from None
+        raise ConfigurationError("is not valid UTF-8") from None
 
 
 class _HmacKey:
-    """The two digests of RFC 2104, begun with the secret: to begin anew takes twice as long."""
+    """The inner and outer hash of RFC 2104 with the key absorbed, copied for each signature.
+
+    Hashing the padded key again for each request would take twice as long.
+    """
 
     __slots__ = ("_inner", "_outer")
 
@@ -107,7 +111,7 @@ class _HmacKey:
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         expected = self.sign(content)
-        for signature in signatures:  # noqa: SIM110 - any() takes a fifth of the whole
+        for signature in signatures:  # noqa: SIM110 - any() would add a quarter to the time
             if hmac.compare_digest(expected, signature):
                 return True
         return False
@@ -115,32 +119,36 @@ class _HmacKey:
 
 @dataclass(frozen=True, slots=True)
 class Hmac:
-    """A secret that both sides have."""
+    """HMAC with a shared secret."""
 
     digest: Literal["sha1", "sha256", "sha384", "sha512"] = "sha256"
     secret_encoding: SecretDecoder = as_text
 
     def __post_init__(self) -> None:
         if self.digest not in _DIGESTS:
-            raise ConfigurationError(f"the digest {self.digest!r} is none of {', '.join(_DIGESTS)}")
+            raise ConfigurationError(
+                f"the digest {self.digest!r} is not one of {', '.join(_DIGESTS)}"
+            )
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name, as shown in descriptions."""
         return f"HMAC-{self.digest.upper()}"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        """Parse a configured secret into keys. Raises ConfigurationError."""
         return tuple(_HmacKey(key, self.digest) for key in self._decoded(secret))
 
     def signer(self, secret: str | bytes) -> Signer:
-        """What signs with the secret. Raises ConfigurationError."""
+        """Return a signer for the secret. Raises ConfigurationError."""
         return _HmacKey(self._decoded(secret)[0], self.digest).sign
 
     def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
         text = secret_bytes(secret)
         if text.startswith(PUBLIC_KEY_PREFIXES):
-            raise ConfigurationError("is a public key or a certificate; a shared secret is needed")
+            raise ConfigurationError(
+                "is a public key or a certificate; a shared secret is required"
+            )
         keys = self.secret_encoding(text)
         if not all(keys):  # anyone can sign with an empty key
             raise ConfigurationError("is empty")
@@ -148,37 +156,37 @@ class Hmac:
 
 
 def secret_bytes(secret: str | bytes) -> bytes:
-    """A configured secret as bytes. Raises ConfigurationError where it cannot be one."""
+    """Return a configured secret as bytes. Raises ConfigurationError."""
     if not isinstance(secret, str | bytes):
-        raise ConfigurationError("is neither a text nor bytes")
+        raise ConfigurationError("is neither str nor bytes")
     try:
         key = secret.encode() if isinstance(secret, str) else secret
     except UnicodeEncodeError:
-        raise ConfigurationError("is not valid text") from None
+        raise ConfigurationError("is not valid Unicode") from None
     if not key:
         raise ConfigurationError("is empty")
     if key.strip(b"\r\n") != key and b"-----END" not in key:
-        raise ConfigurationError("begins or ends with a line break")
+        raise ConfigurationError("has a line break at its start or end")
     return key
 
 
 @dataclass(frozen=True, slots=True)
 class Asymmetric:
-    """A public key here, a private one at the sender's."""
+    """A key pair: the sender signs with the private key, the source has the public key."""
 
     name: str
     kind: str
-    """The kind of key, as `public_keys` and `private_keys` name it."""
+    """The key of this algorithm in the tables of `public_keys` and `private_keys`."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The key that is configured. Raises ConfigurationError."""
+        """Parse a public key or a certificate. Raises ConfigurationError."""
         from onceward.sources.schemes import public_keys  # noqa: PLC0415 - few sources need it
 
         return (public_keys.load_public_key(self.kind, secret_bytes(secret)),)
 
     def signer(self, secret: str | bytes) -> Signer:
-        """What signs with a private key. Raises ConfigurationError."""
-        from onceward.sources.schemes import private_keys  # noqa: PLC0415 - only who sends needs it
+        """Return a signer for a private key. Raises ConfigurationError."""
+        from onceward.sources.schemes import private_keys  # noqa: PLC0415 - only senders need it
 
         return private_keys.load_signer(self.kind, secret_bytes(secret))
 

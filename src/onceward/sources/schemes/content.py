@@ -1,4 +1,4 @@
-"""What a signature is made over, as a text with selectors in braces: ``{timestamp}.{body}``."""
+"""Templates of signed content, such as ``{timestamp}.{body}``."""
 
 from __future__ import annotations
 
@@ -43,18 +43,21 @@ _BODY_PLACEHOLDERS: Final = frozenset({"body", "body:crc32", "body:md5"})
 
 @dataclass(frozen=True, slots=True)
 class ContentTemplate:
-    """A text with selectors in braces. Raises ConfigurationError for one that is none."""
+    """Text with placeholders in braces. Raises ConfigurationError if it is not valid.
+
+    A placeholder is one of the built-in names or a selector.
+    """
 
     text: str
     placeholders: tuple[str, ...] = field(init=False, repr=False)
     _parts: tuple[bytes | PlaceholderReader, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        pieces = _PLACEHOLDER.split(self.text)  # every second one was in braces
+        pieces = _PLACEHOLDER.split(self.text)  # every second piece is a placeholder
         if any("{" in piece or "}" in piece for piece in pieces[::2]):
-            raise ConfigurationError(f"the content {self.text!r} has a brace that is not closed")
+            raise ConfigurationError(f"the content {self.text!r} has an unmatched brace")
         if len(pieces) == 1:
-            raise ConfigurationError(f"the content {self.text!r} has nothing of the request in it")
+            raise ConfigurationError(f"the content {self.text!r} has no placeholder")
         parts = [
             _placeholder_reader(piece) if position % 2 else piece.encode()
             for position, piece in enumerate(pieces)
@@ -64,23 +67,23 @@ class ContentTemplate:
 
     @property
     def has_url(self) -> bool:
-        """Whether the public URL is in it."""
+        """Whether the public URL, or a part of it, is signed."""
         return any(
             name in _URL_PLACEHOLDERS or name.startswith("query:") for name in self.placeholders
         )
 
     @property
     def has_body(self) -> bool:
-        """Whether the whole body is in it, or a digest of it."""
+        """Whether the body, or a digest of it, is signed."""
         return any(name in _BODY_PLACEHOLDERS for name in self.placeholders)
 
     def has_header(self, name: str) -> bool:
-        """Whether a header of this name is in it."""
+        """Return whether a header is signed."""
         selectors = [selector for text in self.placeholders for selector in text.lower().split("|")]
         return f"header:{name.lower()}" in selectors
 
     def render(self, request: Request, timestamp: bytes = b"") -> bytes:
-        """The bytes that are signed. Raises SignatureRejected where a selector is empty."""
+        """Return the signed bytes. Raises SignatureRejected if a selected value is missing."""
         return b"".join(
             [part if isinstance(part, bytes) else part(request, timestamp) for part in self._parts]
         )
@@ -90,13 +93,15 @@ def _placeholder_reader(name: str) -> PlaceholderReader:
     if name in _READERS:
         return _READERS[name]
     if ":" not in name:
-        known = ", ".join(_READERS)
-        raise ConfigurationError(f"{{{name}}} cannot be signed; there are {known}, and places")
+        builtin = ", ".join(_READERS)
+        raise ConfigurationError(f"unknown placeholder {{{name}}}; use {builtin} or a selector")
     return partial(_read_selected, parse_selectors(name))
 
 
 def _read_selected(selectors: tuple[Selector, ...], request: Request, _: bytes) -> bytes:
     value = read_first(selectors, request)
     if value is None:
-        raise SignatureRejected(f"no {selectors[0]}, which is signed", RejectionCause.MISSING)
+        raise SignatureRejected(
+            f"no {selectors[0]}, which the signature covers", RejectionCause.MISSING
+        )
     return value

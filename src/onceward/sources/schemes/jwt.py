@@ -1,4 +1,4 @@
-"""A signed token (JWT) that names the hash of the body it belongs to."""
+"""JSON Web Tokens whose claims include the hash of the body or the audience."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from onceward.sources.selectors import Selector, parse_selectors, read_first
 MAX_TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
 VALIDITY_SECONDS: Final = 300
-"""How long a token is valid that is signed here."""
+"""How long a token from `sign` is valid."""
 MAX_TIME_SECONDS: Final = 10**12
 _ES256_SIGNATURE_BYTES: Final = 64
 
@@ -44,7 +44,7 @@ def _issuers(issuer: str | tuple[str, ...] | None) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Jwt:
-    """A token in a header. Its algorithm is the source's to say, never the token's."""
+    """A JWT in a header. The source fixes the algorithm; the token cannot choose it."""
 
     at: str
     algorithm: JwtAlgorithm = "HS256"
@@ -53,19 +53,19 @@ class Jwt:
     """The claim with the SHA-256 of the body."""
     body_encoding: Literal["hex", "base64"] = "hex"
     url_claim: str | None = None
-    """The claim with the SHA-256 of the URL, in hexadecimal digits."""
+    """The claim with the SHA-256 of the URL, in hexadecimal."""
     empty_has_no_claim: bool = False
-    """Whether a request without a body has a token without that claim."""
+    """Whether the token of a request without a body may omit the body claim."""
     issuer: str | tuple[str, ...] | None = None
-    """Who issues it, by one name or several."""
+    """The accepted issuer, or several."""
     named: str | None = None
-    """The claim whose value stands before the secret: ``value:secret``."""
+    """The claim that must equal the name in the secret, which has the form ``name:secret``."""
     must_expire: bool = False
-    """Whether a token that does not say when it ends is refused."""
+    """Whether a token without an expiry is rejected."""
     audience_is_url: bool = False
-    """Whether the token is for the URL that it is sent to."""
+    """Whether the audience must be the public URL."""
     tolerance_seconds: int | None = None
-    """How old `iat` may be, where it is checked."""
+    """How far `iat` may be off; None if it is not checked."""
     _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -73,27 +73,27 @@ class Jwt:
 
     @property
     def needs_url(self) -> bool:
-        """Whether the token names the URL."""
+        """Whether a claim contains the URL."""
         return self.url_claim is not None or self.audience_is_url
 
     @property
     def covers_body(self) -> bool:
-        """Whether the token names the body."""
+        """Whether a claim contains the hash of the body."""
         return self.body_claim is not None
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
-        """No header is covered."""
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - part of the protocol
+        """Return False: no header is signed."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description."""
         named = "the body's hash" if self.covers_body else "an audience"
         return f"JWT by {self.algorithm} with {named}, in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The possible causes of a rejection, in the order of the checks."""
         return (
             RejectionCause.MISSING,
             RejectionCause.MALFORMED,
@@ -103,7 +103,7 @@ class Jwt:
         )
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        """Parse a configured secret into keys. Raises ConfigurationError."""
         keys = _ALGORITHMS[self.algorithm].keys
         return (
             keys(secret) if self.named is None else make_named_keys(secret, self._secret_form, keys)
@@ -114,11 +114,15 @@ class Jwt:
         return f"{self.named}:secret"
 
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
-        """Send a token along that names this body, and this URL. Raises ConfigurationError."""
-        head = {"alg": self.algorithm, "typ": "JWT"}
-        issued = int(now)
-        claims: dict[str, Any] = {"iat": issued, "nbf": issued, "exp": issued + VALIDITY_SECONDS}
-        claims["jti"] = uuid4().hex
+        """Write a token for this body and URL to a request. Raises ConfigurationError."""
+        header = {"alg": self.algorithm, "typ": "JWT"}
+        issued_at = int(now)
+        claims: dict[str, Any] = {
+            "iat": issued_at,
+            "nbf": issued_at,
+            "exp": issued_at + VALIDITY_SECONDS,
+            "jti": uuid4().hex,
+        }
         if issuers := _issuers(self.issuer):
             claims["iss"] = issuers[0]
         if self.named is not None:
@@ -130,7 +134,7 @@ class Jwt:
             claims[self.body_claim] = self._body_hash(outgoing.body)
         if self.url_claim is not None:
             claims[self.url_claim] = _url_hash(outgoing.url)
-        content = b".".join([_encode_part(msgspec.json.encode(part)) for part in (head, claims)])
+        content = b".".join([_encode_part(msgspec.json.encode(part)) for part in (header, claims)])
         signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
         if self.algorithm == "ES256":
             signature = _der_to_raw(signature)
@@ -138,11 +142,11 @@ class Jwt:
         outgoing.put(self._selectors[0], self.prefix + token.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """When the token was issued; raises SignatureRejected unless it is for this request."""
+        """Verify the token and return its time of issue. Raises SignatureRejected."""
         claims = self._verified_claims(keys, self._read_token(request))
         issued_at = _check_times(claims, now, self.tolerance_seconds)
         if self.must_expire and claims.get("exp") is None:
-            raise SignatureRejected("the token does not say when it ends", RejectionCause.TIMESTAMP)
+            raise SignatureRejected("the token has no expiry", RejectionCause.TIMESTAMP)
         self._check_target(claims, request)
         return issued_at
 
@@ -179,14 +183,12 @@ class Jwt:
     def _check_header(self, header: dict[str, Any]) -> None:
         if header.get("alg") != self.algorithm or "crit" in header:
             raise SignatureRejected(
-                f"the token is not signed by {self.algorithm}", RejectionCause.MALFORMED
+                f"the token is not signed with {self.algorithm}", RejectionCause.MALFORMED
             )
 
     def _check_target(self, claims: dict[str, Any], request: Request) -> None:
         if self.issuer is not None and claims.get("iss") not in _issuers(self.issuer):
-            raise SignatureRejected(
-                "the token was issued by somebody else", RejectionCause.WRONG_TARGET
-            )
+            raise SignatureRejected("the token has the wrong issuer", RejectionCause.WRONG_TARGET)
         if self.audience_is_url:
             _require_equal(claims.get("aud"), request.url, "audience")
         if self.body_claim is not None and not self._may_omit_body_claim(claims, request):
@@ -203,10 +205,10 @@ class Jwt:
 
 
 def _check_name(claim: str, claims: dict[str, Any], keys: Sequence[Key]) -> None:
-    """Raise SignatureRejected unless the claim has the name of one of the keys."""
+    """Raise SignatureRejected unless the claim equals the name of a key."""
     is_verified = claims.get(f"{claim}_verified", True) is True
     if not is_verified or claims.get(claim) not in [key_name(key) for key in keys]:
-        raise SignatureRejected(f"the token has another {claim}", RejectionCause.WRONG_TARGET)
+        raise SignatureRejected(f"the token has the wrong {claim}", RejectionCause.WRONG_TARGET)
 
 
 def _url_hash(url: str) -> str:
@@ -214,40 +216,38 @@ def _url_hash(url: str) -> str:
 
 
 def _require_equal(claim: object, expected: str, subject: str) -> None:
-    sent = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
-    if not hmac.compare_digest(sent, expected.encode(errors="surrogatepass")):
+    actual = claim.encode(errors="surrogatepass") if isinstance(claim, str) else b""
+    if not hmac.compare_digest(actual, expected.encode(errors="surrogatepass")):
         raise SignatureRejected(f"the token is for another {subject}", RejectionCause.WRONG_TARGET)
 
 
 def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
-    """When it was issued. Raises SignatureRejected for one that is not of this time."""
-    times = {name: _time(claims, name) for name in ("exp", "nbf", "iat")}
-    expires, begins, issued = times["exp"], times["nbf"], times["iat"]
-    if expires is not None and not now < expires + LEEWAY_SECONDS:
+    """Check the times of a token and return its time of issue. Raises SignatureRejected."""
+    times = {name: _parse_time(claims, name) for name in ("exp", "nbf", "iat")}
+    expires_at, not_before, issued_at = times["exp"], times["nbf"], times["iat"]
+    if expires_at is not None and not now < expires_at + LEEWAY_SECONDS:
         raise SignatureRejected("the token has expired", RejectionCause.TIMESTAMP)
-    if begins is not None and not now > begins - LEEWAY_SECONDS:
+    if not_before is not None and not now > not_before - LEEWAY_SECONDS:
         raise SignatureRejected("the token is not valid yet", RejectionCause.TIMESTAMP)
     if tolerance_seconds is not None:
-        if issued is None:
+        if issued_at is None:
+            raise SignatureRejected("the token has no time of issue", RejectionCause.TIMESTAMP)
+        if not abs(now - issued_at) <= tolerance_seconds:
             raise SignatureRejected(
-                "the token does not say when it was issued", RejectionCause.TIMESTAMP
-            )
-        if not abs(now - issued) <= tolerance_seconds:
-            raise SignatureRejected(
-                f"the token was issued {abs(now - issued):.12g} s off, "
-                f"tolerance {tolerance_seconds} s",
+                f"the token's time of issue is {abs(now - issued_at):.12g} s off; "
+                f"the tolerance is {tolerance_seconds} s",
                 RejectionCause.TIMESTAMP,
             )
-    return issued
+    return issued_at
 
 
-def _time(claims: dict[str, Any], name: str) -> float | None:
+def _parse_time(claims: dict[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or abs(value) > MAX_TIME_SECONDS:
-        raise SignatureRejected(f"the token's {name} is not a time", RejectionCause.TIMESTAMP)
+        raise SignatureRejected(f"the token's {name} is not a valid time", RejectionCause.TIMESTAMP)
     return float(value)
 
 
@@ -273,7 +273,7 @@ def _encode_part(part: bytes) -> bytes:
 
 
 def _der_to_raw(der: bytes) -> bytes:
-    """The two numbers of a signature side by side, out of DER."""
+    """Convert an ECDSA signature from DER to its two integers of equal length."""
     first = 4 + der[3]
     numbers = der[4:first], der[first + 2 :]
     half = _ES256_SIGNATURE_BYTES // 2
@@ -281,7 +281,7 @@ def _der_to_raw(der: bytes) -> bytes:
 
 
 def _raw_to_der(signature: bytes) -> bytes:
-    """Two numbers side by side, as the arithmetic wants them."""
+    """Convert an ECDSA signature from its two integers to DER. Raises SignatureRejected."""
     if len(signature) != _ES256_SIGNATURE_BYTES:
         raise SignatureRejected(
             "the token's signature has the wrong length", RejectionCause.MALFORMED
@@ -292,7 +292,7 @@ def _raw_to_der(signature: bytes) -> bytes:
 
 
 def _der_integer(digits: bytes) -> bytes:
-    """A whole number in DER, which begins with a zero where it would look negative."""
+    """Encode an unsigned integer in DER, with a leading zero if its top bit is set."""
     plain = digits.lstrip(b"\0") or b"\0"
     padded = b"\0" + plain if plain[0] & 0x80 else plain
     return b"\x02" + bytes([len(padded)]) + padded

@@ -1,4 +1,4 @@
-"""A secret that says what it is for: ``name:key``. What the name means, the scheme checks."""
+"""Secrets of the form ``name:key``. The scheme checks the name against the request."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onceward.sources.schemes.scheme import Key
 
 
 class NamedKey:
-    """A key, and the name before it."""
+    """A key with its name."""
 
     __slots__ = ("_key", "name")
 
@@ -19,14 +19,14 @@ class NamedKey:
         self._key = key
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        """Whether one of the signatures was made over the content with this key."""
+        """Return whether the key made one of the signatures over the content."""
         return self._key.verifies(content, signatures)
 
 
 def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
-    """The name and the key of a secret. Raises ConfigurationError, which shows its `form`.
+    """Split a secret into its name and its key. Raises ConfigurationError that shows the `form`.
 
-    A key in PEM begins at its first line: the name before it may have colons of its own.
+    The name before a PEM key may contain colons.
     """
     whole = secret_bytes(secret)
     is_pem = b":-----BEGIN" in whole
@@ -39,11 +39,11 @@ def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
 def make_named_keys(
     secret: str | bytes, form: str, make_keys: Callable[[bytes], Sequence[Key]]
 ) -> tuple[NamedKey, ...]:
-    """The keys of a secret, under its name. Raises ConfigurationError."""
+    """Parse a named secret into keys. Raises ConfigurationError."""
     name, unnamed = split_named_secret(secret, form)
     return tuple(NamedKey(name, key) for key in make_keys(unnamed))
 
 
 def key_name(key: Key) -> str:
-    """The name before a key; "" where it has none."""
+    """Return the name of a key; "" if it has none."""
     return key.name if isinstance(key, NamedKey) else ""

@@ -1,6 +1,6 @@
-"""Private keys of three kinds: what a sender has, to try a source out.
+"""Private keys: Ed25519, ECDSA on P-256, and RSA.
 
-Imported when something is signed with one; who only receives never does.
+Imported only to sign requests; receiving needs no private key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _private_key(text: bytes, kind: type, name: str) -> Any:
     except (ValueError, TypeError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, kind):
-        raise ConfigurationError(f"is not {name} in PEM, without a password")
+        raise ConfigurationError(f"is not {name} in PEM without a password")
     return key
 
 
@@ -38,18 +38,20 @@ def _ed25519_signer(text: bytes) -> Signer:
         return lambda content: bytes(key.sign(content))
     for decode in (binascii.unhexlify, base64.b64decode):
         try:
-            # Some write the public key behind the private one.
+            # Some tools append the public key.
             seed = decode(text.removeprefix(b"whsk_"))[:ED25519_BYTES]
             return ed25519.Ed25519PrivateKey.from_private_bytes(seed).sign
         except ValueError:
             continue
-    raise ConfigurationError("is not an Ed25519 private key: PEM, or 32 bytes in hex or base64")
+    raise ConfigurationError(
+        "is not an Ed25519 private key: PEM, or 32 bytes in hexadecimal or base64"
+    )
 
 
 def _p256_signer(text: bytes) -> Signer:
-    key = _private_key(text, ec.EllipticCurvePrivateKey, "a private key on the curve P-256")
+    key = _private_key(text, ec.EllipticCurvePrivateKey, "a P-256 private key")
     if not isinstance(key.curve, ec.SECP256R1):
-        raise ConfigurationError("is not a private key on the curve P-256")
+        raise ConfigurationError("is not a P-256 private key")
     return lambda content: bytes(key.sign(content, ec.ECDSA(hashes.SHA256())))
 
 
@@ -61,11 +63,11 @@ def _rsa_signer(text: bytes, digest: hashes.HashAlgorithm) -> Signer:
 _SIGNERS: Final[dict[str, Callable[[bytes], Signer]]] = {
     "ed25519": _ed25519_signer,
     "p256": _p256_signer,
-    "rsa_sha1": partial(_rsa_signer, digest=hashes.SHA1()),  # noqa: S303 - the sender has nothing else
+    "rsa_sha1": partial(_rsa_signer, digest=hashes.SHA1()),  # noqa: S303 - Amazon SNS version 1
     "rsa_sha256": partial(_rsa_signer, digest=hashes.SHA256()),
 }
 
 
 def load_signer(kind: str, text: bytes) -> Signer:
-    """A signer with a private key of one of the kinds. Raises ConfigurationError."""
+    """Load a private key of one kind and return its signer. Raises ConfigurationError."""
     return _SIGNERS[kind](text)

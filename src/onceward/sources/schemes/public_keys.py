@@ -1,6 +1,6 @@
-"""Public keys of three kinds, and the checks that belong to them.
+"""Public keys: Ed25519, ECDSA on P-256, and RSA.
 
-Imported when a source has such a key: the library behind it takes ten megabytes.
+Imported only for sources with such a key, because `cryptography` takes ten megabytes.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from onceward.errors import ConfigurationError
 MIN_RSA_BITS: Final = 2048
 
 Verifier = Callable[[bytes, bytes], None]
-"""Raises InvalidSignature or ValueError unless a signature is that of a content."""
+"""Takes a signature and a content; raises InvalidSignature or ValueError on a mismatch."""
 
 
 class PublicKey:
-    """A public key, with the check that belongs to it."""
+    """A public key that verifies signatures."""
 
     __slots__ = ("_verifier",)
 
@@ -33,7 +33,7 @@ class PublicKey:
         self._verifier = verifier
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        """Whether one of the signatures was made over the content with the private key."""
+        """Return whether the private key made one of the signatures over the content."""
         return any(self._is_valid(signature, content) for signature in signatures)
 
     def _is_valid(self, signature: bytes, content: bytes) -> bool:
@@ -45,7 +45,7 @@ class PublicKey:
 
 
 def _decoded(text: bytes) -> bytes | None:
-    """What hexadecimal digits or base64 stand for."""
+    """Decode hexadecimal or base64; None if it is neither."""
     for decode in (binascii.unhexlify, lambda text: base64.b64decode(text, validate=True)):
         try:
             return decode(text)
@@ -64,12 +64,12 @@ def _ed25519_key(text: bytes) -> ed25519.Ed25519PublicKey:
     try:
         return ed25519.Ed25519PublicKey.from_public_bytes(raw or b"")
     except ValueError:
-        message = "is not an Ed25519 public key: PEM, or 32 bytes in hexadecimal digits or base64"
+        message = "is not an Ed25519 public key: PEM, or 32 bytes in hexadecimal or base64"
         raise ConfigurationError(message) from None
 
 
 def _public_key(text: bytes) -> Any:
-    """A public key from PEM, a certificate in PEM, or base64 of DER."""
+    """Load a public key from PEM, a PEM certificate, or base64-encoded DER."""
     try:
         if b"CERTIFICATE" in text:
             return x509.load_pem_x509_certificate(text).public_key()
@@ -77,14 +77,14 @@ def _public_key(text: bytes) -> Any:
             return serialization.load_pem_public_key(text)
         return serialization.load_der_public_key(_decoded(text) or b"")
     except (ValueError, UnsupportedAlgorithm):
-        message = "is not a public key or a certificate: PEM, or base64 of DER"
+        message = "is not a public key or a certificate: PEM, or base64-encoded DER"
         raise ConfigurationError(message) from None
 
 
 def _p256_key(text: bytes) -> ec.EllipticCurvePublicKey:
     key = _public_key(text)
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise ConfigurationError("is not a public key on the curve P-256")
+        raise ConfigurationError("is not a P-256 public key")
     return key
 
 
@@ -93,7 +93,7 @@ def _rsa_key(text: bytes) -> rsa.RSAPublicKey:
     if not isinstance(key, rsa.RSAPublicKey):
         raise ConfigurationError("is not an RSA public key")
     if key.key_size < MIN_RSA_BITS:
-        message = f"is an RSA key of {key.key_size} bits; the least is {MIN_RSA_BITS}"
+        message = f"is an RSA key of {key.key_size} bits; the minimum is {MIN_RSA_BITS}"
         raise ConfigurationError(message)
     return key
 
@@ -115,11 +115,11 @@ def _rsa_verifier(text: bytes, digest: hashes.HashAlgorithm) -> Verifier:
 _VERIFIERS: Final[dict[str, Callable[[bytes], Verifier]]] = {
     "ed25519": _ed25519_verifier,
     "p256": _p256_verifier,
-    "rsa_sha1": partial(_rsa_verifier, digest=hashes.SHA1()),  # noqa: S303 - the sender has nothing else
+    "rsa_sha1": partial(_rsa_verifier, digest=hashes.SHA1()),  # noqa: S303 - Amazon SNS version 1
     "rsa_sha256": partial(_rsa_verifier, digest=hashes.SHA256()),
 }
 
 
 def load_public_key(kind: str, text: bytes) -> PublicKey:
-    """A public key of one of the kinds from its text. Raises ConfigurationError."""
+    """Load a public key of one kind. Raises ConfigurationError."""
     return PublicKey(_VERIFIERS[kind](text))

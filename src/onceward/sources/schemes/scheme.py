@@ -1,4 +1,4 @@
-"""What every scheme can do, and the one way to have it done."""
+"""The interface of all schemes."""
 
 from __future__ import annotations
 
@@ -13,56 +13,57 @@ MAX_SIGNATURES: Final = 10
 
 
 class Key(Protocol):
-    """A secret, or a public key, made ready to check with."""
+    """A parsed secret or public key."""
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        """Whether one of the signatures was made over the content with this key."""
+        """Return whether the key made one of the signatures over the content."""
 
 
 class Scheme(Protocol):
-    """How a sender proves that a request is its own."""
+    """A method by which a sender proves that a request is its own."""
 
     @property
     def at(self) -> str:
-        """Where the proof is."""
+        """The selectors of the signature or token, separated by ``|``."""
 
     @property
     def tolerance_seconds(self) -> int | None:
-        """How far off the signed time may be; None where no time is signed, or none is checked."""
+        """How far the signed time may be off; None if no time is checked."""
 
     @property
     def needs_url(self) -> bool:
-        """Whether the public URL is part of what is signed."""
+        """Whether verification needs the public URL."""
 
     @property
     def covers_body(self) -> bool:
-        """Whether a body that was changed on its way is found out."""
+        """Whether verification detects a changed body."""
 
     def signs_header(self, name: str) -> bool:
-        """Whether a header that was changed on its way is found out."""
+        """Return whether verification detects a change of this header."""
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description."""
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The possible causes of a rejection, in the order of the checks."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        """Parse a configured secret into keys. Raises ConfigurationError."""
 
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
-        """Put into a outgoing what its sender would. Raises ConfigurationError.
+        """Sign a request as the sender would. Raises ConfigurationError.
 
-        The secret is the one that both sides have, or the sender's private key.
+        The secret is the shared secret or the sender's private key.
         """
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """Return the signed time of a genuine request, or None where no time is signed.
+        """Verify a request and return its signed time, or None if no time is signed.
 
-        Raises SignatureRejected, whose `check` is for the operator and never holds a signature or
-        a secret, RepeatedHeader for a deciding header that occurs twice, and nothing else.
+        Raises SignatureRejected if the request does not verify, RepeatedHeader if a header of the
+        proof occurs twice, and nothing else. `SignatureRejected.check` is for operators and never
+        contains a signature or a secret.
         """
 
 

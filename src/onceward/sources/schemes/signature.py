@@ -1,4 +1,4 @@
-"""A signature over what a template says, in a header or elsewhere: so most senders sign."""
+"""Signatures over templated content, as most senders use them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TimeFormat = Literal["seconds", "milliseconds", "iso"]
 
 
 def _from_hex(text: bytes) -> bytes | None:
-    """Decode hexadecimal digits; None for anything else, white space included."""
+    """Decode hexadecimal. Unlike bytes.fromhex(), reject whitespace."""
     try:
         return binascii.unhexlify(text)
     except binascii.Error:
@@ -63,15 +63,15 @@ _ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
 
 
 Claims = tuple[bytes, float | None, Sequence[bytes]]
-"""A timestamp as it is signed and as a time, and signatures that may be genuine."""
+"""The timestamp as signed, the same as a time, and the signatures to try."""
 
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Where the signature is, how it is written, and what it is made over.
+    """A signature scheme: where the signature is, its encoding, and the signed content.
 
-    ``t=1700000000,v1=5f2a…`` is a list with ``separator=","``, whose signatures have the
-    ``prefix="v1="`` and whose time is at ``timestamp="list:t="``.
+    The header ``t=1700000000,v1=5f2a…`` is a list with ``separator=","``. Its signatures have the
+    ``prefix="v1="``, and its time is at ``timestamp="list:t="``.
     """
 
     at: str
@@ -95,15 +95,17 @@ class Signature:
         _check_choice("encoding", self.encoding, list(_DECODERS))
         _check_choice("time_format", self.time_format, list(_TIME_PARSERS))
         if isinstance(self.algorithm, str | type):
-            raise ConfigurationError("the algorithm is none: write Hmac('sha256') or ED25519")
+            raise ConfigurationError(
+                "algorithm must be an object such as Hmac('sha256') or ED25519"
+            )
         if self.tolerance_seconds is not None and self.timestamp is None:
-            raise ConfigurationError("a tolerance needs a timestamp")
+            raise ConfigurationError("tolerance_seconds requires a timestamp")
         if "{timestamp}" in self.content and self.timestamp is None:
-            raise ConfigurationError("it signs a timestamp and does not say where it is")
+            raise ConfigurationError("content includes {timestamp}, but timestamp is not set")
         time = self.timestamp or ""
         in_list = time.startswith(_LIST_PREFIX)
         if in_list and self.separator is None:
-            raise ConfigurationError("the timestamp is in a list that has no separator")
+            raise ConfigurationError("timestamp is in a list, but separator is not set")
         computed = {
             "_selectors": parse_selectors(self.at),
             "_template": ContentTemplate(self.content),
@@ -118,46 +120,46 @@ class Signature:
 
     @property
     def needs_url(self) -> bool:
-        """Whether the public URL is part of what is signed."""
+        """Whether the public URL is signed."""
         return self._template.has_url
 
     @property
     def covers_body(self) -> bool:
-        """Whether a body that was changed on its way is found out."""
+        """Whether the body is signed."""
         return self._template.has_body
 
     def signs_header(self, name: str) -> bool:
-        """Whether a header that was changed on its way is found out."""
+        """Return whether a header is signed."""
         return self._template.has_header(name)
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description."""
         content = self.content.replace("\n", "⏎")
         location = _location(self._selectors[0])
         return f"{self.algorithm.name} over `{content}`, {self.encoding}, in {location}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The possible causes of a rejection, in the order of the checks."""
         time = () if self.timestamp is None else (RejectionCause.TIMESTAMP,)
         return (RejectionCause.MISSING, *time, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The keys that a configured secret stands for. Raises ConfigurationError."""
+        """Parse a configured secret into keys. Raises ConfigurationError."""
         return self.algorithm.keys(secret)
 
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
-        """Put the time and the signature into a outgoing. Raises ConfigurationError."""
+        """Write the time and the signature to a request. Raises ConfigurationError."""
         timestamp = self.put_time(outgoing, now)
         try:
             content = self._template.render(outgoing.request(), timestamp.encode())
         except SignatureRejected as rejected:
-            raise ConfigurationError(f"it cannot be signed: {rejected.check}") from None
+            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         self.put_signature(outgoing, timestamp, self.algorithm.signer(secret)(content))
 
     def put_time(self, outgoing: OutgoingRequest, now: float) -> str:
-        """Put the time where it belongs, unless it stands beside the signature; answers with it."""
+        """Write the time, unless it is in the list with the signature, and return its text."""
         timestamp = _TIME_FORMATTERS[self.time_format](now) if self.timestamp else ""
         if self._time_selectors:
             outgoing.put(self._time_selectors[0], timestamp)
@@ -166,28 +168,28 @@ class Signature:
     def put_signature(
         self, outgoing: OutgoingRequest, timestamp: str, signature: bytes, *others: str
     ) -> None:
-        """Put a signature where it belongs, behind what else is in its list."""
+        """Write a signature, after the other items of its list."""
         time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
         items = [*time, *others, self.prefix + _ENCODERS[self.encoding](signature)]
         outgoing.put(self._selectors[0], (self.separator or "").join(items))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time; raises SignatureRejected unless one of the keys made a signature."""
-        timestamp, at, signatures = self.claims(request, now)
+        """Verify a request and return its signed time. Raises SignatureRejected."""
+        timestamp, signed_at, signatures = self.claims(request, now)
         content = (
             request.body if self._signs_body_only else self._template.render(request, timestamp)
         )
         require_match(keys, content, signatures)
-        return at
+        return signed_at
 
     def claims(self, request: Request, now: float) -> Claims:
-        """What the request says of itself, before anything of it is proved."""
-        items = self._items(request)
-        timestamp, at = self._time(items, request, now)
-        return timestamp, at, self._signatures(items)
+        """Return the unverified timestamp and signatures. Raises SignatureRejected."""
+        items = self._read_items(request)
+        timestamp, signed_at = self._read_time(items, request, now)
+        return timestamp, signed_at, self._decode_signatures(items)
 
-    def _items(self, request: Request) -> list[bytes]:
-        """What stands where the signatures are: one text, or the items of a list."""
+    def _read_items(self, request: Request) -> list[bytes]:
+        """Read the values that hold signatures, split into items if they are lists."""
         items: list[bytes] = []
         for selector in self._selectors:
             if (value := selector.read(request)) is not None:
@@ -199,40 +201,40 @@ class Signature:
             raise SignatureRejected(f"no {_location(self._selectors[0])}", RejectionCause.MISSING)
         return items
 
-    def _time(
+    def _read_time(
         self, items: Sequence[bytes], request: Request, now: float
     ) -> tuple[bytes, float | None]:
-        """The timestamp as it is signed, and as a time that is near enough to now."""
+        """Return the timestamp as signed and as a time. Raises SignatureRejected."""
         if self.timestamp is None:
             return b"", None
-        timestamps = self._timestamps(items, request)
+        timestamps = self._find_timestamps(items, request)
         if len(timestamps) != 1:
             raise SignatureRejected(
-                f"{len(timestamps) or 'no'} timestamps, one is needed", RejectionCause.TIMESTAMP
+                f"expected one timestamp, found {len(timestamps)}", RejectionCause.TIMESTAMP
             )
         timestamp = timestamps[0]
-        at = _TIME_PARSERS[self.time_format](timestamp)
+        signed_at = _TIME_PARSERS[self.time_format](timestamp)
         if self.tolerance_seconds is None:
-            return timestamp, at
-        if at is None:
+            return timestamp, signed_at
+        if signed_at is None:
             raise SignatureRejected(_INVALID_TIME[self.time_format], RejectionCause.TIMESTAMP)
-        seconds_off = abs(now - at)
+        seconds_off = abs(now - signed_at)
         if not seconds_off <= self.tolerance_seconds:
             off = f"{round(seconds_off, 1):.12g}"
             raise SignatureRejected(
-                f"timestamp {off} s off, tolerance {self.tolerance_seconds} s",
+                f"the timestamp is {off} s off; the tolerance is {self.tolerance_seconds} s",
                 RejectionCause.TIMESTAMP,
             )
-        return timestamp, at
+        return timestamp, signed_at
 
-    def _timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
+    def _find_timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
         if self._time_prefix is None:
             timestamp = read_first(self._time_selectors, request)
             return [] if timestamp is None else [timestamp]
         length = len(self._time_prefix)
         return [item[length:] for item in items if item.startswith(self._time_prefix)]
 
-    def _signatures(self, items: Sequence[bytes]) -> list[bytes]:
+    def _decode_signatures(self, items: Sequence[bytes]) -> list[bytes]:
         prefix, decode = self._prefix, _DECODERS[self.encoding]
         candidates = [item for item in items if item.startswith(prefix)] if prefix else items
         if not candidates:
@@ -243,8 +245,9 @@ class Signature:
         decoded = [decode(candidate[len(prefix) :]) for candidate in candidates[:MAX_SIGNATURES]]
         signatures = [signature for signature in decoded if signature is not None]
         if not signatures:
+            location = _location(self._selectors[0])
             raise SignatureRejected(
-                f"the signature in the {_location(self._selectors[0])} is badly encoded",
+                f"the signature in the {location} is not valid {self.encoding}",
                 RejectionCause.MALFORMED,
             )
         return signatures
@@ -252,7 +255,7 @@ class Signature:
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        raise ConfigurationError(f"{name} {value!r} is none of {', '.join(choices)}")
+        raise ConfigurationError(f"{name} {value!r} is not one of {', '.join(choices)}")
 
 
 def _location(selector: Selector) -> str:
@@ -260,9 +263,9 @@ def _location(selector: Selector) -> str:
 
 
 _INVALID_TIME: Final[dict[TimeFormat, str]] = {
-    "seconds": "the timestamp is not a plain number of seconds",
-    "milliseconds": "the timestamp is not a plain number of milliseconds",
-    "iso": "the timestamp is not a date and a time",
+    "seconds": "the timestamp is not a whole number of seconds",
+    "milliseconds": "the timestamp is not a whole number of milliseconds",
+    "iso": "the timestamp is not an ISO 8601 date and time",
 }
 
 

@@ -1,4 +1,4 @@
-"""A token that is sent along: it proves who sends, and nothing about what is sent."""
+"""Tokens: they authenticate the sender, but not the content of a request."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ class _TokenKey:
     def __init__(self, token: bytes) -> None:
         self._token = token
 
-    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - of the protocol
+    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:  # noqa: ARG002 - part of the protocol
         return any(hmac.compare_digest(self._token, token) for token in signatures)
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A secret text in a header or in the body, after a prefix such as ``Bearer ``.
+    """A secret token in the request, after a prefix such as ``Bearer ``.
 
-    With ``is_basic`` it is HTTP's basic authentication, and the secret is ``user:password``.
+    With ``is_basic`` it is HTTP basic authentication, and the secret is ``user:password``.
     """
 
     at: str
@@ -42,42 +42,42 @@ class Token:
 
     @property
     def tolerance_seconds(self) -> None:
-        """No time is signed."""
+        """None: no time is signed."""
 
     @property
     def needs_url(self) -> bool:
-        """Only where the token is in it."""
+        """Whether the token is in the URL."""
         return "query:" in self.at
 
     @property
     def covers_body(self) -> bool:
-        """Nothing is covered."""
+        """False: nothing is signed."""
         return False
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
-        """No header is covered."""
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - part of the protocol
+        """Return False: no header is signed."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description."""
         return f"{'user and password' if self.is_basic else 'a token'} in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The possible causes of a rejection, in the order of the checks."""
         return (RejectionCause.MISSING, RejectionCause.MISMATCH)
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The token. Raises ConfigurationError."""
+        """Parse a configured token into a key. Raises ConfigurationError."""
         return (_TokenKey(self._token(secret)),)
 
-    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002 - of the protocol
-        """Send the token along. Raises ConfigurationError."""
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002 - part of the protocol
+        """Write the token to a request. Raises ConfigurationError."""
         outgoing.put(self._selectors[0], (self._prefix + self._token(secret)).decode("latin-1"))
 
-    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:  # noqa: ARG002 - of the protocol
-        """Return when one of the tokens was sent; raises SignatureRejected."""
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:  # noqa: ARG002 - part of the protocol
+        """Verify the token of a request. Raises SignatureRejected."""
         value = read_first(self._selectors, request)
         prefix = self._prefix
         if value is None:
@@ -90,7 +90,9 @@ class Token:
         for key in keys:
             if key.verifies(b"", (value[len(prefix) :],)):
                 return None
-        raise SignatureRejected(f"the token is none of {len(keys)}", RejectionCause.MISMATCH)
+        raise SignatureRejected(
+            f"the token matches none of {len(keys)} secrets", RejectionCause.MISMATCH
+        )
 
     def _token(self, secret: str | bytes) -> bytes:
         token = secret_bytes(secret)

@@ -1,4 +1,4 @@
-"""Mail, messages, calls, chat."""
+"""Email, messages, calls, chat."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _verify_telnyx(request: Request, secret: str) -> bool:
 def sign_messagebird(
     request: Request, secret: str, *, algorithm: str = "HS256", without: str = ""
 ) -> Request:
-    """The request with a token as MessageBird's documents have it, without one of its claims."""
+    """Return the request with a documented MessageBird token, optionally without one claim."""
     import jwt
 
     now = int(time.time())

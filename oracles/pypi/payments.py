@@ -55,7 +55,7 @@ def _verify_adyen_item(request: Request, secret: str) -> bool:
     from Adyen.util import is_valid_hmac_notification
 
     items = request.document["notificationItems"]
-    return all(is_valid_hmac_notification({"notificationItems": [it]}, secret) for it in items)
+    return all(is_valid_hmac_notification({"notificationItems": [item]}, secret) for item in items)
 
 
 def _sign_adyen_item(request: Request, secret: str) -> Request:

@@ -48,8 +48,10 @@ class Started:
 
 def environment(**more: str) -> dict[str, str]:
     """Return this process's environment without Onceward's variables."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
-    return kept | more
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")
+    }
+    return inherited | more
 
 
 # A short command spends most of its time importing. This process imports once and forks a child

@@ -30,7 +30,7 @@ SECRET = "whsec_the_secret_of_stripe"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder that contains an app."""
+    """Create a folder that contains an app."""
     (tmp_path / "app.py").write_text(APP.format(arguments=""))
     return tmp_path
 
@@ -282,18 +282,18 @@ def test_a_second_process_on_one_sqlite_file_is_an_error(folder: Path) -> None:
 def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str) -> None:
     database = ("--database", postgres_url)
     with (
-        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as one,
-        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as two,
+        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as first,
+        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as second,
     ):
-        assert one.facts["workers"] == 0
-        assert post(one.address, "evt_1").json()["duplicate"] is False
-        assert post(two.address, "evt_1").json()["duplicate"] is True
-        jobs = httpx.get(f"{one.address}/admin/jobs").json()["items"]
+        assert first.facts["workers"] == 0
+        assert post(first.address, "evt_1").json()["duplicate"] is False
+        assert post(second.address, "evt_1").json()["duplicate"] is True
+        jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]
         assert [job["status"] for job in jobs] == ["queued"]
         with started("work", "app.py", *database, cwd=folder) as worker:
             assert worker.facts["address"] is None
             done = "/admin/jobs?status=done"
-            eventually(lambda: httpx.get(two.address + done).json()["items"], "the job is done")
+            eventually(lambda: httpx.get(second.address + done).json()["items"], "the job is done")
             assert worker.stop() == 0
 
 

@@ -75,10 +75,10 @@ def test_verify_accepts_the_request_that_send_prints(name: str, folder: Path) ->
 def test_verify_shows_the_check_that_failed(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent.replace("invoice.paid", "invoice.lost"), newline="")
-    found = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
-    assert found.returncode == 1
-    assert "✗  it was made with one of the secrets" in found.stdout
-    assert "The request does not verify." in found.stdout
+    verified = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
+    assert verified.returncode == 1
+    assert "✗  it was made with one of the secrets" in verified.stdout
+    assert "The request does not verify." in verified.stdout
     late = run(
         *("verify", "stripe", "request", "--secret", SECRET, "--at", "2020-01-01T00:00:00Z"),
         cwd=folder,
@@ -89,9 +89,9 @@ def test_verify_shows_the_check_that_failed(folder: Path) -> None:
 def test_verify_ignores_a_line_break_after_the_body(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent + "\n", newline="")
-    found = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
-    assert found.returncode == 0
-    assert "Ignored a line break after the body." in found.stdout
+    verified = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert verified.returncode == 0
+    assert "Ignored a line break after the body." in verified.stdout
 
 
 def test_verify_notes_a_truncated_or_chunked_body(folder: Path) -> None:
@@ -100,8 +100,8 @@ def test_verify_notes_a_truncated_or_chunked_body(folder: Path) -> None:
     truncated = run("verify", "stripe", "request", "--secret", SECRET, "--json", cwd=folder)
     assert ": it is truncated." in json.loads(truncated.stdout)["hints"][0]
     head, _, body = sent.partition("\n\n")
-    kept = [line for line in head.splitlines() if not line.startswith("content-length")]
-    head = "\r\n".join([*kept, "transfer-encoding: chunked"])
+    others = [line for line in head.splitlines() if not line.startswith("content-length")]
+    head = "\r\n".join([*others, "transfer-encoding: chunked"])
     chunks = f"{10:x}\r\n{body[:10]}\r\n{len(body) - 10:x}\r\n{body[10:]}\r\n0\r\n\r\n"
     (folder / "request").write_text(f"{head}\r\n\r\n{chunks}", newline="")
     chunked = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
@@ -124,9 +124,9 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
         run("send", "stripe", "--secret", SECRET, "--dry-run", "--json", cwd=folder).stdout
     )
     (folder / "body").write_text(sent["body"])
-    headers = [part for it in sent["headers"].items() for part in ("-H", ": ".join(it))]
-    found = run("verify", "stripe", "body", "--secret", SECRET, *headers, cwd=folder)
-    assert found.returncode == 0, found.stdout
+    headers = [part for pair in sent["headers"].items() for part in ("-H", ": ".join(pair))]
+    verified = run("verify", "stripe", "body", "--secret", SECRET, *headers, cwd=folder)
+    assert verified.returncode == 0, verified.stdout
 
 
 @pytest.mark.parametrize(

@@ -195,8 +195,8 @@ def test_a_long_list_of_signed_headers_is_rejected() -> None:
 
 
 def test_every_notification_of_graph_needs_the_client_state() -> None:
-    one = f'{{"value":[{{"clientState":"{SECRET}"}},{{}}]}}'.encode()
-    for body in (one, b'{"value":[]}', b'{"value":{}}', b"[]", b"{"):
+    incomplete = f'{{"value":[{{"clientState":"{SECRET}"}},{{}}]}}'.encode()
+    for body in (incomplete, b'{"value":[]}', b'{"value":{}}', b"[]", b"{"):
         assert not is_accepted("microsoft-graph", signed_request({}, body))
 
 
@@ -228,8 +228,8 @@ def test_a_url_is_accepted_with_or_without_its_default_port() -> None:
 
 
 def test_a_separator_in_a_part_of_an_id_is_escaped() -> None:
-    found = onceward.verify("cloudevents", **cloudevents())
-    assert (found.id, found.type) == ("/a%7Cb|1", "t")
+    verified = onceward.verify("cloudevents", **cloudevents())
+    assert (verified.id, verified.type) == ("/a%7Cb|1", "t")
 
 
 def test_a_basic_secret_must_be_user_and_password() -> None:
@@ -298,13 +298,13 @@ def test_a_multipart_form_is_read_without_its_files() -> None:
     parts = [f'name="{name}"\r\n\r\n{value}\r\n' for name, value in fields.items()]
     body = "".join([f"--b0\r\nContent-Disposition: form-data; {part}" for part in [*parts, file]])
     for kind in ("multipart/form-data; boundary=b0", 'Multipart/Form-Data; boundary="b0"'):
-        found = onceward.verify(
+        verified = onceward.verify(
             "dropbox-sign",
             secret=SECRET,
             headers={"content-type": kind},
             body=f"{body}--b0--\r\n".encode(),
         )
-        assert found.type == "signature_request_sent"
+        assert verified.type == "signature_request_sent"
 
 
 def test_sns_rejects_a_message_for_another_topic() -> None:
@@ -328,8 +328,8 @@ def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None
     for body in (signed.body, signed.body + b"&x=1", signed.body.replace(b"%0A", b"")):
         admitted = source.admit(Request(Headers([]), body), NOW)
         assert isinstance(admitted, list)
-        ((identity, kept),) = admitted
-        assert kept == b"PG5vdGU+"
+        ((identity, payload),) = admitted
+        assert payload == b"PG5vdGU+"
         ids.add(identity.event_id)
     assert len(ids) == 1
     with pytest.raises(SignatureRejected):

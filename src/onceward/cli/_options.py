@@ -70,7 +70,7 @@ def report_errors() -> Iterator[None]:
 def load_inbox(app: str) -> Inbox:
     """Import ``file.py``, ``file.py:name`` or ``module:name`` and return its Inbox.
 
-    Raises ConfigurationError unless the file or module defines exactly that one.
+    Raises ConfigurationError when it cannot be found, or when the file or module defines several.
     """
     location, _, name = app.partition(":")
     module = _load_file(Path(location)) if location.endswith(".py") else _load_module(location)

@@ -35,12 +35,12 @@ async def _run_until_stopped(
     server: Server | None, listener: socket.socket | None, worker: Worker | None
 ) -> None:
     """Run server and worker. When one of them ends or fails, stop the other one gracefully."""
-    loops: list[Awaitable[None]] = []
+    coroutines: list[Awaitable[None]] = []
     if server is not None and listener is not None:
-        loops.append(server.serve(sockets=[listener]))
+        coroutines.append(server.serve(sockets=[listener]))
     if worker is not None:
-        loops.append(worker.run())
-    tasks = [asyncio.ensure_future(loop) for loop in loops]
+        coroutines.append(worker.run())
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     _stop(server, worker)
     await asyncio.gather(*tasks)

@@ -93,7 +93,7 @@ def _details(preset: Preset) -> Iterator[tuple[str, str]]:
     yield from _selector_rows("type", preset.types)
     yield from _selector_rows("reference", (preset.reference,) if preset.reference else ())
     if preset.events:
-        yield "events", f"{preset.events}: each one is recorded as an event of its own"
+        yield "events", f"{preset.events}: each item is recorded as an event"
     if preset.challenge:
         yield "challenge", "answered automatically"
     if preset.volatile_fields:

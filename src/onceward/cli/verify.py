@@ -141,15 +141,15 @@ def parse_request(content: bytes) -> tuple[Request, str]:
     host = (headers.joined(b"host") or b"").decode("latin-1")
     method, target = request_line[1].decode(), request_line[2].decode("latin-1")
     url = target if "://" in target else f"https://{host}{target}"
-    body, note = _trim_body(body, headers)
+    body, note = _decode_body(body, headers)
     return Request(headers, body, method=method, url=url), note
 
 
-def _trim_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
-    """Return the decoded body without a line break added by an editor, and a note."""
+def _decode_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
+    """Decode the body and drop a line break that an editor appended; also return a note."""
     length = headers.joined(b"content-length") or b""
     if b"chunked" in (headers.joined(b"transfer-encoding") or b"").lower():
-        return _join_chunks(body)
+        return _decode_chunks(body)
     if not length.isdigit() or int(length) == len(body):
         return body, ""
     declared = int(length)
@@ -159,7 +159,7 @@ def _trim_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
     return body, f"The body has {len(body)} bytes, but its Content-Length is {declared}{suffix}."
 
 
-def _join_chunks(body: bytes) -> tuple[bytes, str]:
+def _decode_chunks(body: bytes) -> tuple[bytes, str]:
     """Decode a body with chunked transfer encoding; also return a note."""
     parts, rest = [], body
     while rest:
@@ -167,10 +167,7 @@ def _join_chunks(body: bytes) -> tuple[bytes, str]:
         try:
             length = int(size.partition(b";")[0], 16)
         except ValueError:
-            return (
-                body,
-                "The body is not chunked, although its header says so: used as captured.",
-            )
+            return body, "The body is not chunked, despite its Transfer-Encoding; used as captured."
         if not length:
             break
         parts.append(rest[:length])
@@ -189,7 +186,7 @@ def _print_explanation(explanation: Explanation) -> None:
     console.print(table)
     for hint in explanation.hints:
         console.print(Text.assemble(("\n→ ", "bold yellow"), hint))
-    verdict = ("The request verifies.", "bold green")
+    result = ("The request verifies.", "bold green")
     if not explanation.verified:
-        verdict = ("The request does not verify.", "bold red")
-    console.print(Text.assemble("\n", verdict))
+        result = ("The request does not verify.", "bold red")
+    console.print(Text.assemble("\n", result))

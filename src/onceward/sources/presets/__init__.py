@@ -1,4 +1,4 @@
-"""Presets: how each known provider signs and identifies its events, as data."""
+"""Presets: how each provider signs and identifies its events, as data."""
 
 from onceward.sources.presets.catalogue import CUSTOM_HMAC, PRESETS, find_preset
 from onceward.sources.presets.preset import Preset

@@ -248,8 +248,8 @@ PRESETS: Final = (
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
         builtin_handlers={"SubscriptionConfirmation": "confirm_subscription"},
         note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM. The "
-        "certificate signs every customer's topics, so the topic is checked too. A handler "
-        "confirms subscriptions to it.",
+        "certificate signs every customer's topics, so the topic is checked too. A built-in "
+        "handler confirms subscriptions to the topic.",
     ),
     Preset(
         name="microsoft-graph",

@@ -47,7 +47,7 @@ class Braintree(VendorScheme):
         draft.put(SIGNATURE_FIELD, _named_signature(secret, payload))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless the payload was signed with a known key."""
+        """Raise SignatureRejected unless the payload was signed with one of the keys."""
         payload, signature_list = _read_fields(request)
         if _CHALLENGE.fullmatch(payload.decode("latin-1")):
             raise SignatureRejected(

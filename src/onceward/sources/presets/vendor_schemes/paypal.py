@@ -68,7 +68,7 @@ class PayPal(VendorScheme):
         _SIGNATURE.put_signature(draft, timestamp, RSA_SHA256.signer(private_key)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """Return the signed time. Raises SignatureRejected unless a known webhook's key signed."""
+        """Return the signed time. Raises SignatureRejected unless one of the keys signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
             content = _signed_content(request, timestamp, name_of(key))

@@ -1,1 +1,1 @@
-"""What senders' own libraries say of a request, held against what Onceward says."""
+"""Compare Onceward's verification with that of the providers' libraries."""

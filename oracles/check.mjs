@@ -1,5 +1,5 @@
-// Asks the libraries from npm. A line of JSON on stdin is a question, a line on stdout its answer:
-// {name, action, secret, request: {method, url, headers, body}} has {accepted}, {headers} or {error}.
+// Runs the verifiers from npm. Each line on stdin is a call, each line on stdout its result, as JSON:
+// {name, action, secret, request: {method, url, headers, body}} → {accepted}, {headers} or {error}.
 import crypto from "node:crypto";
 import https from "node:https";
 import { createRequire, register } from "node:module";
@@ -11,7 +11,7 @@ const lowerHeaders = ({ headers }) =>
   Object.fromEntries(Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value]));
 const toFetchRequest = ({ method, url, headers, body }) => new Request(url, { method, headers, body });
 
-// Nuxt's validators ask the framework for their settings: it is these.
+// Nuxt's validators read their settings from the framework. This import hook provides them.
 const settings = {};
 globalThis.oraclesSettings = settings;
 const IMPORTS = "export const useRuntimeConfig = () => ({ webhook: globalThis.oraclesSettings });";
@@ -177,8 +177,8 @@ const discord = {
   },
 };
 
-// The certificate is at hand, where the library would fetch it: each time from somewhere else, for
-// it remembers what it fetched.
+// Passes the certificate to the library, which would download it. The URL is new each time, because
+// the library caches certificates by URL.
 const sns = {
   verify: async ({ body }, secret) => {
     const certificate = secret.slice(secret.indexOf("-----BEGIN"));

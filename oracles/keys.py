@@ -1,4 +1,4 @@
-"""Secrets and pairs of keys, each as one kind of sender hands them out."""
+"""Generate secrets and key pairs in the formats that providers issue."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PrivateKey = ed25519.Ed25519PrivateKey | ec.EllipticCurvePrivateKey | rsa.RSAPri
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """What the sender signs with, and what its requests are verified with."""
+    """The key that signs and the key that verifies; equal for a shared secret."""
 
     private: str
     public: str
@@ -36,27 +36,27 @@ def _shared(secret: str) -> Keys:
 
 
 def plain_secret() -> Keys:
-    """A text that is the key itself."""
+    """Return a secret whose text is the key."""
     return _shared(secrets.token_hex(32))
 
 
 def hex_secret() -> Keys:
-    """32 bytes in hexadecimal digits."""
+    """Return 32 bytes in hex."""
     return _shared(secrets.token_bytes(32).hex().upper())
 
 
 def base64_secret() -> Keys:
-    """32 bytes in base64."""
+    """Return 32 bytes in base64."""
     return _shared(base64.b64encode(secrets.token_bytes(32)).decode())
 
 
 def whsec_secret() -> Keys:
-    """24 bytes in base64, behind ``whsec_``."""
+    """Return 24 bytes in base64, after ``whsec_``."""
     return _shared(f"whsec_{base64.b64encode(secrets.token_bytes(24)).decode()}")
 
 
 def user_and_password() -> Keys:
-    """A name and a secret, with a colon between."""
+    """Return ``user:password``."""
     return _shared(f"user-{secrets.token_hex(4)}:{secrets.token_hex(16)}")
 
 
@@ -65,26 +65,26 @@ def _pem(key: PrivateKey) -> str:
 
 
 def ed25519_hex() -> Keys:
-    """An Ed25519 pair, its public half in hexadecimal digits."""
+    """Return an Ed25519 pair with the public key in hex."""
     key = ed25519.Ed25519PrivateKey.generate()
     return Keys(_pem(key), key.public_key().public_bytes_raw().hex())
 
 
 def ed25519_base64() -> Keys:
-    """An Ed25519 pair, its public half in base64."""
+    """Return an Ed25519 pair with the public key in base64."""
     key = ed25519.Ed25519PrivateKey.generate()
     return Keys(_pem(key), base64.b64encode(key.public_key().public_bytes_raw()).decode())
 
 
 def p256_pem() -> Keys:
-    """A pair on the curve P-256, in PEM."""
+    """Return a P-256 pair in PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     return Keys(_pem(key), public.decode())
 
 
 def p256_der() -> Keys:
-    """A pair on the curve P-256, its public half in base64 of DER."""
+    """Return a P-256 pair with the public key as base64 of DER."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return Keys(_pem(key), base64.b64encode(public).decode())
@@ -117,6 +117,6 @@ def _certificate(_: int) -> Keys:
 
 
 def named_certificate() -> Keys:
-    """A certificate and its key, both behind the id of a webhook."""
+    """Return a private key and its certificate, both after a webhook id."""
     pair = certificate()
     return Keys(f"WH-1AB23:{pair.private}", f"WH-1AB23:{pair.public}")

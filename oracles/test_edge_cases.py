@@ -117,7 +117,8 @@ def _sign_with_library(preset: str, url: str, request: Request, secret: str) -> 
 
 
 def _verifier(preset: str, scheme: str | None = None) -> Verifier:
-    return next(it for it in VERIFIERS if it.preset == preset and scheme in (None, it.scheme))
+    matching = [verifier for verifier in VERIFIERS if verifier.preset == preset]
+    return next(verifier for verifier in matching if scheme in (None, verifier.scheme))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Every payload that GitHub is known to send, received by an inbox, and received again."""
+"""An inbox receives every published GitHub payload twice."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -22,18 +22,18 @@ URL = "http://inbox.example/webhooks/github"
 
 
 def corpus() -> Iterator[tuple[str, dict[str, Any]]]:
-    """The name of each event, with one payload of it."""
+    """Yield the event name and the body of each payload."""
     if not npm.is_installed(PACKAGE):
-        pytest.skip(f"npm's {PACKAGE} is not installed")
+        pytest.skip(f"{PACKAGE} (npm) is not installed")
     index = npm.MODULES / PACKAGE / "api.github.com" / "index.json"
     for entry in json.loads(index.read_bytes()):
         for payload in entry["examples"]:
             yield entry["name"], payload
 
 
-def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
-    """The type that is expected, and the request, of each delivery by its id."""
-    found = {}
+def signed_deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
+    """Return the expected type and the signed request of each delivery, by delivery id."""
+    deliveries = {}
     for number, (event, payload) in enumerate(corpus()):
         delivery = str(UUID(int=number))
         signed = onceward.sign(
@@ -47,14 +47,16 @@ def deliveries(secret: str) -> dict[str, tuple[str, httpx.Request]]:
             body=json.dumps(payload, ensure_ascii=False).encode(),
         )
         action = payload.get("action")
-        sent = httpx.Request("POST", URL, headers=dict(signed.headers), content=signed.body)
-        found[delivery] = (f"{event}.{action}" if action else event, sent)
-    return found
+        request = httpx.Request("POST", URL, headers=dict(signed.headers), content=signed.body)
+        deliveries[delivery] = (f"{event}.{action}" if action else event, request)
+    return deliveries
 
 
 @asynccontextmanager
-async def receiving(secret: str, folder: Path) -> AsyncIterator[tuple[Store, httpx.AsyncClient]]:
-    """The store of an inbox, on a file of its own, and a client for the inbox."""
+async def running_inbox(
+    secret: str, folder: Path
+) -> AsyncIterator[tuple[Store, httpx.AsyncClient]]:
+    """Open an inbox on a new database; yield its store and an HTTP client for it."""
     inbox = onceward.Inbox()
     inbox.source("github", secrets=[secret])
     service = inbox.service({"database_url": f"sqlite:///{folder / 'onceward.db'}"}, dev=True)
@@ -67,17 +69,17 @@ async def receiving(secret: str, folder: Path) -> AsyncIterator[tuple[Store, htt
         await service.close()
 
 
-async def test_each_payload_is_recorded_once_under_its_id_and_its_type(tmp_path: Path) -> None:
+async def test_each_payload_is_recorded_once_with_its_id_and_type(tmp_path: Path) -> None:
     secret = plain_secret().private
-    sent = deliveries(secret)
-    assert len(sent) >= MIN_PAYLOADS
-    async with receiving(secret, tmp_path) as (store, client):
-        for is_repeated in (False, True):
-            for delivery, (_, request) in sent.items():
-                answer = (await client.send(request)).json()
-                assert answer["event_id"] == delivery
-                assert answer["duplicate"] is is_repeated
-            events = await store.events(PageQuery(limit=len(sent) + 1))
+    deliveries = signed_deliveries(secret)
+    assert len(deliveries) >= MIN_PAYLOADS
+    async with running_inbox(secret, tmp_path) as (store, client):
+        for is_redelivery in (False, True):
+            for delivery, (_, request) in deliveries.items():
+                receipt = (await client.send(request)).json()
+                assert receipt["event_id"] == delivery
+                assert receipt["duplicate"] is is_redelivery
+            events = await store.events(PageQuery(limit=len(deliveries) + 1))
             recorded = {event.event_id: event.event_type for event in events}
-            assert recorded == {delivery: expected for delivery, (expected, _) in sent.items()}
-            assert len(events) == len(sent)
+            assert recorded == {id_: expected for id_, (expected, _) in deliveries.items()}
+            assert len(events) == len(deliveries)

@@ -1,4 +1,4 @@
-"""Secrets of every kind: for who sends, and for who receives."""
+"""A key pair or shared secret for every scheme."""
 
 import base64
 from functools import cache
@@ -13,7 +13,7 @@ from onceward.sources.schemes import Scheme
 
 
 class Pair(NamedTuple):
-    """What the sender signs with, and what the receiver checks with."""
+    """The key that signs and the key that verifies; equal for a shared secret."""
 
     private: str
     public: str
@@ -55,7 +55,7 @@ HEX = "5f1c" * 16
 BASE64 = base64.b64encode(b"a key of twenty-four bytes..").decode()
 EMAIL = "push@project.iam.example"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
-OTHERS = {
+SPECIAL_PAIRS = {
     "paypal": lambda: Pair(f"WH-1:{rsa_pair().private}", f"WH-1:{rsa_pair().public}"),
     "braintree": lambda: shared("the_public_key:the_private_key"),
     "postmark": lambda: shared("user:the-password"),
@@ -67,9 +67,9 @@ OTHERS = {
 
 
 def pair_for(preset: str, scheme: Scheme) -> Pair:
-    """Secrets that a scheme takes."""
-    if preset in OTHERS:
-        return OTHERS[preset]()
+    """Return a pair that a scheme of the preset accepts."""
+    if preset in SPECIAL_PAIRS:
+        return SPECIAL_PAIRS[preset]()
     google = Pair(f"{EMAIL}:{rsa_pair().private}", f"{EMAIL}:{rsa_pair().public}")
     for pair in (shared(f"whsec_{BASE64}"), ed25519_pair(), p256_pair(), rsa_pair(), google):
         try:

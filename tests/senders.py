@@ -1,4 +1,4 @@
-"""Senders that keep at it, as real ones do: what is not accepted is sent again."""
+"""Senders that retry until a request is accepted, as providers do."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -11,15 +11,15 @@ from tests.client_history import History, Payment, check_ledger
 
 @contextmanager
 def load(service: Serve, history: History, name: str = "load") -> Iterator[None]:
-    """Senders that send new events, each until it is accepted, for as long as the block runs."""
-    over = threading.Event()
+    """Send new events from four threads while the block runs, each until it is accepted."""
+    stopped = threading.Event()
 
     def send(account: str) -> None:
         number = 0
-        while not over.is_set():
+        while not stopped.is_set():
             number += 1
             payment = Payment(f"{name}-{account}-{number}", 1, account)
-            while not history.send(service, payment).is_accepted and not over.wait(0.05):
+            while not history.send(service, payment).is_accepted and not stopped.wait(0.05):
                 pass
 
     with ThreadPoolExecutor(4) as pool:
@@ -27,24 +27,24 @@ def load(service: Serve, history: History, name: str = "load") -> Iterator[None]
         try:
             yield
         finally:
-            over.set()
+            stopped.set()
         for sender in senders:
             sender.result()
 
 
 def finish(service: Serve, history: History) -> None:
-    """Retry what has not been accepted, wait for rest, and check it all."""
+    """Retry until every event is accepted, wait until the service is idle, check the ledger."""
 
     def retry() -> bool:
         for payment in history.unaccepted:
             history.send(service, payment)
         return not history.unaccepted
 
-    eventually(retry, "everything is accepted")
+    eventually(retry, "every event is accepted")
     service.wait_until_idle()
     check_ledger(service.raw_db, history)
 
 
 def accepted(history: History, at_least: int) -> Callable[[], bool]:
-    """Whether so many requests were answered with 2xx, to be asked again and again."""
+    """Return a condition: at least so many requests were accepted."""
     return lambda: history.accepted >= at_least

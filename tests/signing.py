@@ -1,4 +1,4 @@
-"""How senders sign and what is genuine, said in other words than the code's."""
+"""A second, independent implementation of signing and verifying, to compare with the first."""
 
 import base64
 import hmac
@@ -18,7 +18,7 @@ URL: Final = "https://shop.example/webhooks/source?a=1&data.id=7"
 
 @dataclass(frozen=True)
 class Sent:
-    """A request on its way, and the secrets of who receives it."""
+    """A signed request, with the time and the keys that verify it."""
 
     headers: tuple[tuple[bytes, bytes], ...]
     body: bytes
@@ -34,19 +34,19 @@ class Sent:
         return self.headers[0][1]
 
 
-def name_of(place: str) -> bytes:
-    return place.removeprefix("header:").lower().encode()
+def name_of(selector: str) -> bytes:
+    return selector.removeprefix("header:").lower().encode()
 
 
-def spelt(scheme: Signature, now: float = NOW) -> bytes:
-    """A time as the scheme's sender writes it."""
+def format_time(scheme: Signature, now: float = NOW) -> bytes:
+    """Format a time as the scheme does."""
     if scheme.time_format == "iso":
         return datetime.fromtimestamp(now, UTC).isoformat().encode()
     return b"%d" % (now * 1000 if scheme.time_format == "milliseconds" else now)
 
 
-def read(scheme: Signature, timestamp: bytes) -> float:
-    """The time that a timestamp says; NaN where it says none."""
+def parse_time(scheme: Signature, timestamp: bytes) -> float:
+    """Parse a timestamp; return NaN if it is invalid."""
     digits = {"seconds": 12, "milliseconds": 15}.get(scheme.time_format)
     if digits is None:
         try:
@@ -61,36 +61,36 @@ def read(scheme: Signature, timestamp: bytes) -> float:
 def signature(
     scheme: Signature, headers: dict[bytes, bytes], timestamp: bytes, body: bytes, key: bytes
 ) -> bytes | None:
-    """The digest that the scheme's sender makes; None where something is missing to make it."""
+    """Return the digest over the signed content, or None if a signed header is missing."""
     content = b""
     for piece in re.split(r"(\{[^}]*\})", scheme.content):
         name = piece[1:-1] if piece.startswith("{") else ""
-        known = {
+        values = {
             "": piece.encode(),
             "body": body,
             "timestamp": timestamp,
             "url": URL.encode(),
             "method": b"POST",
         }
-        found = headers.get(name_of(name)) if name.startswith("header:") else known[name]
-        if found is None:
+        value = headers.get(name_of(name)) if name.startswith("header:") else values[name]
+        if value is None:
             return None
-        content += found
+        content += value
     assert isinstance(scheme.algorithm, Hmac)
     return hmac.new(key, content, scheme.algorithm.digest).digest()
 
 
 def encoded(scheme: Signature, digest: bytes) -> bytes:
-    spell: Callable[[bytes], bytes] = {
-        "hex": lambda it: it.hex().encode(),
+    encode: Callable[[bytes], bytes] = {
+        "hex": lambda raw: raw.hex().encode(),
         "base64": base64.b64encode,
-        "base64url": lambda it: base64.urlsafe_b64encode(it).rstrip(b"="),
+        "base64url": lambda raw: base64.urlsafe_b64encode(raw).rstrip(b"="),
     }[scheme.encoding]
-    return spell(digest)
+    return encode(digest)
 
 
 def decoded(scheme: Signature, text: bytes) -> bytes | None:
-    """What a signature stands for, if it is spelt as it must be."""
+    """Decode a signature, or return None if it is badly encoded."""
     if scheme.encoding == "hex":
         return bytes.fromhex(text.decode()) if re.fullmatch(rb"([0-9a-fA-F]{2})*", text) else None
     plain = text.replace(b"-", b"+").replace(b"_", b"/") if scheme.encoding != "base64" else text
@@ -105,7 +105,7 @@ def decoded(scheme: Signature, text: bytes) -> bytes | None:
 def genuine(
     scheme: Signature, body: bytes, timestamp: bytes | None = None, key: bytes = KEY
 ) -> Sent:
-    timestamp = spelt(scheme) if timestamp is None else timestamp
+    timestamp = format_time(scheme) if timestamp is None else timestamp
     others = {name_of(name): b"an-id" for name in re.findall(r"\{(header:[^}]*)\}", scheme.content)}
     if scheme.timestamp is not None and scheme.timestamp.startswith("header:"):
         others[name_of(scheme.timestamp)] = timestamp
@@ -120,7 +120,7 @@ def genuine(
 
 
 def is_genuine(scheme: Signature, sent: Sent) -> bool:
-    """Whether a request with one signature header says what the sender signed, and in time."""
+    """Return whether a request has a valid signature within the tolerance."""
     headers = dict(sent.headers)
     value = headers.get(name_of(scheme.at))
     if value is None:
@@ -134,14 +134,14 @@ def is_genuine(scheme: Signature, sent: Sent) -> bool:
         times = (
             [item[len(name) :] for item in items if item.startswith(name.encode())]
             if kind == "list"
-            else [it for it in [headers.get(name.lower().encode())] if it is not None]
+            else [text for text in [headers.get(name.lower().encode())] if text is not None]
         )
         if len(times) != 1:
             return False
         (timestamp,) = times
     if scheme.tolerance_seconds is not None:
-        off = sent.now - read(scheme, timestamp)
-        if not -scheme.tolerance_seconds <= off <= scheme.tolerance_seconds:
+        seconds_off = sent.now - parse_time(scheme, timestamp)
+        if not -scheme.tolerance_seconds <= seconds_off <= scheme.tolerance_seconds:
             return False
     expected = {signature(scheme, headers, timestamp, sent.body, key) for key in sent.keys}
     tried = {decoded(scheme, claim) for claim in claims[:10]}

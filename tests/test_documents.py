@@ -9,12 +9,14 @@ import re
 import runpy
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
+from operator import attrgetter
 from pathlib import Path
 
 import click
 import pytest
 
 from onceward.cli import main
+from onceward.cli.sources import resend_window, retry_window
 from onceward.settings import ENV_PREFIX, Settings
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
@@ -74,8 +76,19 @@ def shown(default: object) -> str:
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
+EXIT_CODES = (
+    "Exit codes: 0 for success, 2 for an error in the options, the configuration or the database. "
+    "`send` exits with 1 unless every response is 2xx, `verify` unless the request verifies.\n"
+)
+
+
 def cli_page() -> str:
-    parts = ["# Command line\n"]
+    rows = [
+        f"| [`onceward {name}`](#onceward-{name}) | {command.get_short_help_str(limit=100)} |"
+        for name, command in main.commands.items()
+    ]
+    table = "\n".join(["| command | purpose |", "| --- | --- |", *rows])
+    parts = ["# Command line\n", f"{table}\n", EXIT_CODES]
     for name, command in main.commands.items():
         with click.Context(command, info_name=f"onceward {name}", terminal_width=96) as context:
             parts += [f"## onceward {name}\n", f"```\n{command.get_help(context)}\n```\n"]
@@ -85,27 +98,27 @@ def cli_page() -> str:
 def sources_table() -> str:
     rows = [
         f"| `{preset.name}` | {preset.title} | {schemes_of(preset)} | {id_of(preset)} "
-        f"| {resent(preset)} | {witness(preset)} | {preset.note} |"
-        for preset in sorted(PRESETS.values(), key=lambda it: it.name)
+        f"| {retries_of(preset)} | {evidence_for(preset)} | {preset.note} |"
+        for preset in sorted(PRESETS.values(), key=attrgetter("name"))
     ]
     return "\n".join(
         [
             f"{len(PRESETS)} presets:",
             "",
-            "| preset | sender | signature | id | resends for | checked by | worth knowing |",
+            "| preset | provider | signature | id | retries | checked by | notes |",
             "| --- | --- | --- | --- | --- | --- | --- |",
             *rows,
         ]
     )
 
 
-def witness(preset: Preset) -> str:
-    """Who says so: somebody else's library, a genuine request, or only documentation."""
+def evidence_for(preset: Preset) -> str:
+    """Return what a preset was checked against: libraries, a genuine request or documentation."""
     libraries: dict[str, str] = json.loads(LIBRARIES.read_text())
     if preset.name in libraries:
         return libraries[preset.name]
     tested = {vector["preset"] for vector in json.loads(VECTORS.read_text())}
-    return "a genuine request" if preset.name in tested else "from documentation"
+    return "a genuine request" if preset.name in tested else "documentation"
 
 
 def schemes_of(preset: Preset) -> str:
@@ -124,10 +137,9 @@ def id_of(preset: Preset) -> str:
     return " and ".join(f"`{escaped(place)}`" for place in preset.ids)
 
 
-def resent(preset: Preset) -> str:
-    hours, days = preset.auto_retry_hours, preset.manual_resend_days
-    by_itself = "not said" if hours is None else f"{hours:g} h"
-    return by_itself if days is None else f"{by_itself}, by hand {days:g} days"
+def retries_of(preset: Preset) -> str:
+    retries, days = retry_window(preset.auto_retry_hours), preset.manual_resend_days
+    return retries if days is None else f"{retries}; manual resend {resend_window(days)}"
 
 
 def escaped(text: str) -> str:

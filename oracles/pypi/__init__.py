@@ -1,1 +1,1 @@
-"""Libraries from PyPI. Each is imported where it is asked, so that one may be missing."""
+"""Verifiers from PyPI. Each library is imported when it is used, as it may not be installed."""

@@ -1,4 +1,4 @@
-"""Code, hosting, identity, models, customers, documents."""
+"""Code, hosting, identity, AI models, customers, documents."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ LIVEKIT_KEY: Final = "APIv7Rk2"
 
 
 def livekit_keys() -> Keys:
-    """The key of the API, which issues the tokens, and its secret."""
+    """Return ``API_KEY:API_SECRET``; the API key is the issuer of the tokens."""
     pair = plain_secret()
     return Keys(f"{LIVEKIT_KEY}:{pair.private}", f"{LIVEKIT_KEY}:{pair.public}")
 
@@ -99,13 +99,13 @@ SNS_TOPIC: Final = "arn:aws:sns:us-west-2:123456789012:Orders"
 
 
 def sns_keys() -> Keys:
-    """A certificate and its key, both behind the topic that they are for."""
+    """Return a private key and its certificate, both after the topic."""
     pair = certificate()
     return Keys(f"{SNS_TOPIC}:{pair.private}", f"{SNS_TOPIC}:{pair.public}")
 
 
 def _verify_sns(request: Request, secret: str) -> bool:
-    """The certificate is at hand, where the library would fetch it."""
+    """Verify with the given certificate, which the library would otherwise download."""
     from sns_message_validator import SNSMessageValidator
 
     secret = secret.removeprefix(f"{SNS_TOPIC}:")
@@ -121,29 +121,29 @@ PUBSUB_EMAIL: Final = "push@project.iam.example"
 
 
 def pubsub_keys() -> Keys:
-    """A certificate and its key, both behind the account that they are for."""
+    """Return a private key and its certificate, both after the account's email."""
     pair = certificate()
     return Keys(f"{PUBSUB_EMAIL}:{pair.private}", f"{PUBSUB_EMAIL}:{pair.public}")
 
 
 def _verify_pubsub(request: Request, secret: str) -> bool:
-    """Google's certificates are at hand, where the library would fetch them."""
+    """Verify with the given certificate, which the library would otherwise download."""
     from google.oauth2.id_token import verify_oauth2_token
 
     email, _, certificate = secret.partition(":")
 
-    def fetched(*_: object, **__: object) -> SimpleNamespace:
+    def fetch(*_: object, **__: object) -> SimpleNamespace:
         return SimpleNamespace(status=200, data=json.dumps({"a-key": certificate}).encode())
 
     token = request.header("Authorization").removeprefix("Bearer ")
-    claims = verify_oauth2_token(token, fetched, audience=request.url)
+    claims = verify_oauth2_token(token, fetch, audience=request.url)
     return bool(claims["email"] == email and claims["email_verified"])
 
 
 def sign_pubsub(
     request: Request, secret: str, issuer: str = "https://accounts.google.com"
 ) -> Request:
-    """The request with a token of that issuer."""
+    """Return the request with a token from the issuer."""
     from google.auth import crypt, jwt
 
     now = int(time.time())
@@ -189,7 +189,7 @@ def _sign_hubspot(request: Request, secret: str) -> Request:
 
 
 def _accented_secret() -> Keys:
-    """A text that is not the same when its letters are taken apart."""
+    """Return a secret that Unicode normalization (NFKD) changes."""
     secret = f"clé-ﬁ-{plain_secret().private}"
     return Keys(secret, secret)
 
@@ -209,7 +209,7 @@ def _verify_box(request: Request, secret: str) -> bool:
 
 
 def sign_box(request: Request, secret: str, *, escaped: bool = False) -> Request:
-    """The request with a signature over its body, or over its body with its letters escaped."""
+    """Return the request, signed over its body as sent or with non-ASCII characters escaped."""
     from box_sdk_gen.internal.utils import compute_webhook_signature
 
     now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Mail, messages, calls, chat."""
+"""Email, messages, calls, chat."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def _verify_telnyx(request: Request, secret: str) -> bool:
 def sign_messagebird(
     request: Request, secret: str, *, algorithm: str = "HS256", without: str = ""
 ) -> Request:
-    """The request with a token as MessageBird's documents have it, without one of its claims."""
+    """Return the request with a documented MessageBird token, optionally without one claim."""
     import jwt
 
     now = int(time.time())
@@ -223,8 +223,8 @@ def _verify_pusher(request: Request, secret: str) -> bool:
 
     client = Pusher(app_id="1", key="a-key", secret=secret)
     signature = request.header("X-Pusher-Signature")
-    found = client.validate_webhook(request.header("X-Pusher-Key"), signature, request.body)
-    return found is not None
+    payload = client.validate_webhook(request.header("X-Pusher-Key"), signature, request.body)
+    return payload is not None
 
 
 def _sign_pusher(request: Request, secret: str) -> Request:
@@ -247,7 +247,7 @@ def _verify_twitch(request: Request, secret: str) -> bool:
 
     names = ("Signature", "Id", "Timestamp")
     headers = {
-        key: request.header(key) for key in (f"Twitch-Eventsub-Message-{it}" for it in names)
+        key: request.header(key) for key in (f"Twitch-Eventsub-Message-{name}" for name in names)
     }
     sent, hook = SimpleNamespace(headers=headers, text=read), SimpleNamespace(secret=secret)
     return asyncio.run(EventSubWebhook._verify_signature(hook, sent))

@@ -55,7 +55,7 @@ def _verify_adyen_item(request: Request, secret: str) -> bool:
     from Adyen.util import is_valid_hmac_notification
 
     items = request.document["notificationItems"]
-    return all(is_valid_hmac_notification({"notificationItems": [it]}, secret) for it in items)
+    return all(is_valid_hmac_notification({"notificationItems": [item]}, secret) for item in items)
 
 
 def _sign_adyen_item(request: Request, secret: str) -> Request:
@@ -187,12 +187,15 @@ PAYMENT: Final = replace(
 
 
 def change_payment_id(request: Request) -> Request:
-    """The request with another id in its URL."""
+    """Return the request with another payment id in its URL."""
     return replace(request, url=request.url.replace("data.id=123", "data.id=124"))
 
 
 def _verify_paypal(request: Request, secret: str) -> bool:
-    """The library says what is signed; its own check needs a function that OpenSSL's lost."""
+    """Verify the content that the library builds.
+
+    The library's own check calls a function that pyOpenSSL has removed.
+    """
     from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.x509 import load_pem_x509_certificate

@@ -1,4 +1,4 @@
-"""Standard Webhooks, and who follows it: the id and the time are signed with the body."""
+"""Standard Webhooks and the providers that follow it."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _verify_hook0(request: Request, secret: str) -> bool:
 def _verify_convoy(request: Request, secret: str) -> bool:
     from convoy.utils.webhook import Webhook
 
-    # What it refuses it answers with a text.
+    # The library returns an error message instead of False.
     return Webhook(secret).verify_signature(request.text, request.header("X-Signature")) is True
 
 

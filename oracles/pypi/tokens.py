@@ -1,4 +1,4 @@
-"""JWTs, for senders whose documents say to verify them with any library for JWTs."""
+"""JWTs, for providers that recommend any JWT library."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ VALID_SECONDS = 300
 
 
 def body_hash(request: Request) -> str:
-    """The SHA-256 of the body, in hexadecimal digits."""
+    """Return the SHA-256 of the body in hex."""
     return hashlib.sha256(request.body).hexdigest()
 
 
 def body_hash_base64(request: Request) -> str:
-    """The SHA-256 of the body, in base64."""
+    """Return the SHA-256 of the body in base64."""
     return base64.b64encode(hashlib.sha256(request.body).digest()).decode()
 
 
 def make_token(
     request: Request, secret: str, algorithm: str, body_claim: str, **claims: Any
 ) -> str:
-    """A token that names the body, issued now."""
+    """Return a token with the body's hash, issued now."""
     import jwt
 
     now = int(time.time())
@@ -36,7 +36,7 @@ def make_token(
 def is_valid_token(
     token: str, secret: str, request: Request, algorithm: str, body_claim: str, **options: Any
 ) -> bool:
-    """Whether a token is genuine, in its time, and names the body."""
+    """Return whether a token is valid now and has the body's hash."""
     import jwt
 
     claims = jwt.decode(token, secret, algorithms=[algorithm], **options)

@@ -1,4 +1,4 @@
-"""The real command line, in processes of their own."""
+"""Run the real command line in separate processes."""
 
 import atexit
 import json
@@ -18,12 +18,12 @@ import msgspec
 
 from support.processes import COMMAND, Item
 
-SECONDS = 30
+STOP_SECONDS = 30
 
 
 @dataclass
 class Started:
-    """A command that goes on running."""
+    """A running command."""
 
     facts: Item
     process: subprocess.Popen[str]
@@ -31,48 +31,50 @@ class Started:
 
     @property
     def address(self) -> str:
-        """Where it listens."""
+        """The address it listens on."""
         address: str = self.facts["address"]
         return address
 
     @property
     def log(self) -> str:
-        """What it wrote to standard error."""
+        """The standard error so far."""
         return self.log_path.read_text()
 
-    def end(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to end; answers with its exit code."""
-        self.process.send_signal(number)
-        return self.process.wait(SECONDS)
+    def stop(self, stop_signal: signal.Signals = signal.SIGTERM) -> int:
+        """Signal the command to stop, and return its exit code."""
+        self.process.send_signal(stop_signal)
+        return self.process.wait(STOP_SECONDS)
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what would steer the command."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")}
-    return kept | more
+    """Return this process's environment without Onceward's variables."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith("ONCEWARD_")
+    }
+    return inherited | more
 
 
-# Most of the time that a short command takes goes into imports. So one process does them, and
-# each command is a child of it: with its own memory, folder, environment and exit code.
-NURSERY = """
+# A short command spends most of its time importing. This process imports once and forks a child
+# per command, with its own memory, folder, environment and exit code.
+FORK_SERVER = """
 import json, os, signal, sys, traceback
 from onceward.cli import _running as running
 from onceward.cli import main
 from onceward.store.postgres import store as postgres
 from onceward.store.sqlite import store as sqlite
 
-def command(asked):
-    os.chdir(asked["cwd"])
+def run(command):
+    os.chdir(command["cwd"])
     os.environ.clear()
-    os.environ.update(asked["env"])
-    for number in (1, 2):
-        os.dup2(os.open(asked["out"][number - 1], os.O_WRONLY), number)
-    signal.alarm(20)  # a command that was to be refused, and runs
+    os.environ.update(command["env"])
+    for fd, path in enumerate(command["outputs"], start=1):
+        os.dup2(os.open(path, os.O_WRONLY), fd)
+    signal.alarm(20)  # kills a command that should have failed but runs
     code = 1
     try:
-        main(asked["arguments"])
-    except SystemExit as end:
-        code = end.code or 0
+        main(command["arguments"])
+    except SystemExit as exited:
+        code = exited.code or 0
     except BaseException:
         traceback.print_exc()
     sys.stdout.flush()
@@ -82,59 +84,59 @@ def command(asked):
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        command(json.loads(line))
+        run(json.loads(line))
     print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), flush=True)
 """
 
 
 @cache
-def _nursery() -> subprocess.Popen[str]:
-    nursery = subprocess.Popen(
-        [sys.executable, "-c", NURSERY],
+def _fork_server() -> subprocess.Popen[str]:
+    fork_server = subprocess.Popen(
+        [sys.executable, "-c", FORK_SERVER],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
-    atexit.register(_end, nursery)
-    return nursery
+    atexit.register(_kill, fork_server)
+    return fork_server
 
 
-def _end(nursery: subprocess.Popen[str]) -> None:
-    nursery.kill()
-    nursery.communicate()
+def _kill(fork_server: subprocess.Popen[str]) -> None:
+    fork_server.kill()
+    fork_server.communicate()
 
 
 @dataclass(frozen=True)
-class Ended:
-    """A command that has come to its end."""
+class Finished:
+    """A command that has exited."""
 
     returncode: int
     stdout: str
     stderr: str
 
 
-def run(*arguments: object, cwd: Path, **env: str) -> Ended:
-    """Run a command to its end."""
-    nursery = _nursery()
-    assert nursery.stdin is not None
-    assert nursery.stdout is not None
+def run(*arguments: object, cwd: Path, **env: str) -> Finished:
+    """Run a command until it exits."""
+    fork_server = _fork_server()
+    assert fork_server.stdin is not None
+    assert fork_server.stdout is not None
     with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
-        asked = {
+        command = {
             "arguments": [str(argument) for argument in arguments],
             "cwd": str(cwd),
             "env": environment(**env),
-            "out": [out.name, err.name],
+            "outputs": [out.name, err.name],
         }
-        nursery.stdin.write(json.dumps(asked) + "\n")
-        nursery.stdin.flush()
-        code = int(nursery.stdout.readline())
-        return Ended(code, Path(out.name).read_text(), Path(err.name).read_text())
+        fork_server.stdin.write(json.dumps(command) + "\n")
+        fork_server.stdin.flush()
+        code = int(fork_server.stdout.readline())
+        return Finished(code, Path(out.name).read_text(), Path(err.name).read_text())
 
 
 @contextmanager
 def started(*arguments: object, cwd: Path, **env: str) -> Iterator[Started]:
-    """Run a command with --json until it is left."""
+    """Run a command with --json until the block ends, then kill it."""
     with tempfile.NamedTemporaryFile("w") as log:
         process = subprocess.Popen(
             [COMMAND, *map(str, arguments), "--json"],
@@ -156,11 +158,11 @@ def started(*arguments: object, cwd: Path, **env: str) -> Iterator[Started]:
 
 
 def serve(app: object, *arguments: object) -> tuple[object, ...]:
-    """The arguments that serve an app on a free port."""
+    """Return the arguments that serve an app on a free port."""
     return ("serve", app, "--port", 0, *arguments)
 
 
 def post(address: str, event_id: str, event_type: str = "order.paid") -> httpx.Response:
-    """Send an event to a service that is open."""
+    """Post an event to a service in --dev mode."""
     body = {"event_id": event_id, "event_type": event_type, "payload": {}}
     return httpx.post(f"{address}/events/ingest", json=body, timeout=10)

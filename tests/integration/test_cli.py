@@ -1,4 +1,4 @@
-"""The command line: what it starts, what it refuses, and how it says why."""
+"""The command line: what it starts, and the errors it prints."""
 
 import json
 import signal
@@ -30,13 +30,13 @@ SECRET = "whsec_the_secret_of_stripe"
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with an app in it."""
+    """Create a folder that contains an app."""
     (tmp_path / "app.py").write_text(APP.format(arguments=""))
     return tmp_path
 
 
-def refused(*arguments: object, cwd: Path, **env: str) -> str:
-    """Run a command that must be refused: a message, exit code 2, no traceback."""
+def error_of(*arguments: object, cwd: Path, **env: str) -> str:
+    """Run a command that must fail with exit code 2, and return its error message."""
     done = run(*arguments, cwd=cwd, **env)
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
     assert "Traceback" not in done.stderr
@@ -46,7 +46,7 @@ def refused(*arguments: object, cwd: Path, **env: str) -> str:
     return done.stderr
 
 
-# What it says about itself.
+# Help and startup output.
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_help_names_every_option(command: list[str], words: list[str], tmp_path:
         assert word in done.stdout
 
 
-def test_the_first_line_tells_programs_what_runs(folder: Path) -> None:
+def test_the_first_line_of_json_describes_the_service(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as running:
         facts = running.facts
         port = int(facts["address"].rpartition(":")[2])
@@ -80,7 +80,7 @@ def test_the_first_line_tells_programs_what_runs(folder: Path) -> None:
         assert (folder / "onceward.db").exists()
 
 
-def test_a_person_is_shown_where_to_post_and_no_secret(folder: Path) -> None:
+def test_the_banner_shows_the_urls_and_no_secret(folder: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -93,7 +93,7 @@ def test_a_person_is_shown_where_to_post_and_no_secret(folder: Path) -> None:
         text=True,
     ) as process:
         address = f"http://127.0.0.1:{port}"
-        eventually(lambda: answers(address), "it answers")
+        eventually(lambda: is_healthy(address), "the service is healthy")
         process.terminate()
         shown = process.communicate(timeout=20)[0]
         assert process.returncode == 0
@@ -105,14 +105,14 @@ def test_a_person_is_shown_where_to_post_and_no_secret(folder: Path) -> None:
     assert "Traceback" not in shown
 
 
-def answers(address: str) -> bool:
+def is_healthy(address: str) -> bool:
     try:
         return httpx.get(f"{address}/healthz").is_success
     except httpx.TransportError:
         return False
 
 
-# The app.
+# Loading the app.
 
 
 @pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
@@ -121,7 +121,7 @@ def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
     assert run("migrate", app, cwd=folder).stdout == "sqlite:///of-the-app.db: 0001 schema\n"
 
 
-def test_an_app_may_lie_in_a_package_or_elsewhere(folder: Path, tmp_path: Path) -> None:
+def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Path) -> None:
     (folder / "shop").mkdir()
     (folder / "shop" / "hooks.py").write_text(
         "from shop.parts import NAME\n" + APP.format(arguments="")
@@ -139,43 +139,46 @@ def test_an_app_may_lie_in_a_package_or_elsewhere(folder: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("app", "message"),
     [
-        ("nothing.py", "There is no file nothing.py."),
-        ("nothing", "There is no module 'nothing'."),
-        ("nothing.at.all:inbox", "There is no module 'nothing.at.all'."),
-        ("", "There is no module ''."),
-        ("..app", "There is no module '..app'."),
-        ("app.py:other", "app.py has no Inbox called 'other'."),
-        ("app.py:Inbox", "app.py has no Inbox called 'Inbox'."),
-        ("empty.py", "empty.py must have one Inbox; it has none."),
-        ("two.py", "two.py must have one Inbox; it has first, second. Name one: two.py:"),
-        (".", "There is no module '.'."),
+        ("nothing.py", "no such file: nothing.py"),
+        ("nothing", "no such module: 'nothing';"),
+        ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
+        ("", "no such module: '';"),
+        ("..app", "no such module: '..app';"),
+        ("app.py:other", "app.py has no Inbox named 'other'"),
+        ("app.py:Inbox", "app.py has no Inbox named 'Inbox'"),
+        ("empty.py", "empty.py defines no Inbox"),
+        (
+            "two.py",
+            "two.py defines several inboxes: first, second; choose one, such as two.py:first",
+        ),
+        (".", "no such module: '.';"),
     ],
 )
-def test_an_app_that_is_not_there_is_refused(folder: Path, app: str, message: str) -> None:
+def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message: str) -> None:
     (folder / "empty.py").write_text("")
     (folder / "two.py").write_text(
         "from onceward import Inbox\nfirst, second = Inbox('sqlite:///1.db'), Inbox('sqlite:///2.db')"
     )
     for command in ("serve", "work"):
-        assert message in refused(command, app, cwd=folder)
+        assert message in error_of(command, app, cwd=folder)
 
 
 @pytest.mark.parametrize(
-    ("text", "error"),
+    ("text", "cause"),
     [
         ("inbox = Inbox(\n", "SyntaxError"),
         ("import a_module_that_is_not_there\n", "No module named 'a_module_that_is_not_there'"),
         ("1 / 0\n", "ZeroDivisionError"),
     ],
 )
-def test_a_fault_in_the_app_is_shown_where_it_is(folder: Path, text: str, error: str) -> None:
+def test_an_error_in_the_app_shows_its_traceback(folder: Path, text: str, cause: str) -> None:
     (folder / "broken.py").write_text(text)
     for app in ("broken.py", "broken:inbox"):
         done = run("serve", app, cwd=folder)
         assert done.returncode == 1
         assert "Traceback" in done.stderr
         assert "broken.py" in done.stderr
-        assert error in done.stderr
+        assert cause in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -184,26 +187,23 @@ def test_a_fault_in_the_app_is_shown_where_it_is(folder: Path, text: str, error:
         ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
         ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
         ("inbox.source('github')", "source 'github': there are no secrets"),
-        (
-            "inbox.source('stripe', unsigned=True)",
-            "another source already has this name",
-        ),
-        ("inbox.on('x', source='nobody')(credit)", "there is one of this name already"),
-        ("inbox.on('x', source='nobody', name='n')(credit)", "there is no source 'nobody'"),
+        ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
+        ("inbox.on('x', source='missing')(credit)", "there is one of this name already"),
+        ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
     ],
 )
-def test_a_faulty_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:
+def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="") + line)
-    said = refused("serve", "app.py", cwd=folder)
-    assert message in said
-    assert "short-1" not in said
+    error = error_of("serve", "app.py", cwd=folder)
+    assert message in error
+    assert "short-1" not in error
     assert not (folder / "onceward.db").exists()
 
 
 # The database.
 
 
-def test_the_command_line_wins_over_code_and_code_over_the_environment(folder: Path) -> None:
+def test_the_command_line_overrides_code_and_code_overrides_the_environment(folder: Path) -> None:
     (folder / "named.py").write_text(APP.format(arguments="'sqlite:///code.db'"))
     env = {"ONCEWARD_DATABASE_URL": "sqlite:///environment.db"}
     for app, options, expected in (
@@ -238,70 +238,72 @@ def test_the_command_line_wins_over_code_and_code_over_the_environment(folder: P
         ("postgresql://127.0.0.1:1/app?password={password}", "Connection refused"),
     ],
 )
-def test_a_database_that_cannot_be_used_is_refused_without_its_password(
+def test_an_unusable_database_is_an_error_without_its_password(
     folder: Path, url: str, message: str
 ) -> None:
     address = url.format(password="hunter2")
-    said = refused("serve", "app.py", "--port", "0", "--database", address, cwd=folder)
-    assert message in said
-    assert "hunter2" not in said
+    error = error_of("serve", "app.py", "--port", "0", "--database", address, cwd=folder)
+    assert message in error
+    assert "hunter2" not in error
 
 
-def test_a_wrong_password_is_said_and_not_shown(folder: Path, bare_postgres_url: str) -> None:
+def test_a_wrong_password_is_an_error_without_the_password(
+    folder: Path, bare_postgres_url: str
+) -> None:
     with psycopg.connect(bare_postgres_url, autocommit=True) as connection:
-        connection.execute("DROP ROLE IF EXISTS nobody_in_particular")
-    url = bare_postgres_url.replace("postgres@", "nobody_in_particular:hunter2@")
-    said = refused("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
-    assert "nobody_in_particular" in said
-    assert "hunter2" not in said
+        connection.execute("DROP ROLE IF EXISTS missing_role")
+    url = bare_postgres_url.replace("postgres@", "missing_role:hunter2@")
+    error = error_of("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
+    assert "missing_role" in error
+    assert "hunter2" not in error
 
 
-def test_the_password_is_not_in_the_start_line(folder: Path, postgres_url: str) -> None:
+def test_the_password_is_not_in_the_startup_line(folder: Path, postgres_url: str) -> None:
     url = postgres_url.replace("postgres@", "postgres:hunter2@")
-    also = f"{postgres_url}?password=hunter2"
-    for address in (url, also):
+    with_query = f"{postgres_url}?password=hunter2"
+    for address in (url, with_query):
         with started(*serve("app.py", "--database", address), cwd=folder) as running:
             assert "hunter2" not in json.dumps(running.facts)
             assert running.facts["database"].startswith("postgresql://postgres")
 
 
-def test_a_second_process_on_one_sqlite_file_is_refused_with_the_reason(folder: Path) -> None:
+def test_a_second_process_on_one_sqlite_file_is_an_error(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as running:
         for command in (serve("app.py"), ("work", "app.py")):
-            said = refused(*command, cwd=folder)
-            assert "Another process serves onceward.db" in said
-            assert "PostgreSQL" in said
+            error = error_of(*command, cwd=folder)
+            assert "Another process serves onceward.db" in error
+            assert "PostgreSQL" in error
         assert run("migrate", "app.py", cwd=folder).stdout == "sqlite:///onceward.db: up to date\n"
         assert post(running.address, "evt_1").status_code == 202
     with started(*serve("app.py", "--dev"), cwd=folder) as running:
         assert post(running.address, "evt_1").json()["duplicate"] is True
 
 
-def test_on_postgresql_processes_share_the_work(folder: Path, postgres_url: str) -> None:
+def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str) -> None:
     database = ("--database", postgres_url)
     with (
-        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as one,
-        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as two,
+        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as first,
+        started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as second,
     ):
-        assert one.facts["workers"] == 0
-        assert post(one.address, "evt_1").json()["duplicate"] is False
-        assert post(two.address, "evt_1").json()["duplicate"] is True
-        jobs = httpx.get(f"{one.address}/admin/jobs").json()["items"]
+        assert first.facts["workers"] == 0
+        assert post(first.address, "evt_1").json()["duplicate"] is False
+        assert post(second.address, "evt_1").json()["duplicate"] is True
+        jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]
         assert [job["status"] for job in jobs] == ["queued"]
         with started("work", "app.py", *database, cwd=folder) as worker:
             assert worker.facts["address"] is None
             done = "/admin/jobs?status=done"
-            eventually(lambda: httpx.get(two.address + done).json()["items"], "the job is done")
-            assert worker.end() == 0
+            eventually(lambda: httpx.get(second.address + done).json()["items"], "the job is done")
+            assert worker.stop() == 0
 
 
-def test_work_without_anything_to_do_is_refused(folder: Path) -> None:
-    assert "gives nothing to do" in refused("work", "app.py", "--workers", 0, cwd=folder)
+def test_work_without_handlers_or_workers_is_an_error(folder: Path) -> None:
+    assert "has nothing to run" in error_of("work", "app.py", "--workers", 0, cwd=folder)
     (folder / "idle.py").write_text("from onceward import Inbox\ninbox = Inbox()")
-    assert "gives nothing to do" in refused("work", "idle.py", cwd=folder)
+    assert "has nothing to run" in error_of("work", "idle.py", cwd=folder)
 
 
-def test_migrate_brings_a_database_up_to_date_once(folder: Path, bare_database_url: str) -> None:
+def test_migrate_applies_migrations_once(folder: Path, bare_database_url: str) -> None:
     command = ("migrate", "--database", bare_database_url, "--json")
     first, second = (json.loads(run(*command, cwd=folder).stdout) for _ in range(2))
     assert first["applied"][0] == "0001 schema"
@@ -309,29 +311,29 @@ def test_migrate_brings_a_database_up_to_date_once(folder: Path, bare_database_u
     assert RawDatabase(bare_database_url).count("onceward.events") == 0
 
 
-def test_a_schema_that_is_behind_is_refused_where_nobody_may_migrate(
+def test_an_outdated_schema_is_an_error_when_migrate_at_start_is_off(
     folder: Path, bare_database_url: str
 ) -> None:
     command = ("serve", "app.py", "--database", bare_database_url)
-    said = refused(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
-    assert "lacks migrations (0001 schema" in said
-    assert "Run: onceward migrate" in said
+    error = error_of(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
+    assert "lacks migrations (0001 schema" in error
+    assert "Run: onceward migrate" in error
 
 
-def test_weak_durability_is_refused_by_name(folder: Path) -> None:
+def test_weak_durability_of_sqlite_must_be_allowed(folder: Path) -> None:
     for weak in ("normal", "off"):
         url = f"sqlite:///weak.db?synchronous={weak}"
-        said = refused("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
-        assert "SQLite runs with synchronous = " in said
-        assert "--allow-weak-durability" in said
+        error = error_of("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
+        assert "SQLite runs with synchronous = " in error
+        assert "--allow-weak-durability" in error
         with started(
             *serve("app.py", "--database", url, "--allow-weak-durability"), cwd=folder
         ) as running:
-            assert answers(running.address)
+            assert is_healthy(running.address)
 
 
 @pytest.mark.parametrize("command", ["serve", "work"])
-def test_weak_durability_of_postgresql_is_refused_by_name(
+def test_weak_durability_of_postgresql_must_be_allowed(
     folder: Path, postgres_url: str, command: str
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
@@ -339,13 +341,13 @@ def test_weak_durability_of_postgresql_is_refused_by_name(
             "DO $$ BEGIN EXECUTE format("
             "'ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
         )
-    said = refused(command, "app.py", "--database", postgres_url, cwd=folder)
-    assert "PostgreSQL runs with synchronous_commit = off" in said
-    assert "--allow-weak-durability" in said
+    error = error_of(command, "app.py", "--database", postgres_url, cwd=folder)
+    assert "PostgreSQL runs with synchronous_commit = off" in error
+    assert "--allow-weak-durability" in error
 
 
-def test_faulty_settings_are_all_named_at_once(folder: Path) -> None:
-    said = refused(
+def test_all_invalid_settings_are_reported_at_once(folder: Path) -> None:
+    error = error_of(
         "serve",
         "app.py",
         cwd=folder,
@@ -353,44 +355,44 @@ def test_faulty_settings_are_all_named_at_once(folder: Path) -> None:
         ONCEWARD_WORKERS="-1",
         ONCEWARD_MIGRATE_AT_START="perhaps",
     )
-    assert "ONCEWARD_MAX_BODY_BYTES: 'many' is not a whole number" in said
-    assert "workers: -1 is too small" in said
-    assert "ONCEWARD_MIGRATE_AT_START: 'perhaps' is not true or false" in said
+    assert "ONCEWARD_MAX_BODY_BYTES: 'many' is not a whole number" in error
+    assert "workers: -1 is too small" in error
+    assert "ONCEWARD_MIGRATE_AT_START: 'perhaps' is not true or false" in error
 
 
-# The socket, and who gets in.
+# The socket and access.
 
 
-def test_a_port_that_is_taken_is_said(folder: Path) -> None:
+def test_an_address_that_cannot_be_bound_is_an_error(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        said = refused("serve", "app.py", "--port", port, cwd=folder)
-    assert f"Cannot listen on 127.0.0.1:{port}: Address already in use" in said
+        error = error_of("serve", "app.py", "--port", port, cwd=folder)
+    assert f"Cannot listen on 127.0.0.1:{port}: Address already in use" in error
     for wrong in (70_000, -1):
-        assert "Cannot listen on" in refused("serve", "app.py", "--port", wrong, cwd=folder)
-    said = refused("serve", "app.py", "--host", "no.such.host.invalid", cwd=folder)
-    assert "Cannot listen on no.such.host.invalid:3000" in said
+        assert "Cannot listen on" in error_of("serve", "app.py", "--port", wrong, cwd=folder)
+    error = error_of("serve", "app.py", "--host", "no.such.host.invalid", cwd=folder)
+    assert "Cannot listen on no.such.host.invalid:3000" in error
 
 
-@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])  # noqa: S104 - must be refused
-def test_dev_is_refused_anywhere_but_on_loopback(folder: Path, host: str) -> None:
-    said = refused("serve", "app.py", "--dev", "--host", host, cwd=folder)
-    assert "--dev opens everything, so it listens on loopback only" in said
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com", ""])  # noqa: S104 - must be an error
+def test_dev_requires_a_loopback_address(folder: Path, host: str) -> None:
+    error = error_of("serve", "app.py", "--dev", "--host", host, cwd=folder)
+    assert "--dev opens the admin API, so it needs a loopback address" in error
 
 
-def test_dev_on_ipv6_shows_an_address_that_works(folder: Path) -> None:
+def test_dev_on_ipv6_prints_a_usable_address(folder: Path) -> None:
     with started(*serve("app.py", "--dev", "--host", "::1"), cwd=folder) as running:
         assert running.address.startswith("http://[::1]:")
         assert post(running.address, "evt_1").status_code == 202
 
 
-def test_the_first_token_is_printed_once_and_never_logged(folder: Path) -> None:
+def test_the_first_admin_token_is_printed_once_and_never_logged(folder: Path) -> None:
     with started(*serve("app.py"), cwd=folder) as first:
         token = first.facts["admin_token"]
         headers = {"authorization": f"Bearer {token}"}
         assert httpx.get(f"{first.address}/admin/events").status_code == 401
         assert httpx.get(f"{first.address}/admin/events", headers=headers).status_code == 200
-        assert first.end() == 0
+        assert first.stop() == 0
         assert token not in first.log
     with started(*serve("app.py"), cwd=folder) as second:
         assert "admin_token" not in second.facts
@@ -398,24 +400,24 @@ def test_the_first_token_is_printed_once_and_never_logged(folder: Path) -> None:
     assert token.encode() not in (folder / "onceward.db").read_bytes()
 
 
-def test_faulty_tokens_stop_the_start_and_are_not_shown(folder: Path) -> None:
+def test_invalid_admin_tokens_are_an_error_without_the_tokens(folder: Path) -> None:
     token = "not-long-enough"
-    for given in (token, f"ann:{token}", f"{token}:x"):
-        said = refused("serve", "app.py", cwd=folder, ONCEWARD_ADMIN_TOKENS=given)
-        assert "ONCEWARD_ADMIN_TOKENS: " in said
-        assert token not in said
+    for tokens in (token, f"ann:{token}", f"{token}:x"):
+        error = error_of("serve", "app.py", cwd=folder, ONCEWARD_ADMIN_TOKENS=tokens)
+        assert "ONCEWARD_ADMIN_TOKENS: " in error
+        assert token not in error
 
 
-# The log, and the end.
+# Logs and shutdown.
 
 
-def test_the_log_is_json_and_holds_no_secret(folder: Path) -> None:
+def test_the_log_is_json_without_secrets(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as running:
         body = b'{"id":"evt_1","name":"a-private-thing"}'
         for path in ("/webhooks/stripe", "/webhooks/%0a%1b[31m"):
             httpx.post(running.address + path, content=body, headers={"stripe-signature": "v1=x"})
-            time.sleep(1.05)  # such lines are written once a second
-        assert running.end() == 0
+            time.sleep(1.05)  # rejections are logged at most once a second
+        assert running.stop() == 0
         lines = [json.loads(line) for line in running.log.splitlines()]
     assert [line["message"] for line in lines] == [
         "/webhooks/stripe: 401: expected one timestamp, found 0",
@@ -424,9 +426,9 @@ def test_the_log_is_json_and_holds_no_secret(folder: Path) -> None:
     assert {line["logger"] for line in lines} == {"onceward.http"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_it_soon_and_in_good_order(
-    folder: Path, database_url: str, number: signal.Signals
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_the_service_within_two_seconds(
+    folder: Path, database_url: str, stop_signal: signal.Signals
 ) -> None:
     with (
         started(*serve("app.py", "--dev", "--database", database_url), cwd=folder) as running,
@@ -434,8 +436,8 @@ def test_a_signal_ends_it_soon_and_in_good_order(
     ):
         assert idle.get("/healthz").status_code == 200
         assert post(running.address, "evt_1").status_code == 202
-        asked = time.monotonic()
-        assert running.end(number) == 0
-        assert time.monotonic() - asked < 2
+        signalled_at = time.monotonic()
+        assert running.stop(stop_signal) == 0
+        assert time.monotonic() - signalled_at < 2
         assert "Traceback" not in running.log
     assert RawDatabase(database_url).count("onceward.events") == 1

@@ -1,4 +1,4 @@
-"""`onceward send`, `verify` and `secrets`: a source is tried out, and a refusal explained."""
+"""`onceward send`, `verify` and `secrets`."""
 
 import json
 from pathlib import Path
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_an_example_is_sent_and_received(folder: Path) -> None:
+def test_send_posts_an_event_that_the_source_accepts(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as service:
         for source in ("stripe", "shop"):
             to = f"{service.address}/webhooks/{source}"
@@ -58,7 +58,7 @@ def test_an_example_is_sent_and_received(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_what_is_sent_for_a_preset_is_explained_as_genuine(name: str, folder: Path) -> None:
+def test_verify_accepts_the_request_that_send_prints(name: str, folder: Path) -> None:
     pair = pair_for(name, PRESETS[name].scheme())
     (folder / "private").write_text(pair.private)
     (folder / "public").write_text(pair.public)
@@ -66,19 +66,19 @@ def test_what_is_sent_for_a_preset_is_explained_as_genuine(name: str, folder: Pa
     sent = run("send", name, "--secret-file", "private", "--url", url, "--dry-run", cwd=folder)
     assert sent.returncode == 0, sent.stderr
     (folder / "request").write_text(sent.stdout, newline="")
-    found = run("verify", name, "request", "--secret-file", "public", "--json", cwd=folder)
-    told = json.loads(found.stdout)
-    assert (found.returncode, told["verified"]) == (0, True), told
-    assert {check["state"] for check in told["checks"]} == {"passed"}
+    verified = run("verify", name, "request", "--secret-file", "public", "--json", cwd=folder)
+    explanation = json.loads(verified.stdout)
+    assert (verified.returncode, explanation["verified"]) == (0, True), explanation
+    assert {check["state"] for check in explanation["checks"]} == {"passed"}
 
 
-def test_a_request_that_does_not_verify_is_explained(folder: Path) -> None:
+def test_verify_shows_the_check_that_failed(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent.replace("invoice.paid", "invoice.lost"), newline="")
-    found = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
-    assert found.returncode == 1
-    assert "✗  signature matches a secret" in found.stdout
-    assert "It does not verify." in found.stdout
+    verified = run("verify", "stripe", "request", "--app", "app.py", cwd=folder)
+    assert verified.returncode == 1
+    assert "✗  signature matches a secret" in verified.stdout
+    assert "The request does not verify." in verified.stdout
     late = run(
         *("verify", "stripe", "request", "--secret", SECRET, "--at", "2020-01-01T00:00:00Z"),
         cwd=folder,
@@ -86,30 +86,30 @@ def test_a_request_that_does_not_verify_is_explained(folder: Path) -> None:
     assert "✗  timestamp is within the tolerance" in late.stdout
 
 
-def test_a_line_break_behind_the_body_is_passed_over(folder: Path) -> None:
+def test_verify_ignores_a_line_break_after_the_body(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent + "\n", newline="")
-    found = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
-    assert found.returncode == 0
-    assert "A line break behind the body was passed over." in found.stdout
+    verified = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert verified.returncode == 0
+    assert "Ignored a line break after the body." in verified.stdout
 
 
-def test_a_body_that_is_cut_off_or_chunked_is_told(folder: Path) -> None:
+def test_verify_notes_a_truncated_or_chunked_body(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent[:-31], newline="")
-    cut = run("verify", "stripe", "request", "--secret", SECRET, "--json", cwd=folder)
-    assert ": it is cut off." in json.loads(cut.stdout)["hints"][0]
+    truncated = run("verify", "stripe", "request", "--secret", SECRET, "--json", cwd=folder)
+    assert ": it is truncated." in json.loads(truncated.stdout)["hints"][0]
     head, _, body = sent.partition("\n\n")
-    kept = [line for line in head.splitlines() if not line.startswith("content-length")]
-    head = "\r\n".join([*kept, "transfer-encoding: chunked"])
+    others = [line for line in head.splitlines() if not line.startswith("content-length")]
+    head = "\r\n".join([*others, "transfer-encoding: chunked"])
     chunks = f"{10:x}\r\n{body[:10]}\r\n{len(body) - 10:x}\r\n{body[10:]}\r\n0\r\n\r\n"
     (folder / "request").write_text(f"{head}\r\n\r\n{chunks}", newline="")
-    whole = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
-    assert whole.returncode == 0, whole.stdout
-    assert "The chunks of the body were put together." in whole.stdout
+    chunked = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert chunked.returncode == 0, chunked.stdout
+    assert "Decoded the chunked body." in chunked.stdout
 
 
-def test_a_source_of_ones_own_is_sent_what_it_looks_for(folder: Path) -> None:
+def test_send_places_id_and_type_where_a_custom_source_reads_them(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as service:
         for source in ("warehouse", "open"):
             to = f"{service.address}/webhooks/{source}"
@@ -119,38 +119,41 @@ def test_a_source_of_ones_own_is_sent_what_it_looks_for(folder: Path) -> None:
         assert [item["event_type"] for item in items] == ["order.created", "example"]
 
 
-def test_a_body_with_headers_will_do(folder: Path) -> None:
+def test_verify_takes_a_body_with_headers(folder: Path) -> None:
     sent = json.loads(
         run("send", "stripe", "--secret", SECRET, "--dry-run", "--json", cwd=folder).stdout
     )
     (folder / "body").write_text(sent["body"])
-    headers = [part for it in sent["headers"].items() for part in ("-H", ": ".join(it))]
-    found = run("verify", "stripe", "body", "--secret", SECRET, *headers, cwd=folder)
-    assert found.returncode == 0, found.stdout
+    headers = [part for pair in sent["headers"].items() for part in ("-H", ": ".join(pair))]
+    verified = run("verify", "stripe", "body", "--secret", SECRET, *headers, cwd=folder)
+    assert verified.returncode == 0, verified.stdout
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["send", "strpe"], "no preset 'strpe'; did you mean stripe"),
-        (["send", "stripe"], "a secret is needed: give --secret, --secret-file or --app"),
+        (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (
-            ["send", "nobody", "--app", "app.py"],
-            "app.py has no source 'nobody'; there are: discord",
+            ["send", "missing", "--app", "app.py"],
+            "app.py has no source 'missing'; its sources are: discord",
         ),
         (["send", "discord", "--app", "app.py"], "the app has only the public key"),
-        (["send", "notion", "--app", "app.py"], "`onceward secrets` shows what was handed over"),
+        (["send", "notion", "--app", "app.py"], "`onceward secrets` shows provisioned secrets"),
         (["send", "stripe", "--secret", SECRET, "--to", "http://["], "http://[ is not a URL"),
         (["send", "stripe", "--secret", SECRET, "--secret-file", "."], "is a directory"),
         (["send", "github", "--secret", SECRET, "--id", "a\nb", "--to", "http://localhost:9/"], ""),
-        (["send", "stripe", "--secret", SECRET, "--to", "ftp://x"], "not a URL that one can post"),
+        (
+            ["send", "stripe", "--secret", SECRET, "--to", "ftp://x"],
+            "ftp://x is not an http or https URL",
+        ),
         (
             ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],
-            "nobody answers at http://127.0.0.1:9",
+            "cannot reach http://127.0.0.1:9",
         ),
         (["send", "sendgrid", "--secret", "x" * 20], "is not a P-256 private key"),
-        (["verify", "stripe", "nothing", "--secret", SECRET], "There is no file nothing."),
-        (["verify", "stripe", "app.py", "--secret", SECRET], "REQUEST does not begin with a line"),
+        (["verify", "stripe", "nothing", "--secret", SECRET], "no such file: nothing"),
+        (["verify", "stripe", "app.py", "--secret", SECRET], "REQUEST must begin with a line"),
         (["verify", "stripe", "app.py", "--secret", SECRET, "-H", "x"], "'x' is not a header"),
         (
             ["verify", "stripe", "app.py", "--secret", SECRET, "-H", "a: b", "--at", "noon"],
@@ -158,16 +161,18 @@ def test_a_body_with_headers_will_do(folder: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_done_says_why(folder: Path, arguments: list[str], message: str) -> None:
+def test_an_invalid_command_exits_with_the_reason(
+    folder: Path, arguments: list[str], message: str
+) -> None:
     done = run(*arguments, cwd=folder)
     assert done.returncode == 2
     assert message in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_what_was_handed_over_is_shown_to_who_asks(folder: Path) -> None:
-    none = run("secrets", "app.py", "--database", "sqlite:///other.db", cwd=folder)
-    assert none.returncode == 2
+def test_secrets_shows_and_deletes_provisioned_secrets(folder: Path) -> None:
+    missing = run("secrets", "app.py", "--database", "sqlite:///other.db", cwd=folder)
+    assert missing.returncode == 2
     with started(*serve("app.py", "--dev"), cwd=folder) as service:
         url = f"{service.address}/webhooks/notion?verify_token=a-token-of-our-own"
         token = {"verification_token": "secret_of_notion"}
@@ -177,6 +182,6 @@ def test_what_was_handed_over_is_shown_to_who_asks(folder: Path) -> None:
         line = json.loads(run("secrets", "app.py", "--json", cwd=folder).stdout)
         assert (line["source"], line["secret"]) == ("notion", "secret_of_notion")
         assert "secret_of_notion" not in service.log
-        gone = run("secrets", "app.py", "--forget", "notion", cwd=folder)
-        assert gone.stdout == "No sender has handed over a secret.\n"
+        deleted = run("secrets", "app.py", "--forget", "notion", cwd=folder)
+        assert deleted.stdout == "No provider has sent a secret.\n"
         assert run("secrets", "app.py", "--forget", "notion", cwd=folder).returncode == 2

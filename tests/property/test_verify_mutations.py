@@ -26,7 +26,7 @@ from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.schemes.algorithms import as_text
-from tests.signing import KEY, NOW, SECRET, URL, Sent, encoded, genuine, is_genuine, spelt
+from tests.signing import KEY, NOW, SECRET, URL, Sent, encoded, format_time, genuine, is_genuine
 
 OLD_KEY: Final = b"whsec_the_previous_secret"
 STRIPE: Final = make_source("stripe", secrets=[SECRET])
@@ -158,7 +158,7 @@ def rearrange_items(data: st.DataObject, value: bytes) -> bytes:
 
 def sign_other_time(data: st.DataObject, scheme: Signature, sent: Sent) -> Sent:
     """Sign a timestamp in any format, valid or not."""
-    near = st.integers(NOW - 700, NOW + 700).map(lambda seconds: spelt(scheme, seconds))
+    near = st.integers(NOW - 700, NOW + 700).map(lambda seconds: format_time(scheme, seconds))
     odd = st.sampled_from(
         [
             *(b"", b"nan", b"-1", b"+%d" % NOW, b"0%d" % NOW, b"%d.0" % NOW, b" %d" % NOW),

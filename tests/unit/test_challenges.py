@@ -1,4 +1,4 @@
-"""What senders ask before they send is answered as they insist."""
+"""Challenges are answered as each provider requires."""
 
 import hashlib
 import hmac
@@ -51,38 +51,38 @@ def zoom(body: object) -> Request:
     return request(body, v0(body, "x-zm-signature", "x-zm-request-timestamp"))
 
 
-def admitted(preset: str, sent: Request, **options: Any) -> Any:
-    return source(preset, **options).verify(sent, NOW)
+def admit(preset: str, received: Request) -> Any:
+    return source(preset).verify(received, NOW)
 
 
-def test_slack_has_its_challenge_back() -> None:
-    asked = {"type": "url_verification", "challenge": "3eZbrw1a"}
-    assert admitted("slack", slack(asked)) == Reply(body=b"3eZbrw1a")
-    told = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "message"}}
-    ((identity, _),) = admitted("slack", slack(told))
+def test_slack_receives_its_challenge() -> None:
+    challenge = {"type": "url_verification", "challenge": "3eZbrw1a"}
+    assert admit("slack", slack(challenge)) == Reply(body=b"3eZbrw1a")
+    event = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "message"}}
+    ((identity, _),) = admit("slack", slack(event))
     assert (identity.event_id, identity.type) == ("Ev1", "message")
 
 
-def test_nothing_signed_is_answered_to_who_cannot_sign() -> None:
-    asked = {"type": "url_verification", "challenge": "3eZbrw1a"}
+def test_a_signed_challenge_without_a_signature_is_rejected() -> None:
+    challenge = {"type": "url_verification", "challenge": "3eZbrw1a"}
     with pytest.raises(SignatureRejected):
-        admitted("slack", request(asked))
+        admit("slack", request(challenge))
 
 
 @pytest.mark.parametrize("challenge", [None, "", 7, ["a"], "x" * 5000])
-def test_a_question_that_is_none_is_an_event_like_others(challenge: object) -> None:
-    asked = {"type": "url_verification", "challenge": challenge, "event_id": "Ev1"}
-    ((identity, _),) = admitted("slack", slack(asked))
+def test_an_invalid_challenge_is_an_event(challenge: object) -> None:
+    body = {"type": "url_verification", "challenge": challenge, "event_id": "Ev1"}
+    ((identity, _),) = admit("slack", slack(body))
     assert identity.event_id == "Ev1"
 
 
-def test_zoom_has_its_token_back_with_the_digest_of_it() -> None:
-    asked = {"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}}
-    reply = admitted("zoom", zoom(asked))
+def test_zoom_receives_its_token_and_the_digest() -> None:
+    challenge = {"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}}
+    reply = admit("zoom", zoom(challenge))
     assert json.loads(reply.body) == {"plainToken": "q9ib", "encryptedToken": digest("q9ib")}
 
 
-def test_twitch_has_its_challenge_back() -> None:
+def test_twitch_receives_its_challenge() -> None:
     body = {"challenge": "pogchamp", "subscription": {"id": "s1"}}
     at = "2025-10-09T08:53:20.123456789Z"
     headers = {
@@ -91,7 +91,7 @@ def test_twitch_has_its_challenge_back() -> None:
         "Twitch-Eventsub-Message-Type": "webhook_callback_verification",
         "Twitch-Eventsub-Message-Signature": f"sha256={digest(f'm1{at}{json.dumps(body)}')}",
     }
-    assert admitted("twitch", request(body, headers)).body == b"pogchamp"
+    assert admit("twitch", request(body, headers)).body == b"pogchamp"
 
 
 @pytest.mark.parametrize(
@@ -104,39 +104,36 @@ def test_twitch_has_its_challenge_back() -> None:
         ("", 403, b""),
     ],
 )
-def test_meta_is_told_its_challenge_for_the_token(query: str, status: int, body: bytes) -> None:
-    asked = request(query=query, method="GET")
-    reply = source("meta", verify_token=TOKEN).answer_challenge(asked)
+def test_meta_receives_its_challenge_for_the_token(query: str, status: int, body: bytes) -> None:
+    challenge = request(query=query, method="GET")
+    reply = source("meta", verify_token=TOKEN).answer_challenge(challenge)
     assert reply is not None
     assert (reply.status, reply.body) == (status, body)
-    assert source("meta").answer_challenge(asked) == Reply(403), "without a token nobody is let in"
+    assert source("meta").answer_challenge(challenge) == Reply(403), "a source without a token"
 
 
-def test_graph_has_its_validation_token_back_decoded() -> None:
-    asked = request(query="validationToken=Validation%3A%20a%2Bb")
-    assert admitted("microsoft-graph", asked) == Reply(body=b"Validation: a+b")
+def test_graph_receives_its_validation_token_decoded() -> None:
+    challenge = request(query="validationToken=Validation%3A%20a%2Bb")
+    assert admit("microsoft-graph", challenge) == Reply(body=b"Validation: a+b")
     with pytest.raises(SignatureRejected):
-        admitted("microsoft-graph", request({"value": [{"clientState": "wrong-state"}]}))
+        admit("microsoft-graph", request({"value": [{"clientState": "wrong-state"}]}))
 
 
-def test_event_grid_has_its_code_back() -> None:
+def test_event_grid_receives_its_code() -> None:
     body = [{"id": "1", "data": {"validationCode": "512d38b6"}}]
     headers = {"aeg-event-type": "SubscriptionValidation"}
-    asked = request(body, headers, f"code={SECRET}")
-    assert json.loads(admitted("azure-event-grid", asked).body) == {
-        "validationResponse": "512d38b6"
-    }
+    reply = admit("azure-event-grid", request(body, headers, f"code={SECRET}"))
+    assert json.loads(reply.body) == {"validationResponse": "512d38b6"}
     with pytest.raises(SignatureRejected):
-        admitted("azure-event-grid", request(body, headers, "code=another"))
-    odds: list[Any] = [[], {}, [7], [{}], [{"data": 7}], [{"data": {"validationCode": 7}}]]
-    for odd in odds:
-        assert isinstance(
-            admitted("azure-event-grid", request(odd, headers, f"code={SECRET}")), list
-        )
+        admit("azure-event-grid", request(body, headers, "code=another"))
+    others: list[Any] = [[], {}, [7], [{}], [{"data": 7}], [{"data": {"validationCode": 7}}]]
+    for other in others:
+        received = request(other, headers, f"code={SECRET}")
+        assert isinstance(admit("azure-event-grid", received), list)
 
 
 @pytest.mark.parametrize("preset", ["cloudevents", "azure-event-grid"])
-def test_who_asks_whether_to_send_cloudevents_may(preset: str) -> None:
+def test_every_origin_may_send_cloudevents(preset: str) -> None:
     headers = {"WebHook-Request-Origin": "eventemitter.example.com", "WebHook-Request-Rate": "120"}
     reply = source(preset).answer_challenge(request(headers=headers, method="OPTIONS"))
     assert reply is not None
@@ -147,99 +144,99 @@ def test_who_asks_whether_to_send_cloudevents_may(preset: str) -> None:
     }
 
 
-def test_x_has_the_digest_of_its_token() -> None:
+def test_x_receives_the_digest_of_its_token() -> None:
     reply = source("x-twitter").answer_challenge(request(query="crc_token=abc", method="GET"))
     assert reply is not None
     assert json.loads(reply.body)["response_token"].startswith("sha256=")
 
 
 @pytest.mark.parametrize("token", ["", "%7B%22id%22%3A1%7D", "a%20b", "a%22", "x" * 201])
-def test_nobody_has_us_sign_what_could_be_an_event_of_x(token: str) -> None:
+def test_a_token_that_could_be_an_event_of_x_is_not_signed(token: str) -> None:
     assert (
         source("x-twitter").answer_challenge(request(query=f"crc_token={token}", method="GET"))
         is None
     )
 
 
-def test_a_source_without_a_secret_signs_nothing() -> None:
-    asked = request(query="crc_token=abc", method="GET")
-    assert make_source("x", preset="x-twitter", unsigned=True).answer_challenge(asked) is None
-    told = request({"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}})
-    assert isinstance(make_source("z", preset="zoom", unsigned=True).verify(told, NOW), list)
+def test_a_source_without_a_secret_signs_no_challenge() -> None:
+    crc = request(query="crc_token=abc", method="GET")
+    assert make_source("x", preset="x-twitter", unsigned=True).answer_challenge(crc) is None
+    validation = request({"event": "endpoint.url_validation", "payload": {"plainToken": "q9ib"}})
+    assert isinstance(make_source("z", preset="zoom", unsigned=True).verify(validation, NOW), list)
 
 
 @pytest.mark.parametrize("preset", ["trello", "mandrill", "intercom"])
-def test_a_head_says_that_somebody_is_here_and_a_post_has_to_be_signed(preset: str) -> None:
+def test_a_head_request_succeeds_and_a_post_must_be_signed(preset: str) -> None:
     assert source(preset).answer_challenge(request(method="HEAD")) == Reply()
     with pytest.raises(SignatureRejected):
-        admitted(preset, request({}))
+        admit(preset, request({}))
 
 
-# Secrets that are handed over.
+# Provisioned secrets.
 
-OWN_TOKEN = "a-token-of-our-own"
+VERIFY_TOKEN = "a-token-of-our-own"
 
 
 @pytest.mark.parametrize(
     ("preset", "sent"),
     [
-        ("asana", {"headers": {"X-Hook-Secret": "handed-over-1"}}),
-        ("notion", {"body": {"verification_token": "handed-over-1"}}),
+        ("asana", {"headers": {"X-Hook-Secret": "provisioned-1"}}),
+        ("notion", {"body": {"verification_token": "provisioned-1"}}),
     ],
 )
-def test_a_secret_is_taken_only_where_the_url_has_our_token(
+def test_a_secret_is_provisioned_only_with_the_verify_token(
     preset: str, sent: dict[str, Any]
 ) -> None:
-    learner = make_source("source", preset=preset, verify_token=OWN_TOKEN)
-    reply = learner.verify(request(**sent, query=f"verify_token={OWN_TOKEN}"), NOW)
+    with_token = make_source("source", preset=preset, verify_token=VERIFY_TOKEN)
+    reply = with_token.verify(request(**sent, query=f"verify_token={VERIFY_TOKEN}"), NOW)
     assert isinstance(reply, Reply)
-    assert (reply.status, reply.provisioned_secret) == (200, b"handed-over-1")
-    assert dict(reply.headers) == ({"X-Hook-Secret": "handed-over-1"} if preset == "asana" else {})
-    without = make_source("source", preset=preset, secrets=[SECRET])
-    for asked, query in (
-        (learner, ""),
-        (learner, "verify_token="),
-        (learner, "verify_token=another-token-123"),
-        (without, "verify_token="),
+    assert (reply.status, reply.provisioned_secret) == (200, b"provisioned-1")
+    assert dict(reply.headers) == ({"X-Hook-Secret": "provisioned-1"} if preset == "asana" else {})
+    without_token = make_source("source", preset=preset, secrets=[SECRET])
+    for configured, query in (
+        (with_token, ""),
+        (with_token, "verify_token="),
+        (with_token, "verify_token=another-token-123"),
+        (without_token, "verify_token="),
     ):
         try:
-            answer = asked.verify(request(**sent, query=query), NOW)
+            result = configured.verify(request(**sent, query=query), NOW)
         except SignatureRejected:
-            answer = Reply(403)
-        assert answer == Reply(403)
+            result = Reply(403)
+        assert result == Reply(403)
 
 
 @pytest.mark.parametrize("secret", ["short", "x" * 257])
-def test_a_secret_that_is_none_is_not_taken(secret: str) -> None:
-    learner = make_source("source", preset="asana", verify_token=OWN_TOKEN)
-    sent = request(headers={"X-Hook-Secret": secret}, query=f"verify_token={OWN_TOKEN}")
-    assert learner.verify(sent, NOW) == Reply(403)
+def test_a_secret_that_is_too_short_or_too_long_is_rejected(secret: str) -> None:
+    with_token = make_source("source", preset="asana", verify_token=VERIFY_TOKEN)
+    sent = request(headers={"X-Hook-Secret": secret}, query=f"verify_token={VERIFY_TOKEN}")
+    assert with_token.verify(sent, NOW) == Reply(403)
 
 
-def test_what_was_handed_over_verifies_from_then_on() -> None:
-    learner = make_source("source", preset="asana", verify_token=OWN_TOKEN)
+def test_a_provisioned_secret_verifies_requests() -> None:
+    with_token = make_source("source", preset="asana", verify_token=VERIFY_TOKEN)
     events = {"events": [{"action": "added", "resource": {"gid": "1", "resource_type": "task"}}]}
-    signature = digest(json.dumps(events), "handed-over-1")
+    signature = digest(json.dumps(events), "provisioned-1")
     sent = request(events, {"X-Hook-Signature": signature})
     with pytest.raises(SignatureRejected):
-        learner.verify(sent, NOW)
-    with_secrets = learner.with_secrets([b"handed-over-1"])
+        with_token.verify(sent, NOW)
+    with_secrets = with_token.with_secrets([b"provisioned-1"])
     admitted = with_secrets.verify(sent, NOW)
     assert isinstance(admitted, list)
     assert len(admitted) == 1
     again = with_secrets.with_secrets(
-        [b"handed-over-1", b"-----BEGIN nothing", b"ends in a break\n"]
+        [b"provisioned-1", b"-----BEGIN nothing", b"ends in a break\n"]
     )
     assert again.secrets == with_secrets.secrets
     assert len(again.keys) == len(with_secrets.keys)
 
 
-def test_a_signed_request_hands_over_nothing() -> None:
-    learner = make_source("source", preset="notion", secrets=[SECRET], verify_token=OWN_TOKEN)
-    body = {"verification_token": "handed-over-1"}
-    sent = request(body, {"X-Notion-Signature": "sha256=00"}, f"verify_token={OWN_TOKEN}")
+def test_a_signed_request_provisions_no_secret() -> None:
+    with_token = make_source("source", preset="notion", secrets=[SECRET], verify_token=VERIFY_TOKEN)
+    body = {"verification_token": "provisioned-1"}
+    sent = request(body, {"X-Notion-Signature": "sha256=00"}, f"verify_token={VERIFY_TOKEN}")
     with pytest.raises(SignatureRejected):
-        learner.verify(sent, NOW)
+        with_token.verify(sent, NOW)
 
 
 # Braintree.
@@ -247,18 +244,20 @@ def test_a_signed_request_hands_over_nothing() -> None:
 BRAINTREE = "public_key_1:private_key_1"
 
 
-def test_braintree_has_its_challenge_signed_and_nothing_else() -> None:
-    asked = make_source("source", preset="braintree", secrets=[BRAINTREE])
+def test_only_a_valid_braintree_challenge_is_signed() -> None:
+    braintree = make_source("source", preset="braintree", secrets=[BRAINTREE])
     challenge = "20f9f8ed05f77439fe955c977e4c8a53"
-    key = hashlib.sha1(b"private_key_1").digest()  # noqa: S324 - as the sender does
+    key = hashlib.sha1(b"private_key_1").digest()  # noqa: S324 - Braintree's choice
     expected = hmac.digest(key, challenge.encode(), hashlib.sha1).hex()
-    reply = asked.answer_challenge(request(method="GET", query=f"bt_challenge={challenge}"))
+    reply = braintree.answer_challenge(request(method="GET", query=f"bt_challenge={challenge}"))
     assert reply == Reply(body=f"public_key_1|{expected}".encode())
     for text in ("", "PHhtbD4=", challenge.upper(), challenge * 2):
-        assert asked.answer_challenge(request(method="GET", query=f"bt_challenge={text}")) is None
-    # What anyone can have signed is not a payload.
+        assert (
+            braintree.answer_challenge(request(method="GET", query=f"bt_challenge={text}")) is None
+        )
+    # Anyone can have a challenge signed, so it must not pass as a payload.
     body = f"bt_payload={challenge}&bt_signature=public_key_1|{expected}".encode()
     forged = Request(Headers([]), body, url=URL)
-    with pytest.raises(SignatureRejected, match="not accepted") as refused:
-        asked.verify(forged, NOW)
-    assert refused.value.check == "the payload is a challenge, not an event"
+    with pytest.raises(SignatureRejected, match="not accepted") as rejection:
+        braintree.verify(forged, NOW)
+    assert rejection.value.check == "the payload is a challenge, not an event"

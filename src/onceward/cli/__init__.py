@@ -1,4 +1,4 @@
-"""The command line: one file a command."""
+"""The command line, one file per command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onceward.version import __version__
 @click.group()
 @click.version_option(__version__, prog_name="onceward")
 def main() -> None:
-    """Onceward: a webhook inbox. Each event is recorded once, each effect happens once."""
+    """Onceward, a webhook inbox: record each event once, apply each effect once."""
 
 
 main.add_command(serve)

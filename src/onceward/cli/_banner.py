@@ -1,9 +1,9 @@
-"""The first thing a person sees: where to post, where to look, and a line to paste."""
+"""The startup banner: where the service listens, what it runs, and what to try first."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -18,9 +18,11 @@ from onceward.service import Service
 from onceward.sources.source import Source
 from onceward.version import __version__
 
+TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
+
 
 def announce(service: Service, address: str | None, token: str | None, *, as_json: bool) -> None:
-    """Print what runs, as a line of JSON or as a banner."""
+    """Print what runs, as one line of JSON or as a banner for people."""
     if as_json:
         print_json(startup_info(service, address, token))
     else:
@@ -28,7 +30,7 @@ def announce(service: Service, address: str | None, token: str | None, *, as_jso
 
 
 def startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
-    """What there is to say at the start, for programs."""
+    """Return the banner's facts, for programs."""
     return {
         "onceward": __version__,
         "address": address,
@@ -49,58 +51,59 @@ def _print_banner(service: Service, address: str | None, token: str | None) -> N
     console = Console(highlight=False, soft_wrap=True)
     console.print(_title(service))
     for name, value in _rows(service, address):
-        console.print(Text.assemble(("  " + name.ljust(10), "bold cyan"), value))
+        console.print(Text.assemble((f"  {name:<10}", "bold cyan"), value))
     if token:
-        console.print("\n[bold yellow]Admin token[/], made now and shown this once:")
-        console.print(Text(f"\n  {token}\n"))
-        console.print("Keep it, or set your own in ONCEWARD_ADMIN_TOKENS=name:token.")
+        console.print("\n[bold yellow]Admin token[/], created now and shown only once:\n")
+        console.print(Text(f"  export {TOKEN_VARIABLE}={token}\n"))
+        console.print("To choose your own, set ONCEWARD_ADMIN_TOKENS=name:token.")
     if address:
-        console.print("\n[bold]Try it, and send it twice:[/]\n")
-        console.print(Text(_sample_request(service, address)))
-        console.print("\n[bold]Then see what happened:[/]\n")
-        console.print(Text(f"curl{_authorization(service)} {address}{ADMIN}/effects"))
-    console.print("\n[dim]Ctrl-C stops it; what was accepted is kept.[/]\n")
+        authorization = _authorization(service)
+        console.print("\n[bold]Send an event, then send it again: it is recorded once.[/]\n")
+        console.print(Text(f"  {_sample_request(service, address)}"))
+        console.print("\n[bold]See the event and its effects:[/]\n")
+        for kind in ("events", "effects"):
+            console.print(Text(f"  curl{authorization} {address}{ADMIN}/{kind}"))
+    console.print("\n[dim]Press Ctrl-C to stop. Accepted events stay in the database.[/]\n")
 
 
 def _title(service: Service) -> str:
-    if service.dev:
-        return (
-            f"\n[bold]Onceward {__version__}[/]  [black on yellow] dev [/] "
-            "the admin side and /events/ingest are open, to this machine only\n"
-        )
-    return f"\n[bold]Onceward {__version__}[/]\n"
+    title = f"\n[bold]Onceward {__version__}[/]"
+    if not service.dev:
+        return f"{title}\n"
+    opened = f"The admin API and {INGEST} are open to this machine."
+    return f"{title} [black on yellow] dev [/]\n{opened}\n"
 
 
 def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     rows = []
     if address:
-        rows.append(("Post", f"{address}{INGEST}"))
+        rows.append(("Receive", f"{address}{INGEST}"))
         labels = [_source_label(source) for source in service.sources.values()]
         rows += [("", f"{address}{WEBHOOKS}{label}") for label in labels]
-        rows.append(("Look", f"{address}{ADMIN}/" + "  /".join(LISTS)))
-    rows.append(("Ledger", redact_url(service.settings.database_url)))
+        rows.append(("Admin", f"{address}{ADMIN}/"))
+        rows.append(("", "  ".join(LISTS)))
+    rows.append(("Database", redact_url(service.settings.database_url)))
     for index, (name, handler) in enumerate(service.handlers.items()):
         patterns = ", ".join(route.pattern for route in handler.routes)
         rows.append(("Handlers" if index == 0 else "", f"{name} ← {patterns}"))
     if not service.handlers:
-        rows.append(("Handlers", "none: events are recorded, and end ignored"))
+        rows.append(("Handlers", "none: events are recorded and end as ignored"))
     elif service.settings.workers == 0:
-        rows.append(("Workers", "0: this process only receives; run onceward work beside it"))
+        rows.append(("Workers", "0: this process only receives; run `onceward work` as well"))
     if service.unhandled:
         names = ", ".join(service.unhandled)
-        rows.append(("Elsewhere", f"{names}: jobs are made for these, and this app has them not"))
+        text = "jobs are created for these handlers, but this app does not define them"
+        rows.append(("Undefined", f"{names}: {text}"))
     return rows
 
 
 def _source_label(source: Source) -> str:
-    """A source's name, and what it is where the name does not say it."""
+    """Return a source's name, with its preset if that has another name."""
     if source.unsigned:
-        return f"{source.name}  unsigned: it takes what anyone sends"
-    return (
-        source.name
-        if source.preset_name == source.name
-        else f"{source.name}  as {source.preset_name}"
-    )
+        return f"{source.name}  (unsigned: accepts requests from anyone)"
+    if source.preset_name == source.name:
+        return source.name
+    return f"{source.name}  ({source.preset_name})"
 
 
 def _sample_request(service: Service, address: str) -> str:
@@ -110,16 +113,20 @@ def _sample_request(service: Service, address: str) -> str:
     payload = sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())
-    authorization = _authorization(service)
-    return f"curl{authorization} -H 'content-type: application/json' {address}{INGEST} -d {text}"
+    parts = [
+        f"curl{_authorization(service)} {address}{INGEST}",
+        "-H 'content-type: application/json'",
+        f"-d {text}",
+    ]
+    return " \\\n    ".join(parts)
 
 
 def _authorization(service: Service) -> str:
-    return "" if service.dev else ' -H "authorization: Bearer $ONCEWARD_TOKEN"'
+    return "" if service.dev else f' -H "authorization: Bearer ${TOKEN_VARIABLE}"'
 
 
 def sample_payload(model: Any) -> Any:
-    """A payload that a model takes, more or less."""
+    """Return a payload with the required fields of a model, as far as their types are simple."""
     match msgspec.inspect.type_info(model):
         case msgspec.inspect.StructType(fields=fields):
             return {
@@ -146,7 +153,7 @@ def _sample_value(name: str, kind: msgspec.inspect.Type) -> Any:
 
 
 def redact_url(url: str) -> str:
-    """A database's address without its password, wherever in it that stands."""
+    """Return a database URL without its password and query."""
     if url.startswith("sqlite:"):
         return url
     parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""The example requests that ``onceward send`` sends, one for each preset."""
+"""The example request of each preset, for ``onceward send``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onceward.sources.presets import Preset
 
 @lru_cache
 def load_examples() -> dict[str, Example]:
-    """Read the examples that come with the presets, by preset."""
+    """Return the bundled examples by preset name."""
     text = files("onceward.sources.presets").joinpath("examples.json").read_bytes()
     return msgspec.json.decode(text, type=dict[str, Example])
 
@@ -27,6 +27,6 @@ def example_request(
     type: str | None = None,
     body: bytes | None = None,
 ) -> OutgoingRequest:
-    """Make a preset's example request, to be signed. Raises ConfigurationError."""
+    """Return a preset's example request, not yet signed. Raises ConfigurationError."""
     example = load_examples().get(preset.name)
     return make_example(preset, example, url=url, id=id, type=type, body=body)

@@ -1,4 +1,4 @@
-"""What the commands have in common: options, the user's app, errors and logs."""
+"""Shared by the commands: options, loading the user's app, errors, logs and JSON output."""
 
 from __future__ import annotations
 
@@ -22,38 +22,40 @@ from onceward.runtime.redact import printable, redact
 F = TypeVar("F", bound=Callable[..., Any])
 
 _database_option = click.option(
-    "--database", metavar="URL", help="Where the ledger is: sqlite:///file.db or postgresql://…"
+    "--database", metavar="URL", help="The database: sqlite:///file.db or postgresql://…"
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
+json_option = click.option(
+    "--json", "as_json", is_flag=True, help="Print JSON, one object per line."
+)
 _weak_durability_option = click.option(
     "--allow-weak-durability",
     is_flag=True,
     default=None,
-    help="Start although the database may lose what it acknowledged.",
+    help="Start even if the database may lose acknowledged writes.",
 )
 _workers_option = click.option(
-    "--workers", type=click.IntRange(min=0), help="Handlers that run at one time in this process."
+    "--workers", type=click.IntRange(min=0), help="Handlers to run concurrently in this process."
 )
 
 
 def database_options(command: F) -> F:
-    """The options that every command has."""
+    """Add --database and --json."""
     return _database_option(json_option(command))
 
 
 def service_options(command: F) -> F:
-    """The options of commands that write to the ledger."""
+    """Add the options of commands that run the service."""
     return database_options(_weak_durability_option(_workers_option(command)))
 
 
 def drop_unset(**options: Any) -> dict[str, Any]:
-    """The settings that were named on the command line."""
+    """Return the options that were set on the command line."""
     return {name: value for name, value in options.items() if value is not None}
 
 
 @contextmanager
 def report_errors() -> Iterator[None]:
-    """Turn our own errors into a message and exit code 2, without a traceback."""
+    """Print Onceward's own errors without a traceback, and exit with code 2."""
     try:
         yield
     except ConfigurationError as error:
@@ -66,19 +68,24 @@ def report_errors() -> Iterator[None]:
 
 
 def load_inbox(app: str) -> Inbox:
-    """Find the Inbox in ``file.py``, ``file.py:name`` or ``module:name``."""
+    """Import ``file.py``, ``file.py:name`` or ``module:name`` and return its Inbox.
+
+    Raises ConfigurationError when it cannot be found, or when the file or module defines several.
+    """
     location, _, name = app.partition(":")
     module = _load_file(Path(location)) if location.endswith(".py") else _load_module(location)
     if name:
         inbox = getattr(module, name, None)
         if not isinstance(inbox, Inbox):
-            msg = f"{location} has no Inbox called {name!r}."
+            msg = f"{location} has no Inbox named {name!r}"
             raise ConfigurationError(msg)
         return inbox
     inboxes = {key: value for key, value in vars(module).items() if isinstance(value, Inbox)}
-    if len(inboxes) != 1:
-        names = ", ".join(inboxes) or "none"
-        msg = f"{location} must have one Inbox; it has {names}. Name one: {location}:inbox"
+    if not inboxes:
+        raise ConfigurationError(f"{location} defines no Inbox")
+    if len(inboxes) > 1:
+        names, first = ", ".join(inboxes), next(iter(inboxes))
+        msg = f"{location} defines several inboxes: {names}; choose one, such as {location}:{first}"
         raise ConfigurationError(msg)
     return next(iter(inboxes.values()))
 
@@ -86,8 +93,7 @@ def load_inbox(app: str) -> Inbox:
 def _load_file(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
     if spec is None or spec.loader is None:
-        msg = f"There is no file {path}."
-        raise ConfigurationError(msg)
+        raise ConfigurationError(f"no such file: {path}")
     sys.path.insert(0, str(path.resolve().parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
@@ -97,7 +103,7 @@ def _load_file(path: Path) -> ModuleType:
 
 def _load_module(name: str) -> ModuleType:
     sys.path.insert(0, str(Path.cwd()))
-    msg = f"There is no module {name!r}. Write file.py, file.py:inbox or module:inbox."
+    msg = f"no such module: {name!r}; use file.py, file.py:inbox or module:inbox"
     if not all(part.isidentifier() for part in name.split(".")):
         raise ConfigurationError(msg)
     try:
@@ -121,7 +127,7 @@ class _JsonFormatter(logging.Formatter):
 
 
 def start_logging(*, as_json: bool) -> None:
-    """Send logs to standard error."""
+    """Write logs to standard error, as text or as JSON lines."""
     handler = logging.StreamHandler()
     handler.setFormatter(
         _JsonFormatter()
@@ -129,11 +135,11 @@ def start_logging(*, as_json: bool) -> None:
         else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     )
     logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # a line for each bad request is too many
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every malformed request
     logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 def print_json(content: object) -> None:
-    """Print one object on one line, at once."""
+    """Print one object on one line, and flush."""
     click.echo(msgspec.json.encode(content).decode())
     sys.stdout.flush()

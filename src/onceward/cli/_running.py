@@ -1,4 +1,4 @@
-"""A service in the foreground: receiving, working, and an orderly end on SIGTERM and SIGINT."""
+"""Run a service in the foreground, with a graceful shutdown on SIGTERM and SIGINT."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ async def run_service(
 async def _run_until_stopped(
     server: Server | None, listener: socket.socket | None, worker: Worker | None
 ) -> None:
-    """Whichever part ends first, for whatever reason, takes the other along in good order."""
-    loops: list[Awaitable[None]] = []
+    """Run server and worker. When one of them ends or fails, stop the other one gracefully."""
+    coroutines: list[Awaitable[None]] = []
     if server is not None and listener is not None:
-        loops.append(server.serve(sockets=[listener]))
+        coroutines.append(server.serve(sockets=[listener]))
     if worker is not None:
-        loops.append(worker.run())
-    tasks = [asyncio.ensure_future(loop) for loop in loops]
+        coroutines.append(worker.run())
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     _stop(server, worker)
     await asyncio.gather(*tasks)
@@ -50,7 +50,7 @@ def _stop_on_signals(server: Server | None, worker: Worker | None) -> None:
     loop = asyncio.get_running_loop()
 
     def stop(received: signal.Signals) -> None:
-        # A second signal ends the process at once; the ledger has all that was accepted.
+        # A second signal kills the process: accepted events are already durable.
         loop.remove_signal_handler(received)
         _stop(server, worker)
 

@@ -1,4 +1,4 @@
-"""What ``send`` and ``verify`` have in common: which sender is meant, and its secret."""
+"""Shared by ``send`` and ``verify``: which provider to act as, and with which secret."""
 
 from __future__ import annotations
 
@@ -21,17 +21,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _FILE = click.Path(exists=True, dir_okay=False)
 _OPTIONS = (
-    click.option("--app", metavar="APP", help="Take the source of this app, with its secrets."),
-    click.option("--preset", "preset_name", metavar="NAME", help="Its preset; else SOURCE."),
+    click.option("--app", metavar="APP", help="Take the source and its secrets from this app."),
+    click.option(
+        "--preset", "preset_name", metavar="NAME", help="The preset, if SOURCE is not its name."
+    ),
     click.option("--scheme", "scheme_name", metavar="NAME", help="One of the preset's schemes."),
-    click.option("--secret", envvar="ONCEWARD_SECRET", help="Its secret; or ONCEWARD_SECRET."),
-    click.option("--secret-file", type=_FILE, help="A file that holds it."),
-    click.option("--url", metavar="URL", help="The public URL, for senders that sign it."),
+    click.option("--secret", envvar="ONCEWARD_SECRET", help="The secret; or set ONCEWARD_SECRET."),
+    click.option("--secret-file", type=_FILE, help="A file that contains the secret."),
+    click.option("--url", metavar="URL", help="The public URL, for providers that sign it."),
 )
 
 
 def sender_options(command: F) -> F:
-    """The options that say which sender is meant."""
+    """Add the options that choose the sender."""
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
@@ -39,7 +41,7 @@ def sender_options(command: F) -> F:
 
 @dataclass(frozen=True, slots=True)
 class Sender:
-    """A sender, and what is known of it."""
+    """A preset with a scheme and secrets, from the options or the app."""
 
     preset: Preset
     scheme: Scheme
@@ -53,13 +55,13 @@ class Sender:
         if self.secrets:
             return self.secrets[0]
         if not self.uses_app_secrets:
-            raise ConfigurationError("a secret is needed: give --secret, --secret-file or --app")
-        message = "the app has no secret for it: `onceward secrets` shows what was handed over"
-        raise ConfigurationError(f"{message}; give it with --secret")
+            raise ConfigurationError("a secret is required: set --secret, --secret-file or --app")
+        message = "the app has no secret for this source: set --secret"
+        raise ConfigurationError(f"{message} (`onceward secrets` shows provisioned secrets)")
 
     @property
     def needs_private_key(self) -> bool:
-        """Whether what signs is not what verifies."""
+        """Whether signing takes a private key, which a receiver does not have."""
         algorithm = getattr(self.scheme, "algorithm", None)
         return isinstance(algorithm, Asymmetric) or isinstance(self.scheme, Sns | PayPal)
 
@@ -74,7 +76,7 @@ def resolve_sender(
     secret_file: str | None,
     url: str | None,
 ) -> Sender:
-    """The sender that the options mean. Raises ConfigurationError."""
+    """Return the sender that the options choose. Raises ConfigurationError."""
     cli_secrets = _cli_secrets(secret, secret_file)
     if app is None:
         preset = find_preset(preset_name or source)
@@ -82,7 +84,7 @@ def resolve_sender(
     sources = load_inbox(app).sources
     if source not in sources:
         names = ", ".join(sorted(sources)) or "none"
-        raise ConfigurationError(f"{app} has no source {source!r}; there are: {names}")
+        raise ConfigurationError(f"{app} has no source {source!r}; its sources are: {names}")
     configured = sources[source]
     preset = configured.preset
     scheme = configured.scheme if scheme_name is None else preset.scheme(scheme_name)

@@ -1,4 +1,4 @@
-"""``onceward migrate``: bring the schema up to date."""
+"""``onceward migrate``: apply pending migrations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ from onceward.ports import Store
 @click.argument("app", required=False)
 @database_options
 def migrate(app: str | None, database: str | None, as_json: bool) -> None:
-    """Bring the database up to date: of APP, or the one named by --database."""
+    """Apply pending database migrations.
+
+    The database is that of APP, or --database.
+    """
     start_logging(as_json=as_json)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()

@@ -1,4 +1,4 @@
-"""``onceward secrets``: what senders handed over, for the person who has to confirm it."""
+"""``onceward secrets``: show secrets that providers sent, which operators have to confirm."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ from onceward.ports import Store
 def secrets(
     app: str | None, deleted_source: str | None, database: str | None, as_json: bool
 ) -> None:
-    """Show the secrets that Asana and Notion handed over: of APP, or of --database."""
+    """Show the secrets that providers sent.
+
+    Asana and Notion send the secret in their first request. The database is that of APP, or
+    --database.
+    """
     start_logging(as_json=as_json)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
@@ -59,7 +63,7 @@ async def _load_secrets(store: Store, deleted_source: str | None) -> list[Provis
 
 def _print_secrets(provisioned: list[ProvisionedSecret]) -> None:
     if not provisioned:
-        click.echo("No sender has handed over a secret.")
-    for entry in provisioned:  # a line each, never broken: they are there to be copied
+        click.echo("No provider has sent a secret.")
+    for entry in provisioned:  # not a table: a wrapped secret cannot be copied
         when = f"{entry.provisioned_at:%Y-%m-%d %H:%M:%S} UTC"
         click.echo(f"{entry.source}  {when}  {entry.secret.decode('latin-1')}")

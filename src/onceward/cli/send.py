@@ -1,4 +1,4 @@
-"""``onceward send``: try a source out with a request as its sender would make it."""
+"""``onceward send``: test a source with a signed example event."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from onceward.http.receive_app import WEBHOOKS
 from onceward.runtime.clock import SystemClock
 from onceward.sources.outgoing import OutgoingRequest
 
+LOCAL_ADDRESS = "http://127.0.0.1:3000"
 RESPONSE_TIMEOUT_SECONDS = 30.0
 SUCCESS = range(200, 300)
 
@@ -27,12 +28,16 @@ SUCCESS = range(200, 300)
 @click.command()
 @click.argument("source")
 @sender_options
-@click.option("--to", metavar="URL", help="Where to post; http://127.0.0.1:3000/webhooks/SOURCE.")
-@click.option("--id", "event_id", metavar="TEXT", help="The event's id; else a new one.")
-@click.option("--type", "event_type", metavar="TEXT", help="The event's type; else the example's.")
-@click.option("--data", type=click.File("rb"), help="A body of your own; - for standard input.")
-@click.option("--times", type=click.IntRange(1, 1000), default=1, help="Send the same so often.")
-@click.option("--dry-run", is_flag=True, help="Print the request and send nothing.")
+@click.option(
+    "--to", metavar="URL", show_default=f"{LOCAL_ADDRESS}{WEBHOOKS}SOURCE", help="Where to post."
+)
+@click.option("--id", "event_id", metavar="TEXT", show_default="a new id", help="The event's id.")
+@click.option(
+    "--type", "event_type", metavar="TEXT", show_default="the example's", help="The event's type."
+)
+@click.option("--data", type=click.File("rb"), help="A file with the body; - for standard input.")
+@click.option("--times", type=click.IntRange(1, 1000), default=1, help="How often to send it.")
+@click.option("--dry-run", is_flag=True, help="Print the request without sending it.")
 @json_option
 def send(
     source: str,
@@ -45,14 +50,14 @@ def send(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Send an example event to SOURCE, signed as its sender would.
+    """Send a signed example event to a source.
 
-    SOURCE is the name of a preset, or with --app of a source of yours. The secret comes from the
-    app, else from --secret; for senders with a key pair it is the private key.
+    SOURCE is a source of --app, which also provides the secret, or else the name of a preset. For
+    providers that sign with a key pair, --secret is the private key.
     """
     with report_errors():
         sender = resolve_sender(source, **options)
-        address = to or f"http://127.0.0.1:3000{WEBHOOKS}{source}"
+        address = to or f"{LOCAL_ADDRESS}{WEBHOOKS}{source}"
         body = data.read() if data else None
         draft = example_request(
             sender.preset, url=sender.url or address, id=event_id, type=event_type, body=body
@@ -67,9 +72,9 @@ def send(
 
 
 def _sign(sender: Sender, draft: OutgoingRequest) -> None:
-    """Sign as the sender would. Raises ConfigurationError that says what to do."""
+    """Sign the request as the provider would. Raises ConfigurationError."""
     if sender.needs_private_key and sender.uses_app_secrets:
-        message = "the app has only the public key: give --secret-file with the private one"
+        message = "the app has only the public key: set --secret-file to the private key"
         raise ConfigurationError(message)
     try:
         sender.scheme.sign(sender.require_secret(), draft, SystemClock().now())
@@ -78,14 +83,14 @@ def _sign(sender: Sender, draft: OutgoingRequest) -> None:
 
 
 def _name_the_secret(faults: Iterable[str]) -> list[str]:
-    """Complete the faults of a secret, which begin with their verb."""
+    """Add the subject to faults of a secret, which schemes report without one."""
     return [
         f"the secret {fault}" if fault.startswith(("is ", "has ")) else fault for fault in faults
     ]
 
 
 def raw_request(draft: OutgoingRequest) -> bytes:
-    """The request as it goes over the wire."""
+    """Return the request as sent over the wire."""
     parts = urlsplit(draft.url)
     target = parts._replace(scheme="", netloc="").geturl() or "/"
     headers = {"host": parts.netloc, **draft.headers, "content-length": str(len(draft.body))}
@@ -114,10 +119,10 @@ def _split_url(url: str) -> SplitResult:
 
 
 def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
-    """Send it, and show the answer."""
+    """Send the request, print the response and return its status. Raises ConfigurationError."""
     target, signed = _split_url(address), _split_url(draft.url)
     if target.scheme not in ("http", "https") or not target.hostname:
-        raise ConfigurationError(f"{address} is not a URL that one can post to")
+        raise ConfigurationError(f"{address} is not an http or https URL")
     is_tls = target.scheme == "https"
     connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
     host = target.netloc.rpartition("@")[2]
@@ -131,10 +136,12 @@ def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
         _print_response(response.status, text, as_json=as_json)
         return response.status
     except OSError as error:
-        message = f"nobody answers at {target.scheme}://{host} ({error.strerror or error})"
-        raise ConfigurationError(f"{message}; start the inbox, or name another with --to") from None
+        message = f"cannot reach {target.scheme}://{host} ({error.strerror or error})"
+        raise ConfigurationError(f"{message}: start the inbox, or set --to") from None
     except (ValueError, http.client.HTTPException):
-        raise ConfigurationError("it cannot be sent: a header or the URL is not valid") from None
+        raise ConfigurationError(
+            "the request cannot be sent: a header or the URL is invalid"
+        ) from None
     finally:
         connection.close()
 

@@ -1,4 +1,4 @@
-"""``onceward serve``: receive, work and answer operators, in one process."""
+"""``onceward serve``: receive webhooks, run handlers and serve the admin API in one process."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from onceward.cli._options import (
 from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
 from onceward.http.auth import is_loopback
+from onceward.http.receive_app import INGEST
 from onceward.http.server.server import listen
 
 
@@ -23,7 +24,11 @@ from onceward.http.server.server import listen
 @click.argument("app")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=3000, show_default=True, help="Port to listen on.")
-@click.option("--dev", is_flag=True, help="Open everything to this machine; never in production.")
+@click.option(
+    "--dev",
+    is_flag=True,
+    help=f"Open the admin API and {INGEST} to this machine. Not for production.",
+)
 @service_options
 def serve(
     app: str,
@@ -35,14 +40,14 @@ def serve(
     allow_weak_durability: bool | None,
     as_json: bool,
 ) -> None:
-    """Run the inbox of APP (file.py, file.py:inbox or module:inbox): receive, and work.
+    """Receive webhooks and run handlers.
 
-    With --workers 0 it only receives.
+    APP is file.py, file.py:inbox or module:inbox. With --workers 0, the process only receives.
     """
     start_logging(as_json=as_json)
     with report_errors():
         if dev and not is_loopback(host):
-            msg = f"--dev opens everything, so it listens on loopback only, and {host} is not."
+            msg = f"--dev opens the admin API, so it needs a loopback address; {host!r} is not one"
             raise ConfigurationError(msg)
         settings = drop_unset(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability

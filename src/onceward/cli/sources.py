@@ -1,26 +1,28 @@
-"""``onceward sources``: the senders that are known by name."""
+"""``onceward sources``: list the presets."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from onceward.cli._options import json_option, print_json, report_errors
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
-from onceward.sources.schemes import Token
+from onceward.sources.presets.preset import DEFAULT_SCHEME
+from onceward.sources.schemes import Scheme, Token
 
 
 @click.command()
 @click.argument("name", required=False)
 @json_option
 def sources(name: str | None, as_json: bool) -> None:
-    """List the senders that are known by name, or tell all that is known of one."""
+    """List the presets, or show one in detail."""
     with report_errors():
         chosen = list(PRESETS.values()) if name is None else [find_preset(name)]
         if as_json:
@@ -33,7 +35,7 @@ def sources(name: str | None, as_json: bool) -> None:
 
 
 def describe_preset(preset: Preset) -> dict[str, Any]:
-    """What is known of a sender."""
+    """Return a preset's properties, for programs."""
     return {
         "name": preset.name,
         "title": preset.title,
@@ -61,57 +63,90 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
 
 def _print_table(presets: list[Preset]) -> None:
     table = Table(box=None, header_style="bold")
-    table.add_column("name", no_wrap=True, min_width=max(len(preset.name) for preset in presets))
-    table.add_column("sender", no_wrap=True, min_width=18, max_width=24, overflow="ellipsis")
-    table.add_column("how it proves itself", no_wrap=True, overflow="ellipsis")
+    table.add_column("preset", no_wrap=True)
+    table.add_column("provider", no_wrap=True, max_width=24, overflow="ellipsis")
+    table.add_column("signature")  # the only column that rich may shrink
     for preset in sorted(presets, key=attrgetter("name")):
-        table.add_row(preset.name, preset.title, preset.scheme().summary.replace("`", ""))
+        summary = preset.scheme().summary.replace("`", "")
+        table.add_row(preset.name, preset.title, Text(summary, no_wrap=True, overflow="ellipsis"))
     console = Console()
     console.print(table)
-    console.print(f"\n{len(presets)} presets. All that is known of one: onceward sources stripe")
+    console.print(f"\n{len(presets)} presets. To see one in detail: onceward sources stripe")
 
 
 def _print_details(preset: Preset) -> None:
     details = Table(box=None, show_header=False)
     details.add_column(style="bold")
     details.add_column(overflow="fold")
-    details.add_row("sender", preset.title)
-    for name, scheme in preset.named_schemes.items():
-        details.add_row(f"scheme {name}", scheme.summary.replace("`", ""))
-        if scheme.tolerance_seconds is not None:
-            details.add_row("", f"its time may be {scheme.tolerance_seconds} s off")
-        if scheme.needs_url and not isinstance(scheme, Token):
-            details.add_row("", "the public URL is signed: give url= where a proxy changes it")
-        if not scheme.covers_body:
-            details.add_row("", "a body that was changed on its way is not found out")
-    details.add_row("id", " + ".join(preset.ids))
-    details.add_row("type", " . ".join(preset.types) or "none")
-    details.add_row("reference", preset.reference or "none")
-    if preset.events:
-        details.add_row("several events", f"in {preset.events}, each recorded as one of its own")
-    if preset.challenge:
-        details.add_row("asks first", "and is answered")
-    if preset.volatile_fields:
-        details.add_row(
-            "volatile_fields", f"{', '.join(preset.volatile_fields)}: these make no conflict"
-        )
-    hours, days = preset.auto_retry_hours, preset.manual_resend_days
-    details.add_row(
-        "resends for", "it does not say" if hours is None else f"{hours:g} h, by itself"
-    )
-    details.add_row("", "it does not say, by hand" if days is None else f"{days:g} days, by hand")
-    if preset.note:
-        details.add_row("note", preset.note)
-    details.add_row("use", f'inbox.source("{preset.name}", {", ".join(_source_arguments(preset))})')
+    for name, value in _details(preset):
+        details.add_row(name, value)
     Console().print(details)
 
 
+def _details(preset: Preset) -> Iterator[tuple[str, str]]:
+    yield "provider", preset.title
+    for name, scheme in preset.named_schemes.items():
+        label = "scheme" if name == DEFAULT_SCHEME else f"scheme {name}"
+        yield label, scheme.summary.replace("`", "")
+        yield from (("", caveat) for caveat in _scheme_caveats(scheme))
+    yield from _selector_rows("id", preset.ids)
+    yield from _selector_rows("type", preset.types)
+    yield from _selector_rows("reference", (preset.reference,) if preset.reference else ())
+    if preset.events:
+        yield "events", f"{preset.events}: each item is recorded as an event"
+    if preset.challenge:
+        yield "challenge", "answered automatically"
+    if preset.volatile_fields:
+        names = ", ".join(preset.volatile_fields)
+        yield "volatile fields", f"{names}: may change between deliveries without a conflict"
+    yield "retries", retry_window(preset.auto_retry_hours)
+    yield "manual resend", resend_window(preset.manual_resend_days)
+    if preset.note:
+        yield "note", preset.note
+    yield "usage", f'inbox.source("{preset.name}", {", ".join(_source_arguments(preset))})'
+
+
+def _selector_rows(name: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield a row per part, with spaces around ``|`` so that long selectors wrap there."""
+    first, *others = parts or ("none",)
+    yield name, first.replace("|", " | ")
+    for other in others:
+        yield "", f"+ {other.replace('|', ' | ')}"
+
+
+def _scheme_caveats(scheme: Scheme) -> Iterator[str]:
+    if scheme.tolerance_seconds is not None:
+        yield f"accepts timestamps up to {scheme.tolerance_seconds} s off"
+    if _signs_url(scheme):
+        yield "signs the public URL: set url= if a proxy changes it"
+    if not scheme.covers_body:
+        yield "does not detect a changed body"
+
+
+def retry_window(hours: float | None) -> str:
+    """Return how long a provider retries by itself, for people."""
+    if hours is None:
+        return "not documented"
+    if hours == 0:
+        return "none"
+    return f"{hours:g} h" if hours >= 1 else f"{round(hours * 60)} min"
+
+
+def resend_window(days: float | None) -> str:
+    """Return how long a user can have an event resent, for people."""
+    return "not documented" if days is None else f"{days:g} days"
+
+
 def _source_arguments(preset: Preset) -> Iterator[str]:
-    """What a source of this preset is given."""
+    """Yield the arguments that a source of this preset requires."""
     provisions_secret = preset.challenge is not None and preset.challenge.provisions_secret
     if not provisions_secret:
         yield 'secrets=["…"]'
     if provisions_secret or preset.challenge is META:
         yield 'verify_token="…"'
-    if preset.scheme().needs_url and not isinstance(preset.scheme(), Token):
+    if _signs_url(preset.scheme()):
         yield 'url="https://…"'
+
+
+def _signs_url(scheme: Scheme) -> bool:
+    return scheme.needs_url and not isinstance(scheme, Token)

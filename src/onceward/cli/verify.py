@@ -1,4 +1,4 @@
-"""``onceward verify``: why a captured request does or does not verify."""
+"""``onceward verify``: explain why a captured request does or does not verify."""
 
 from __future__ import annotations
 
@@ -32,9 +32,11 @@ _MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not
 @click.argument("source")
 @click.argument("request_file", metavar="[REQUEST]", default="-")
 @sender_options
-@click.option("--header", "-H", "headers", multiple=True, help="'Name: value'; REQUEST is a body.")
-@click.option("--method", default="POST", show_default=True, help="With --header: the method.")
-@click.option("--at", metavar="TIME", help="When it came, as 2026-11-16T09:00:00Z; else now.")
+@click.option(
+    "--header", "-H", "headers", multiple=True, help="'Name: value'; REQUEST is then a body."
+)
+@click.option("--method", default="POST", show_default=True, help="The method, with --header.")
+@click.option("--at", metavar="TIME", show_default="now", help="Arrival time, in ISO 8601.")
 @json_option
 def verify(
     source: str,
@@ -45,10 +47,11 @@ def verify(
     as_json: bool,
     **options: Any,
 ) -> None:
-    """Read a captured request and explain, check by check, why it does or does not verify.
+    """Explain why a captured request does or does not verify.
 
-    REQUEST is a file with the request as it went over the wire: a first line, headers, an empty
-    line, the body. With --header it is the body alone. Without it, standard input is read.
+    SOURCE is a source of --app, or else the name of a preset. REQUEST is a file with the raw HTTP
+    request: request line, headers, an empty line, body. With --header, it is the body alone. The
+    default is standard input.
     """
     with report_errors():
         checked = _resolve_source(source, **options)
@@ -76,14 +79,14 @@ def verify(
 
 
 def _public_url(source: Source, option: str | None, captured: str) -> str:
-    """The URL as the sender has it: what is configured or given, with the request's own query."""
+    """Return the URL that the provider signed. The query is the request's, unless --url is set."""
     if option is not None:
         return option
     return captured if source.url is None else source.public_url(captured.partition("?")[2])
 
 
 def _resolve_source(name: str, **options: Any) -> Source:
-    """The source as it is configured, else one made of what is given."""
+    """Return the app's source as configured, or a source built from the options."""
     if options["app"] is not None and not (options["secret"] or options["secret_file"]):
         configured = load_inbox(options["app"]).sources
         if name in configured and options["scheme_name"] is None:
@@ -97,7 +100,7 @@ def _read_input(path: str) -> bytes:
     if path == "-":
         return sys.stdin.buffer.read()
     if not Path(path).is_file():
-        raise ConfigurationError(f"There is no file {path}.")
+        raise ConfigurationError(f"no such file: {path}")
     return Path(path).read_bytes()
 
 
@@ -119,12 +122,12 @@ def _parse_header(line: bytes) -> tuple[bytes, bytes]:
     name, colon, value = line.partition(b":")
     if not colon or not name.strip():
         shown = line[:40].decode(errors="replace")
-        raise ConfigurationError(f"{shown!r} is not a header: write Name: value")
+        raise ConfigurationError(f"{shown!r} is not a header; use 'Name: value'")
     return name.strip().lower(), value.strip()
 
 
 def parse_request(content: bytes) -> tuple[Request, str]:
-    """Read a request as it went over the wire, and what had to be mended. Raises."""
+    """Parse a raw HTTP request; also return a note about repairs. Raises ConfigurationError."""
     content = content.lstrip(b"\r\n")
     first_break = content.find(b"\n")
     line_break = b"\r\n" if content[max(first_break - 1, 0) : first_break] == b"\r" else b"\n"
@@ -132,44 +135,44 @@ def parse_request(content: bytes) -> tuple[Request, str]:
     first, *lines = head.split(line_break)
     request_line = _REQUEST_LINE.fullmatch(first)
     if request_line is None:
-        message = "REQUEST does not begin with a line such as POST /webhooks/stripe HTTP/1.1"
-        raise ConfigurationError(f"{message}; give --header where it is a body")
+        message = "REQUEST must begin with a line such as POST /webhooks/stripe HTTP/1.1"
+        raise ConfigurationError(f"{message}; if it is a body, set its headers with --header")
     headers = Headers([_parse_header(line) for line in lines])
     host = (headers.joined(b"host") or b"").decode("latin-1")
     method, target = request_line[1].decode(), request_line[2].decode("latin-1")
     url = target if "://" in target else f"https://{host}{target}"
-    body, note = _trim_body(body, headers)
+    body, note = _decode_body(body, headers)
     return Request(headers, body, method=method, url=url), note
 
 
-def _trim_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
-    """A body without the line break that an editor put behind it."""
+def _decode_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
+    """Decode the body and drop a line break that an editor appended; also return a note."""
     length = headers.joined(b"content-length") or b""
     if b"chunked" in (headers.joined(b"transfer-encoding") or b"").lower():
-        return _join_chunks(body)
+        return _decode_chunks(body)
     if not length.isdigit() or int(length) == len(body):
         return body, ""
     declared = int(length)
     if declared < len(body) and not body[declared:].strip(b"\r\n"):
-        return body[:declared], "A line break behind the body was passed over."
-    suffix = ": it is cut off" if len(body) < declared else ""
-    return body, f"The body has {len(body)} bytes, and its Content-Length says {declared}{suffix}."
+        return body[:declared], "Ignored a line break after the body."
+    suffix = ": it is truncated" if len(body) < declared else ""
+    return body, f"The body has {len(body)} bytes, but its Content-Length is {declared}{suffix}."
 
 
-def _join_chunks(body: bytes) -> tuple[bytes, str]:
-    """The body of a request that came in chunks, whose sizes stand between them."""
+def _decode_chunks(body: bytes) -> tuple[bytes, str]:
+    """Decode a body with chunked transfer encoding; also return a note."""
     parts, rest = [], body
     while rest:
         size, _, rest = rest.partition(b"\r\n")
         try:
             length = int(size.partition(b";")[0], 16)
         except ValueError:
-            return body, "It says that it is chunked, and is not: it was taken as it is."
+            return body, "The body is not chunked, despite its Transfer-Encoding; used as captured."
         if not length:
             break
         parts.append(rest[:length])
         rest = rest[length + 2 :]
-    return b"".join(parts), "The chunks of the body were put together."
+    return b"".join(parts), "Decoded the chunked body."
 
 
 def _print_explanation(explanation: Diagnosis) -> None:
@@ -183,7 +186,7 @@ def _print_explanation(explanation: Diagnosis) -> None:
     console.print(table)
     for hint in explanation.hints:
         console.print(Text.assemble(("\n→ ", "bold yellow"), hint))
-    verdict = ("It verifies.", "bold green")
+    result = ("The request verifies.", "bold green")
     if not explanation.verified:
-        verdict = ("It does not verify.", "bold red")
-    console.print(Text.assemble("\n", verdict))
+        result = ("The request does not verify.", "bold red")
+    console.print(Text.assemble("\n", result))

@@ -1,4 +1,4 @@
-"""``onceward work``: run handlers, and receive nothing."""
+"""``onceward work``: run handlers without receiving."""
 
 from __future__ import annotations
 
@@ -27,9 +27,10 @@ def work(
     allow_weak_durability: bool | None,
     as_json: bool,
 ) -> None:
-    """Run the handlers of APP (file.py, file.py:inbox or module:inbox), and receive nothing.
+    """Run handlers without receiving.
 
-    As many of these as you like may work on one PostgreSQL database.
+    APP is file.py, file.py:inbox or module:inbox. Any number of these processes can share one
+    PostgreSQL database.
     """
     start_logging(as_json=as_json)
     with report_errors():
@@ -38,7 +39,7 @@ def work(
         )
         service = load_inbox(app).service(settings)
         if not service.handlers or service.settings.workers == 0:
-            msg = f"{app} gives nothing to do: it has no handlers, or --workers is 0."
+            msg = f"{app} has nothing to run: it has no handlers, or --workers is 0"
             raise ConfigurationError(msg)
 
         def on_started(_: str | None) -> None:

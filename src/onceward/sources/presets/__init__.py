@@ -1,4 +1,4 @@
-"""What each known sender does. An entry is data, checked when it is loaded."""
+"""Presets: how each provider signs and identifies its events, as data."""
 
 from onceward.sources.presets.catalogue import CUSTOM_HMAC, PRESETS, find_preset
 from onceward.sources.presets.preset import Preset

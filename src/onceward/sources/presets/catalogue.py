@@ -1,4 +1,4 @@
-"""All presets, by their names."""
+"""All presets by name."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from onceward.sources.presets.preset import Preset
 from onceward.sources.schemes import Signature
 
 CUSTOM_HMAC: Final = "hmac"
-"""The preset whose signature header and prefix are the user's to set."""
+"""The preset whose signature header and prefix the user sets."""
 
-_ENTRIES: Final = (
+_ALL: Final = (
     Preset(
         name=CUSTOM_HMAC,
-        title="Any sender that signs its body by HMAC-SHA256",
+        title="Any sender that signs the body with HMAC-SHA256",
         schemes=Signature(at="header:X-Signature"),
         id="header:X-Event-Id",
         type="json:type",
@@ -28,15 +28,15 @@ _ENTRIES: Final = (
     *messaging.PRESETS,
 )
 
-PRESETS: Final = {entry.name: entry for entry in _ENTRIES}
+PRESETS: Final = {preset.name: preset for preset in _ALL}
 
 
 def find_preset(name: str) -> Preset:
-    """The preset of that name. Raises ConfigurationError with those that are called alike."""
+    """Return a preset. Raises ConfigurationError, which suggests similar names."""
     try:
         return PRESETS[name]
     except KeyError:
-        alike = get_close_matches(name, PRESETS, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(alike)}? " if alike else ""
+        similar = get_close_matches(name, PRESETS, n=3, cutoff=0.7)
+        hint = f"did you mean {' or '.join(similar)}? " if similar else ""
         message = f"no preset {name!r}; {hint}`onceward sources` lists them all"
         raise ConfigurationError(message) from None

@@ -1,4 +1,4 @@
-"""The challenges of each provider that has one."""
+"""The replies that providers require before or instead of events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON: Final = "application/json"
 
 
 def _body_text(request: Request, *path: str) -> str | None:
-    """A text in the body; None where there is none."""
+    """Return a string in the JSON body, or None."""
     value = request.document
     for name in path:
         value = value.get(name) if isinstance(value, dict) else None
@@ -25,6 +25,7 @@ def _body_text(request: Request, *path: str) -> str | None:
 
 
 def _echo_reply(text: str | None) -> Reply | None:
+    """Return a reply that repeats the text, or None when it is missing, empty or too long."""
     if text is None or not 0 < len(text) <= MAX_ECHO_CHARACTERS:
         return None
     return Reply(body=text.encode(errors="replace"))
@@ -36,7 +37,7 @@ def json_reply(value: object) -> Reply:
 
 
 def _hmac_digest(credentials: ChallengeCredentials, text: str) -> bytes | None:
-    """The digest of a text; None where there is no secret to make it with."""
+    """Return the digest of a text, or None when the source has no secret."""
     if not credentials.secrets:
         return None
     return hmac.digest(credentials.secrets[0], text.encode(errors="replace"), "sha256")
@@ -48,7 +49,7 @@ def _is_verify_token(text: str, credentials: ChallengeCredentials) -> bool:
 
 
 def _has_verify_token(request: Request, credentials: ChallengeCredentials) -> bool:
-    """Whether the URL has the operator's own token: else anyone could hand over a secret."""
+    """Return whether the URL has the operator's token; without it, anyone could set a secret."""
     return _is_verify_token(dict(request.query).get("verify_token", ""), credentials)
 
 
@@ -79,7 +80,7 @@ def _twitch_reply(request: Request, _: ChallengeCredentials) -> Reply | None:
 
 
 def _meta_reply(request: Request, credentials: ChallengeCredentials) -> Reply | None:
-    """The token is the operator's own, and not the one that signs."""
+    """Repeat the challenge if the request has the operator's token, which is not the secret."""
     query = dict(request.query)
     is_ours = _is_verify_token(query.get("hub.verify_token", ""), credentials)
     if query.get("hub.mode") != "subscribe" or not is_ours:
@@ -102,7 +103,7 @@ def _event_grid_reply(request: Request, _: ChallengeCredentials) -> Reply | None
 
 
 def _cloudevents_reply(request: Request, _: ChallengeCredentials) -> Reply | None:
-    """Whoever asks may send: it is the token that decides."""
+    """Allow every origin: the token, not the origin, authenticates a request."""
     origin = request.headers.get(b"webhook-request-origin")
     headers = [("Allow", "POST, OPTIONS")]
     if origin is not None and origin.decode("latin-1").isprintable():

@@ -36,7 +36,7 @@ PRESETS: Final = (
             "X-Shopify-Webhook-Id",
         ),
         auto_retry_hours=4,
-        note="With several subscriptions to one topic, set id='header:X-Shopify-Webhook-Id'.",
+        note="If several subscriptions share a topic, set id='header:X-Shopify-Webhook-Id'.",
     ),
     Preset(
         name="woocommerce",
@@ -47,7 +47,7 @@ PRESETS: Final = (
         reference="json:id",
         keep_headers=("X-WC-Webhook-ID", "X-WC-Webhook-Source", "X-WC-Webhook-Topic"),
         auto_retry_hours=0,
-        note="Its delivery id is not unique; the topic, the object and its last change are.",
+        note="Delivery ids are not unique; the topic, the object's id and its last change are.",
     ),
     Preset(
         name="easypost",
@@ -83,7 +83,7 @@ PRESETS: Final = (
         type="json:subscriptionType",
         reference="json:objectId|json:fromObjectId",
         volatile_fields=("attemptNumber",),
-        note="Version 3 of its signatures.",
+        note="Only version 3 signatures.",
     ),
     Preset(
         name="intercom",
@@ -183,7 +183,7 @@ PRESETS: Final = (
         type="json:event.event_type",
         reference="json:signature_request.signature_request_id",
         success_response=Reply(200, b"Hello API Event Received"),
-        note="The secret is the key of the API. The time and the type are signed, nothing else.",
+        note="The secret is your API key. Only the event's time and type are signed.",
     ),
     Preset(
         name="box",
@@ -205,6 +205,6 @@ PRESETS: Final = (
         ),
         type="json:event_type",
         volatile_fields=("retries",),
-        note="The passcode is in the body and proves nothing about the rest of it.",
+        note="The passcode in the body proves nothing about the rest of the body.",
     ),
 )

@@ -1,4 +1,4 @@
-"""What developers use: code, builds, errors, hosting, identity, models."""
+"""Code, builds, errors, hosting, identity, AI models."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ PRESETS: Final = (
         type="header:X-Event-Key",
         reference="json:repository.full_name",
         keep_headers=("X-Attempt-Number", "X-Event-Key", "X-Hook-UUID"),
-        note="Its id is said to be one for each request: a repetition may be an event of its own.",
+        note="The id may differ for each request, so a retry may be recorded as a new event.",
     ),
     Preset(
         name="jira",
@@ -178,8 +178,8 @@ PRESETS: Final = (
         reference="json:entity.id",
         challenge=challenges.NOTION,
         volatile_fields=("attempt_number",),
-        note="It hands over its secret where the URL has ?verify_token=…; `onceward secrets` shows "
-        "it, for you to confirm.",
+        note="Notion sends the secret itself: add ?verify_token=… to the URL. `onceward secrets` "
+        "shows the secret, which you then confirm in Notion.",
     ),
     Preset(
         name="trello",
@@ -205,8 +205,8 @@ PRESETS: Final = (
         reference="json:resource.gid",
         challenge=challenges.ASANA,
         auto_retry_hours=24,
-        note="It hands over its secret where the URL has ?verify_token=…. Its events have no id "
-        "and are known by their bytes, which have the time.",
+        note="Asana sends the secret itself: add ?verify_token=… to the URL. Events have no id and "
+        "are identified by their bytes, which include the time.",
     ),
     Preset(
         name="contentful",
@@ -247,8 +247,9 @@ PRESETS: Final = (
         reference="json:TopicArn",
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
         builtin_handlers={"SubscriptionConfirmation": "confirm_subscription"},
-        note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM: it "
-        "signs the topics of all its customers. The topic's subscriptions are confirmed.",
+        note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM. The "
+        "certificate signs every customer's topics, so the topic is checked too. A built-in "
+        "handler confirms subscriptions to the topic.",
     ),
     Preset(
         name="microsoft-graph",
@@ -261,7 +262,7 @@ PRESETS: Final = (
         reference="json:resource",
         challenge=challenges.GRAPH,
         note="The client state proves nothing about the rest of the body. A notification without "
-        "an id is known by its bytes.",
+        "an id is identified by its bytes.",
     ),
     Preset(
         name="azure-event-grid",
@@ -273,7 +274,7 @@ PRESETS: Final = (
         type="json:eventType|json:type",
         reference="json:subject",
         challenge=challenges.EVENT_GRID,
-        note="The secret is the value of code in the URL that Event Grid is given.",
+        note="The secret is the value of code in the URL that you register with Event Grid.",
     ),
     Preset(
         name="google-pubsub",
@@ -293,9 +294,9 @@ PRESETS: Final = (
         id="json:message.messageId|json:message.message_id",
         type="json:message.attributes.type|json:message.attributes.eventType",
         reference="json:subscription",
-        note="token is one in the URL of the subscription. For oidc the secret is "
-        "SERVICE_ACCOUNT_EMAIL:key, with a public key of Google's in PEM, which change, and url= "
-        "must be set. Neither proves anything about the body.",
+        note="For token, the secret is a parameter of the push URL. For oidc, it is "
+        "SERVICE_ACCOUNT_EMAIL:key, with Google's public key in PEM; Google rotates its keys, and "
+        "url= is required. Neither scheme covers the body.",
     ),
     Preset(
         name="cloudevents",
@@ -309,7 +310,7 @@ PRESETS: Final = (
         reference="header:ce-subject|json:subject",
         keep_headers=("ce-id", "ce-source", "ce-specversion", "ce-subject", "ce-time", "ce-type"),
         challenge=challenges.CLOUDEVENTS,
-        note="Its specification has no signature: the token proves who sends, not what.",
+        note="CloudEvents defines no signature: the token proves who sends, not what is sent.",
     ),
     Preset(
         name="hookdeck",

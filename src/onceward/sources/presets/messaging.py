@@ -1,4 +1,4 @@
-"""Mail, messages, calls, meetings."""
+"""Email, messages, calls, meetings."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ PRESETS: Final = (
         id="json:update_id",
         reference="json:message.message_id",
         auto_retry_hours=24,
-        note="The token proves who sends, and nothing about the body.",
+        note="The token proves who sends, not what is sent.",
     ),
     Preset(
         name="line",
@@ -88,7 +88,7 @@ PRESETS: Final = (
         reference="json:id",
         challenge=challenges.META,
         success_response=200,
-        note="An entry is an event, known by its bytes: it has no id of its own.",
+        note="Each entry is an event. Entries have no id and are identified by their bytes.",
     ),
     Preset(
         name="viber",
@@ -122,7 +122,7 @@ PRESETS: Final = (
         id="header:I-Twilio-Idempotency-Token|body:sha256",
         type="form:MessageStatus|form:SmsStatus|form:CallStatus|form:EventType|json:type",
         reference="form:MessageSid|form:CallSid",
-        note="sha1 for the account's token, sha256 for a shared key.",
+        note="sha1 takes the account's auth token, sha256 a shared key.",
     ),
     Preset(
         name="mandrill",
@@ -157,8 +157,8 @@ PRESETS: Final = (
         reference="json:event-data.message.headers.message-id",
         success_response=200,
         volatile_fields=("signature", "timestamp", "token"),
-        note="A time and a token are signed, not the event: who captured a request can send "
-        "another body with them while the time is fresh.",
+        note="A timestamp and a token are signed, not the event: a captured signature is valid for "
+        "any body until it expires.",
     ),
     Preset(
         name="mailersend",
@@ -181,7 +181,7 @@ PRESETS: Final = (
         type="json:RecordType",
         reference="json:MessageID",
         success_response=200,
-        note="The secret is user:password, as in the URL that Postmark is given.",
+        note="The secret is user:password, as in the URL that you register with Postmark.",
     ),
     Preset(
         name="telnyx",
@@ -224,7 +224,7 @@ PRESETS: Final = (
         ),
         id="body:sha256",
         auto_retry_hours=0.09,
-        note="A request holds several events and is recorded as one.",
+        note="A request may hold several events and is recorded as one.",
     ),
     Preset(
         name="zoom",

@@ -1,4 +1,4 @@
-"""Money: payments, banking, invoices."""
+"""Payments, banking, invoices."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ PRESETS: Final = (
         reference="json:data.id",
         auto_retry_hours=72,
         success_response=200,
-        note="Paddle's own tolerance is 5 s: set tolerance_seconds where clocks differ by more.",
+        note="Paddle documents a tolerance of 5 s; raise tolerance_seconds if clocks differ more.",
     ),
     Preset(
         name="mollie",
@@ -73,7 +73,8 @@ PRESETS: Final = (
         id="json:id",
         type="json:type",
         reference="json:entityId",
-        note="The older unsigned form posts are not received: fetch the payment from the API.",
+        note="Older webhooks are unsigned form posts and not supported; fetch the payment from the "
+        "API instead.",
     ),
     Preset(
         name="razorpay",
@@ -93,7 +94,7 @@ PRESETS: Final = (
         reference="json:data.reference",
         auto_retry_hours=72,
         success_response=200,
-        note="The secret is the account's secret key.",
+        note="The secret is your account's secret key.",
     ),
     Preset(
         name="flutterwave",
@@ -156,8 +157,8 @@ PRESETS: Final = (
         type=("json:webhook_type", "json:webhook_code"),
         reference="json:item_id",
         success_response=200,
-        note="Its requests have neither id nor time, and each is an event. The secret is Plaid's "
-        "public key for webhooks, in PEM: fetch it once, by its key id.",
+        note="Requests carry neither an id nor a time, so each one is a new event. The secret is "
+        "Plaid's public verification key, in PEM; fetch it once, by its key id.",
     ),
     Preset(
         name="modern-treasury",
@@ -190,7 +191,7 @@ PRESETS: Final = (
         id="json:id|body:sha256",
         type="json:type",
         reference="json:intuitaccountid|json:realmId",
-        note="In the older form, what happened in one company is one event, known by its bytes.",
+        note="In the older format, a company's changes are one event, identified by its bytes.",
     ),
     Preset(
         name="xero",
@@ -220,8 +221,8 @@ PRESETS: Final = (
         type="json:NotificationRequestItem.eventCode|json:type",
         reference="json:NotificationRequestItem.pspReference",
         success_response=Reply(200, b"[accepted]"),
-        note="Standard notifications sign eight fields of each item, and nothing else. Those of "
-        "the platform and of the management API have the signature in a header.",
+        note="Standard webhooks sign eight fields of each item and nothing else. Webhooks of "
+        "platforms and of the Management API are signed in a header: scheme='header'.",
     ),
     Preset(
         name="mercadopago",
@@ -241,8 +242,8 @@ PRESETS: Final = (
         type="json:event_type",
         reference="json:resource.id",
         auto_retry_hours=72,
-        note="The secret is WEBHOOK_ID:certificate: the webhook's id, a colon, and the certificate "
-        "at PAYPAL-CERT-URL, in PEM. A checksum of the body is signed, not the body.",
+        note="The secret is WEBHOOK_ID:certificate, with the certificate from PAYPAL-CERT-URL in "
+        "PEM. A CRC-32 of the body is signed, not the body itself.",
     ),
     Preset(
         name="braintree",
@@ -251,7 +252,7 @@ PRESETS: Final = (
         form_field="form:bt_payload",
         id=BODY_HASH,
         challenge=CHALLENGE,
-        note="The secret is public_key:private_key. The body of an event is bt_payload, XML in "
+        note="The secret is public_key:private_key. The payload of an event is bt_payload: XML in "
         "base64.",
     ),
     Preset(

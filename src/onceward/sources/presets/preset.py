@@ -1,4 +1,4 @@
-"""What is known about a sender before anything is configured."""
+"""The description of one provider."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from onceward.sources.unpacking import EventLayout, EventPaths
 
 DEFAULT_SCHEME: Final = "default"
 DEFAULT_MANUAL_RESEND_DAYS: Final = 30
-"""How long a sender is taken to resend by hand that does not say."""
+"""Assumed when a provider does not document how long it can resend an event on request."""
 
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One sender: how it signs, and where it puts what its requests are about.
+    """How one provider signs its requests, and where its events and their ids are.
 
-    An id of several parts is all of them together. `schemes` has more than one where the sender
-    does; the first counts unless a source names another. Raises ConfigurationError for what cannot
-    be.
+    `id`, `type` and `reference` are selectors; an `id` of several parts joins all of them. The
+    first of several `schemes` is used unless a source names another. Raises ConfigurationError.
     """
 
     name: str
@@ -35,22 +34,22 @@ class Preset:
     type: str | tuple[str, ...] = ()
     reference: str | None = None
     form_field: str | None = None
-    """The field of a form that holds the event, or the events, as JSON."""
+    """The form field that contains the event or events."""
     events: str | None = None
-    """Where the events are, if a request holds several: all places are then those of one event."""
+    """The list of events, if a request holds several; the other selectors then apply to each."""
     challenge: Challenge | None = None
     success_response: int | Reply = 202
-    """The status of the answer, or all of it, where the sender insists."""
+    """The status, or the whole response, that the provider requires for an accepted request."""
     keep_headers: tuple[str, ...] = ()
-    """Headers worth keeping with the payload, beyond content-type and user-agent."""
+    """Headers to keep with the payload, besides content-type and user-agent."""
     volatile_fields: tuple[str, ...] = ()
-    """Members of the body that differ between deliveries of one event: they make no conflict."""
+    """Fields of the body that may differ between deliveries of one event without a conflict."""
     auto_retry_hours: float | None = None
-    """How long the sender tries again by itself; None where it does not say."""
+    """How long the provider retries a failed delivery; None if undocumented."""
     manual_resend_days: float | None = None
-    """How long somebody can have it send an event again; None where it does not say."""
+    """How long a user can have an event resent; None if undocumented."""
     builtin_handlers: Mapping[str, str] = field(default_factory=dict)
-    """Event types that a handler of `onceward.work.builtin` takes without being registered."""
+    """Event types handled by a handler in `onceward.work.builtin`, by its name."""
     note: str = ""
     identity_selectors: IdentitySelectors = field(init=False, repr=False, compare=False)
     layout: EventLayout = field(init=False, repr=False, compare=False)
@@ -72,7 +71,7 @@ class Preset:
 
     @property
     def max_resend_days(self) -> float:
-        """How long the sender may send an event again, by itself or by hand, at most."""
+        """The longest time after which an event may still be resent, automatically or manually."""
         manual_days = self.manual_resend_days
         if manual_days is None:
             manual_days = DEFAULT_MANUAL_RESEND_DAYS
@@ -80,21 +79,21 @@ class Preset:
 
     @property
     def named_schemes(self) -> Mapping[str, Scheme]:
-        """The schemes by their names."""
+        """The schemes by name."""
         return self.schemes if isinstance(self.schemes, Mapping) else {DEFAULT_SCHEME: self.schemes}
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The places that make up the id."""
+        """The selectors of the id's parts."""
         return (self.id,) if isinstance(self.id, str) else self.id
 
     @property
     def types(self) -> tuple[str, ...]:
-        """The places that make up the type."""
+        """The selectors of the type's parts."""
         return (self.type,) if isinstance(self.type, str) else self.type
 
     def scheme(self, name: str | None = None) -> Scheme:
-        """The scheme of a name, or the first. Raises ConfigurationError with the known names."""
+        """Return a scheme by name, or the first. Raises ConfigurationError with all names."""
         schemes = self.named_schemes
         if name is None:
             return next(iter(schemes.values()))
@@ -102,5 +101,5 @@ class Preset:
             return schemes[name]
         except KeyError:
             names = ", ".join(schemes)
-            message = f"the preset {self.name!r} has no scheme {name!r}; there are: {names}"
+            message = f"the preset {self.name!r} has no scheme {name!r}; its schemes are: {names}"
             raise ConfigurationError(message) from None

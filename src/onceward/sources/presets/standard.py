@@ -1,4 +1,4 @@
-"""Senders that follow Standard Webhooks: the id and the time are signed with the body."""
+"""Providers that follow Standard Webhooks: the id and the time are signed with the body."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ PRESETS: Final = (
         id=ID,
         type="json:type",
         reference="json:data.id",
-        note="The key is the secret's text; as in Polar's own library, what it decodes to is "
-        "tried as well.",
+        note="The key is the secret's text. Like Polar's own library, the preset also tries the "
+        "secret decoded from base64.",
     ),
     Preset(
         name="openai",
@@ -95,7 +95,7 @@ PRESETS: Final = (
         id=ID,
         type="json:status",
         reference="json:id",
-        note="Replicate documents no tolerance; 300 s is that of Standard Webhooks.",
+        note="Replicate documents no tolerance; 300 s is the default of Standard Webhooks.",
     ),
     Preset(
         name="finch",
@@ -121,8 +121,8 @@ PRESETS: Final = (
         id="json:event_id|header:Webhook-Id",
         type="json:event_type",
         auto_retry_hours=48,
-        note="Its documents show two forms, and do not say whether the secret is decoded: name "
-        "the scheme that your account uses.",
+        note="The documentation shows two formats and does not say whether the secret is base64: "
+        "set the scheme that your account uses.",
     ),
     Preset(
         name="gitlab",
@@ -132,6 +132,6 @@ PRESETS: Final = (
         type="header:X-Gitlab-Event",
         reference="json:project.path_with_namespace",
         keep_headers=("X-Gitlab-Event", "X-Gitlab-Instance", "X-Gitlab-Webhook-UUID"),
-        note="A static token proves who sends, and nothing about the body.",
+        note="A static token proves who sends, not what is sent.",
     ),
 )

@@ -1,1 +1,1 @@
-"""Schemes that a template cannot say: one file for each sender, or two, that has its own rule."""
+"""Schemes that a Signature template cannot express, one file per provider or shared rule."""

@@ -1,4 +1,4 @@
-"""Adyen signs eight fields of each item of a standard notification."""
+"""Adyen signs eight fields of each item in a standard webhook."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from onceward.sources.schemes.scheme import require_match
 
 @dataclass(frozen=True, slots=True)
 class AdyenItems(VendorScheme):
-    """Each item carries a signature over eight of its fields."""
+    """A signature in each item, over eight of its fields."""
 
     at: str = "json:notificationItems"
 
     @property
     def covers_body(self) -> bool:
-        """Eight fields of each item are covered, and nothing else."""
+        """False: only eight fields of each item are signed."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description for people."""
         return "HMAC-SHA256 over eight fields of each item, base64, in the item"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The key, in hexadecimal digits. Raises ConfigurationError."""
+        """Return the key for a hex secret. Raises ConfigurationError."""
         return Hmac(secret_encoding=as_hex).keys(secret)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Put a signature into each item. Raises ConfigurationError."""
+        """Add a signature to each item. Raises ConfigurationError."""
         signer = Hmac(secret_encoding=as_hex).signer(secret)
         document = draft.document()
         try:
@@ -52,7 +52,7 @@ class AdyenItems(VendorScheme):
         draft.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless every item was signed."""
+        """Raise SignatureRejected unless every item has a valid signature."""
         for item in _items(request.document):
             data = item.get("additionalData")
             sent = data.get("hmacSignature") if isinstance(data, dict) else None

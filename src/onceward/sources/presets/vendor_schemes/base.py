@@ -1,4 +1,4 @@
-"""What the schemes of single senders have in common."""
+"""Defaults and helpers that vendor schemes share."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from onceward.sources.request import Request, header_key
 
 
 class VendorScheme:
-    """What such a scheme says of itself, unless it says otherwise."""
+    """The default properties of a scheme; subclasses override what differs."""
 
     __slots__ = ()
 
     @property
     def tolerance_seconds(self) -> int | None:
-        """No time is signed."""
+        """None: no timestamp is checked."""
         return None
 
     @property
     def needs_url(self) -> bool:
-        """The public URL is not signed."""
+        """False: the public URL is not signed."""
         return False
 
     @property
     def covers_body(self) -> bool:
-        """A body that was changed on its way is found out."""
+        """True: a changed body is rejected."""
         return True
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - of the protocol
-        """No header is signed."""
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - required by Scheme
+        """Return False: no header is signed."""
         return False
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return (RejectionCause.MISSING, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
 
 
 def decode_base64(text: bytes, location: str) -> bytes:
-    """What a signature stands for. Raises SignatureRejected."""
+    """Decode a signature found in `location`. Raises SignatureRejected."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -49,12 +49,12 @@ def decode_base64(text: bytes, location: str) -> bytes:
 
 
 def encode_base64(signature: bytes) -> str:
-    """A signature as it is written."""
+    """Encode a signature as text."""
     return base64.b64encode(signature).decode()
 
 
 def require_header(request: Request, name: str) -> bytes:
-    """A header that must be there. Raises SignatureRejected."""
+    """Return a header's value. Raises SignatureRejected when it is missing."""
     value = request.headers.get(header_key(name))
     if value is None:
         raise SignatureRejected(f"no {name} header", RejectionCause.MISSING)
@@ -62,7 +62,7 @@ def require_header(request: Request, name: str) -> bytes:
 
 
 def mismatch_error(key_count: int) -> SignatureRejected:
-    """None of the secrets made the signature."""
+    """Return the error for a signature that no key verifies."""
     return SignatureRejected(
         f"no signature matched any of {key_count} secrets", RejectionCause.MISMATCH
     )

@@ -1,4 +1,4 @@
-"""Box may sign a body in another spelling than the one that it sends."""
+"""Box may sign the body with non-ASCII characters escaped, and send it unescaped."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from onceward.sources.request import Request
 from onceward.sources.schemes import Key, Signature
 
 MAX_ESCAPED_BODY_BYTES: Final = 65_536
-"""Larger bodies are not spelt anew for a request that nobody has proved."""
+"""Limits the work done for a request that is not verified yet."""
 _UNPRINTABLE_OR_NON_ASCII: Final = re.compile(r"[^\x20-\x7e]")
 _BACKSLASHES: Final = re.compile(r"\\(?!/)")
 _SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
 
 
 class BoxSignature(Signature):
-    """The body, or the body with its letters beyond ASCII escaped as in JSON, and the time."""
+    """A signature over the time and the body, as sent or with its non-ASCII characters escaped."""
 
     __slots__ = ()
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time; raises SignatureRejected unless one of the two was signed."""
+        """Return the signed time. Raises SignatureRejected unless either form was signed."""
         try:
             return super().verify(keys, request, now)
         except SignatureRejected as rejected:

@@ -1,4 +1,4 @@
-"""Braintree signs one field of its form, under the name of a key."""
+"""Braintree signs one form field, and names the key it used."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ _DIGEST: Final = re.compile(rb"[0-9a-f]{40}")
 
 @dataclass(frozen=True, slots=True)
 class Braintree(VendorScheme):
-    """The secret is ``public_key:private_key``."""
+    """A signature over ``bt_payload``. The secret is ``public_key:private_key``."""
 
     at: str = "form:bt_signature"
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description for people."""
         return "HMAC-SHA1 over form:bt_payload, hex, in form:bt_signature"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The private key, under its public name. Raises ConfigurationError."""
+        """Return the private key, named by the public key. Raises ConfigurationError."""
         return make_named_keys(secret, KEY_FORMAT, _ALGORITHM.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Put the signature into the form. Raises ConfigurationError."""
+        """Add the signature to the form. Raises ConfigurationError."""
         payload = PAYLOAD_FIELD.read(draft.request()) or b""
         draft.put(SIGNATURE_FIELD, _named_signature(secret, payload))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless the payload was signed."""
+        """Raise SignatureRejected unless the payload was signed with one of the keys."""
         payload, signature_list = _read_fields(request)
         if _CHALLENGE.fullmatch(payload.decode("latin-1")):
             raise SignatureRejected(
@@ -56,7 +56,7 @@ class Braintree(VendorScheme):
         signatures = _parse_signatures(signature_list)
         for key in keys:
             own = [digest for name, digest in signatures if name == key_name(key).encode()]
-            # A line break at the end is lost on some ways.
+            # Some form parsers strip the payload's trailing line break.
             if key.verifies(payload, own) or key.verifies(payload + b"\n", own):
                 return
         raise mismatch_error(len(keys))
@@ -92,19 +92,19 @@ def _parse_signatures(signature_list: bytes) -> list[tuple[bytes, bytes]]:
 
 
 class _HashedKeyHmac(Hmac):
-    """The hash of the private key is the key."""
+    """HMAC-SHA1 keyed with the SHA-1 of the private key."""
 
     __slots__ = ()
 
     def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
-        return (hashlib.sha1(secret_bytes(secret)).digest(),)  # noqa: S324 - the sender's choice
+        return (hashlib.sha1(secret_bytes(secret)).digest(),)  # noqa: S324 - Braintree's choice
 
 
 _ALGORITHM: Final = _HashedKeyHmac("sha1")
 
 
 def _named_signature(secret: str | bytes, content: bytes) -> str:
-    """A signature, behind the name of its key."""
+    """Return ``public_key|signature``. Raises ConfigurationError."""
     name, private = split_named_secret(secret, KEY_FORMAT)
     return f"{name}|{_ALGORITHM.signer(private)(content).hex()}"
 
@@ -117,4 +117,4 @@ def _challenge_reply(request: Request, credentials: ChallengeCredentials) -> Rep
 
 
 CHALLENGE: Final = Challenge(unsigned=_challenge_reply, methods=("GET",))
-"""Anyone may ask, and has it signed: so what could be a challenge is no payload."""
+"""Anyone can have a challenge signed, so a payload that looks like a challenge is rejected."""

@@ -1,4 +1,4 @@
-"""Dropbox Sign sends a form, of which one field is JSON that carries its own signature."""
+"""Dropbox Sign sends a form field of JSON that contains its own signature."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ _SIGNATURE: Final = Signature(
 
 @dataclass(frozen=True, slots=True)
 class DropboxSign(VendorScheme):
-    """A signature in the JSON of a field, over the time and the type of the event."""
+    """A signature in the JSON of a form field, over the event's time and type."""
 
     at: str = "form:json"
 
     @property
     def covers_body(self) -> bool:
-        """Only the time and the type are covered."""
+        """False: only the event's time and type are signed."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description for people."""
         return f"{_SIGNATURE.summary}, of form:json"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The key of the API. Raises ConfigurationError."""
+        """Return the key for an API key. Raises ConfigurationError."""
         return _SIGNATURE.keys(secret)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Put the signature into the JSON. Raises ConfigurationError."""
+        """Add the signature to the JSON. Raises ConfigurationError."""
         inner = OutgoingRequest({}, JSON_FIELD.read(draft.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
         draft.put(JSON_FIELD, inner.body.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
-        """Raise SignatureRejected unless the time and the type were signed."""
+        """Raise SignatureRejected unless the event's time and type were signed."""
         field = JSON_FIELD.read(request)
         if field is None:
             raise SignatureRejected(f"no {JSON_FIELD}", RejectionCause.MISSING)

@@ -1,4 +1,4 @@
-"""Microsoft Graph sends a text of yours along with each notification."""
+"""Microsoft Graph repeats a secret of yours in each notification."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from onceward.sources.schemes.algorithms import secret_bytes
 
 @dataclass(frozen=True, slots=True)
 class ClientState(VendorScheme):
-    """A secret text in each of the notifications of a body."""
+    """A secret, the ``clientState``, in each notification of a body."""
 
     at: str = "json:value"
 
     @property
     def covers_body(self) -> bool:
-        """Nothing is covered."""
+        """False: nothing is signed."""
         return False
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return (RejectionCause.MISSING, RejectionCause.MISMATCH)
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
-        return "a token in each notification"
+        """A one-line description for people."""
+        return "a token in each notification (clientState)"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The client state. Raises ConfigurationError."""
+        """Return the key for a client state. Raises ConfigurationError."""
         return Token(at="json:clientState").keys(secret)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Put the client state into each notification. Raises ConfigurationError."""
+        """Add the client state to each notification. Raises ConfigurationError."""
         document = draft.document()
         try:
             for notification in _notifications(document):
@@ -52,7 +52,7 @@ class ClientState(VendorScheme):
         draft.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless every notification has it."""
+        """Raise SignatureRejected unless every notification has the client state."""
         for notification in _notifications(request.document):
             state = notification.get("clientState") if isinstance(notification, dict) else None
             sent = state.encode(errors="surrogatepass") if isinstance(state, str) else b""

@@ -1,4 +1,4 @@
-"""Mercado Pago signs an id in the URL, the id of the request, and a time."""
+"""Mercado Pago signs an id in the URL, the request id and a timestamp."""
 
 from __future__ import annotations
 
@@ -21,36 +21,36 @@ _SIGNATURE: Final = Signature(
 
 @dataclass(frozen=True, slots=True)
 class MercadoPago(VendorScheme):
-    """The id in the URL, the id of the request, and a time; what is missing is left out."""
+    """A signature over the id in the URL, the request id and the time, as far as present."""
 
     at: str = "header:x-signature"
 
     @property
     def needs_url(self) -> bool:
-        """The id is in it."""
+        """True: the signed id is in the query."""
         return True
 
     @property
     def covers_body(self) -> bool:
-        """Nothing of the body is covered."""
+        """False: the body is not signed."""
         return False
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return _SIGNATURE.causes
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
-        return "HMAC-SHA256 over an id, the request's id and a time, hex, in x-signature header"
+        """A one-line description for people."""
+        return "HMAC-SHA256 over ids and a timestamp, hex, in x-signature header"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The secret. Raises ConfigurationError."""
+        """Return the key for a secret. Raises ConfigurationError."""
         return Hmac().keys(secret)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Put the signature into a draft. Raises ConfigurationError."""
+        """Add the signature to the request. Raises ConfigurationError."""
         if REQUEST_ID not in {name.lower() for name in draft.headers}:
             draft.put_header(REQUEST_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(draft, now)
@@ -58,7 +58,7 @@ class MercadoPago(VendorScheme):
         _SIGNATURE.put_signature(draft, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time; raises SignatureRejected unless these were signed."""
+        """Return the signed time. Raises SignatureRejected unless the ids and time were signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for content in _candidate_contents(request, timestamp):
             if any(key.verifies(content, signatures) for key in keys):
@@ -67,7 +67,7 @@ class MercadoPago(VendorScheme):
 
 
 def _candidate_contents(request: Request, timestamp: bytes) -> list[bytes]:
-    """The id as it is in the URL, and in lower case, as it used to be signed."""
+    """Return the content for the id as written, and in lower case as it used to be signed."""
     data_id = dict(request.query).get("data.id", "")
     return [_signed_content(request, timestamp, text) for text in (data_id, data_id.lower())]
 

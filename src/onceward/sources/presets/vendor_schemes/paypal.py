@@ -1,4 +1,4 @@
-"""PayPal signs ids, a time and a checksum of the body."""
+"""PayPal signs two ids, a timestamp and a checksum of the body."""
 
 from __future__ import annotations
 
@@ -32,34 +32,34 @@ _SIGNATURE: Final = Signature(
 
 @dataclass(frozen=True, slots=True)
 class PayPal(VendorScheme):
-    """The secret is ``WEBHOOK_ID:`` and PayPal's certificate, in PEM."""
+    """A signature over ids and a checksum. The secret is ``WEBHOOK_ID:certificate``, in PEM."""
 
     at: str = _SIGNATURE.at
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return _SIGNATURE.causes
 
     @property
     def covers_body(self) -> bool:
-        """A checksum is signed, which anyone can bend a body to."""
+        """False: only a CRC-32 is signed, and another body can be made to match it."""
         return False
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
+        """A one-line description for people."""
         return (
-            "RSA with SHA-256 over ids, a time and a checksum of the body, base64, in "
+            "RSA with SHA-256 over ids, a timestamp and a CRC-32 of the body, base64, in "
             "PAYPAL-TRANSMISSION-SIG header"
         )
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The certificate's key, for one webhook. Raises ConfigurationError."""
+        """Return the certificate's key, named by the webhook id. Raises ConfigurationError."""
         return make_named_keys(secret, KEY_FORMAT, RSA_SHA256.keys)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Put the signature into a draft. Raises ConfigurationError."""
+        """Add the signature to the request. Raises ConfigurationError."""
         webhook_id, private_key = split_named_secret(secret, KEY_FORMAT)
         if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
             draft.put_header(TRANSMISSION_ID, str(uuid4()))
@@ -68,7 +68,7 @@ class PayPal(VendorScheme):
         _SIGNATURE.put_signature(draft, timestamp, RSA_SHA256.signer(private_key)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time; raises SignatureRejected unless these were signed."""
+        """Return the signed time. Raises SignatureRejected unless one of the keys signed."""
         timestamp, at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
             content = _signed_content(request, timestamp, key_name(key))

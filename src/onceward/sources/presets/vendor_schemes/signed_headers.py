@@ -1,4 +1,4 @@
-"""Hook0 and Contentful sign headers that the request names itself."""
+"""Hook0 and Contentful list the headers that they sign in the request."""
 
 from __future__ import annotations
 
@@ -25,34 +25,38 @@ class _SignedHeaders(VendorScheme):
 
     @property
     def at(self) -> str:
-        """Where the proof is."""
+        """The selector of the signature."""
         return self.signature.at
 
     @property
     def tolerance_seconds(self) -> int | None:
-        """A time is signed."""
+        """The tolerance of the signed time."""
         return self.signature.tolerance_seconds
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - the request says which
-        """Those that matter are."""
+    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - the request lists them
+        """Return True: providers sign the headers that identify the event."""
         return True
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return self.signature.causes
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
-        return f"HMAC-SHA256 over headers that the request names, and the body, hex, in {self.at}"
+        """A one-line description for people."""
+        return f"HMAC-SHA256 over listed headers and the body, hex, in {self._header_name} header"
+
+    @property
+    def _header_name(self) -> str:
+        return self.at.removeprefix("header:")
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The secret. Raises ConfigurationError."""
+        """Return the key for a secret. Raises ConfigurationError."""
         return self.signature.keys(secret)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """The signed time; raises SignatureRejected unless all that is named was signed."""
+        """Return the signed time. Raises SignatureRejected unless headers and body were signed."""
         timestamp, at, signatures = self.signature.claims(request, now)
         require_match(keys, self._signed_content(request, timestamp), signatures)
         return at
@@ -62,12 +66,12 @@ class _SignedHeaders(VendorScheme):
 
 
 class Hook0(_SignedHeaders):
-    """A time, the names of some headers, their values, and the body."""
+    """A signature over the time, the names and values of the listed headers, and the body."""
 
     __slots__ = ()
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
+        """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(draft, now)
         names = " ".join(sorted(name.lower() for name in draft.headers))
         content = _hook0_content(draft.request(), timestamp.encode(), names.encode())
@@ -79,7 +83,7 @@ class Hook0(_SignedHeaders):
         lists = [item[2:] for item in items if item.startswith(b"h=")]
         if len(lists) != 1:
             raise SignatureRejected(
-                "one list of signed headers is needed", RejectionCause.MALFORMED
+                "the signature header must list the signed headers once", RejectionCause.MALFORMED
             )
         return _hook0_content(request, timestamp, lists[0])
 
@@ -90,17 +94,17 @@ def _hook0_content(request: Request, timestamp: bytes, names: bytes) -> bytes:
 
 
 class Contentful(_SignedHeaders):
-    """The method, the path, some headers by their names, and the body."""
+    """A signature over the method, the path, the listed headers and the body."""
 
     __slots__ = ()
 
     @property
     def needs_url(self) -> bool:
-        """The path is signed."""
+        """True: the path is signed."""
         return True
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
-        """Sign the headers of the draft, whichever they are. Raises ConfigurationError."""
+        """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(draft, now)
         names = ["x-contentful-signed-headers", *(name.lower() for name in draft.headers)]
         draft.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
@@ -109,7 +113,7 @@ class Contentful(_SignedHeaders):
             draft, timestamp, self.signature.algorithm.signer(secret)(content)
         )
 
-    def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - a header
+    def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - signed as a header
         listed = require_header(request, "x-contentful-signed-headers").split(b",")
         names = sorted([name.strip().lower() for name in listed])
         if b"x-contentful-timestamp" not in names:
@@ -121,7 +125,7 @@ class Contentful(_SignedHeaders):
 
 
 def _escape_target(target: str) -> str:
-    """A path with its query as Contentful signs it: escaped once more, and the query twice."""
+    """Escape a target as Contentful does before signing: the path once more, the query twice."""
     path, mark, query = target.partition("?")
     once = quote(query, safe=_UNRESERVED, errors="surrogatepass")
     return quote(f"{path}{mark}{once}", safe=_RESERVED + _UNRESERVED, errors="surrogatepass")
@@ -129,10 +133,12 @@ def _escape_target(target: str) -> str:
 
 def _header_values(request: Request, names: Sequence[bytes]) -> list[bytes]:
     if len(names) > MAX_SIGNED_HEADERS:
-        raise SignatureRejected("too many headers are signed", RejectionCause.MALFORMED)
+        raise SignatureRejected(
+            f"more than {MAX_SIGNED_HEADERS} headers are signed", RejectionCause.MALFORMED
+        )
     values = [request.headers.get(name.lower()) for name in names]
     if None in values:
-        raise SignatureRejected("a header that is signed is missing", RejectionCause.MISSING)
+        raise SignatureRejected("a signed header is missing", RejectionCause.MISSING)
     return [value for value in values if value is not None]
 
 

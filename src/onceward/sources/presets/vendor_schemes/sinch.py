@@ -1,4 +1,4 @@
-"""Sinch writes the key's name before the signature."""
+"""Sinch puts the key's name before the signature."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from onceward.sources.schemes.algorithms import as_base64
 
 
 class SinchSignature(Signature):
-    """``service KEY:SIGNATURE``: what is before the colon is no signature, and passed over."""
+    """A signature in ``service KEY:SIGNATURE``; the part before the colon is ignored."""
 
     __slots__ = ()
 
     def put_signature(
         self, draft: OutgoingRequest, timestamp: str, signature: bytes, *others: str
     ) -> None:
-        """Put a signature behind the name of a key."""
+        """Add the signature, after the name of a key."""
         super().put_signature(draft, timestamp, signature, "service onceward", *others)
 
 

@@ -1,4 +1,4 @@
-"""Amazon SNS signs named fields of the body."""
+"""Amazon SNS signs a fixed list of fields in the body."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ KEY_FORMAT: Final = "TOPIC_ARN:certificate"
 
 @dataclass(frozen=True, slots=True)
 class Sns(VendorScheme):
-    """Named fields of the body, each on two lines, signed by RSA.
+    """An RSA signature over fields of the body, with each name and value on a line of its own.
 
-    The secret is ``TOPIC_ARN:`` and Amazon's certificate: it signs the topics of all its customers.
+    The secret is ``TOPIC_ARN:certificate``. Amazon's certificate signs every customer's topics, so
+    the topic is checked as well.
     """
 
     at: str = "json:Signature"
@@ -36,11 +37,11 @@ class Sns(VendorScheme):
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
-        return f"{self._algorithm.name} over named fields of the body, base64, in json:Signature"
+        """A one-line description for people."""
+        return f"{self._algorithm.name} over fields of the body, base64, in json:Signature"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Amazon's certificate, for one topic. Raises ConfigurationError."""
+        """Return the certificate's key, named by the topic. Raises ConfigurationError."""
         topic, _ = split_named_secret(secret, KEY_FORMAT)
         if not topic.startswith("arn:"):
             raise ConfigurationError(f"is not {KEY_FORMAT}")
@@ -52,7 +53,7 @@ class Sns(VendorScheme):
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return (
             RejectionCause.MISSING,
             RejectionCause.MALFORMED,
@@ -61,7 +62,7 @@ class Sns(VendorScheme):
         )
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Put the signature into the body. Raises ConfigurationError."""
+        """Add the signature to the body. Raises ConfigurationError."""
         message = draft.document()
         try:
             content = _signed_content(message if isinstance(message, dict) else {})
@@ -73,7 +74,7 @@ class Sns(VendorScheme):
         draft.body = msgspec.json.encode(message)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless the fields were signed."""
+        """Raise SignatureRejected unless Amazon signed the fields, for a topic of the source."""
         message = request.document if isinstance(request.document, dict) else {}
         sent = message.get("Signature")
         if not isinstance(sent, str):
@@ -88,9 +89,7 @@ class Sns(VendorScheme):
         if not matching_keys:
             raise mismatch_error(len(keys))
         if message["TopicArn"] not in [key_name(key) for key in matching_keys]:
-            raise SignatureRejected(
-                "it is of a topic that is not the source's", RejectionCause.WRONG_TARGET
-            )
+            raise SignatureRejected("the message is for another topic", RejectionCause.WRONG_TARGET)
 
 
 def _signed_content(message: dict[str, Any]) -> bytes:

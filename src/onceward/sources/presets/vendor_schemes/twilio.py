@@ -1,4 +1,4 @@
-"""Twilio and Mandrill sign the URL and the fields of the form."""
+"""Twilio and Mandrill sign the URL and the form fields."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _PORTS: Final = {"https": 443, "http": 80}
 
 @dataclass(frozen=True, slots=True)
 class UrlAndForm(VendorScheme):
-    """The URL, and the fields of the form in the order of their names.
+    """A signature over the URL and the form fields, sorted by name.
 
-    A body that is not a form is named by its hash in the URL (`bodySHA256`).
+    The URL of a JSON body contains the body's hash instead (`bodySHA256`).
     """
 
     at: str
@@ -37,12 +37,12 @@ class UrlAndForm(VendorScheme):
 
     @property
     def needs_url(self) -> bool:
-        """It begins with it."""
+        """True: the signed content begins with the URL."""
         return True
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
-        """What is checked, in its order."""
+        """The causes of rejection, in the order of the checks."""
         return (
             RejectionCause.MISSING,
             RejectionCause.MALFORMED,
@@ -52,15 +52,16 @@ class UrlAndForm(VendorScheme):
 
     @property
     def summary(self) -> str:
-        """What it is, in a line for people."""
-        return f"{Hmac(self.digest).name} over the URL and the form's fields, base64"
+        """A one-line description for people."""
+        name = Hmac(self.digest).name
+        return f"{name} over the URL and the form fields, base64, in {self._header_name} header"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """The account's token. Raises ConfigurationError."""
+        """Return the key for an auth token. Raises ConfigurationError."""
         return Hmac(self.digest).keys(secret)
 
     def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Put the signature into a draft. Raises ConfigurationError."""
+        """Add the signature to the request. Raises ConfigurationError."""
         if draft.body.lstrip().startswith((b"{", b"[")):
             body_hash = hashlib.sha256(draft.body).hexdigest()
             draft.url = with_parameters(draft.url, {BODY_HASH: body_hash})
@@ -69,7 +70,7 @@ class UrlAndForm(VendorScheme):
         draft.put_header(self._header_name, encode_base64(signature))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless the URL and the form were signed."""
+        """Raise SignatureRejected unless the URL and the form fields were signed."""
         signature = decode_base64(
             require_header(request, self._header_name), f"{self._header_name} header"
         )
@@ -77,7 +78,9 @@ class UrlAndForm(VendorScheme):
         if body_hash is not None:
             actual = hashlib.sha256(request.body).hexdigest().encode()
             if not hmac.compare_digest(actual, body_hash.lower().encode(errors="replace")):
-                raise SignatureRejected("the URL is for another body", RejectionCause.WRONG_TARGET)
+                raise SignatureRejected(
+                    "bodySHA256 in the URL does not match the body", RejectionCause.WRONG_TARGET
+                )
         fields = _form_fields(request)
         for url in _port_variants(request.url):
             content = (url + fields).encode(errors="surrogatepass")
@@ -91,14 +94,14 @@ class UrlAndForm(VendorScheme):
 
 
 def _form_fields(request: Request) -> str:
-    """The fields of a form, as they are signed; "" where the URL names the body."""
+    """Return the form fields as signed, or "" when the URL contains the body's hash."""
     if BODY_HASH in dict(request.query):
         return ""
     return "".join(key + value for key, value in sorted(set(request.form)))
 
 
 def _port_variants(url: str) -> Iterable[str]:
-    """The sender may sign the URL with its usual port, or without."""
+    """Yield the URL with and without its port, since providers sign either form."""
     yield url
     try:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""X proves that a URL is ours by a digest with the secret that signs its events."""
+"""X signs its events and its challenge with the same secret."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _CRC_TOKEN: Final = re.compile(rb"[A-Za-z0-9+/=_-]{1,200}")
 
 
 class XSignature(Signature):
-    """The body. What anyone can have signed by asking is none."""
+    """A signature over the body, unless the body could be a challenge token."""
 
     __slots__ = ()
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """Raise SignatureRejected unless the body was signed, and is not a question's token."""
+        """Raise SignatureRejected unless the body was signed and is not a challenge token."""
         at = super().verify(keys, request, now)
         if _CRC_TOKEN.fullmatch(request.body):
             raise SignatureRejected(
-                "the body is a token to be signed, not an event", RejectionCause.MALFORMED
+                "the body is a challenge token, not an event", RejectionCause.MALFORMED
             )
         return at
 
@@ -45,4 +45,4 @@ def _crc_reply(request: Request, credentials: ChallengeCredentials) -> Reply | N
 
 
 CHALLENGE: Final = Challenge(unsigned=_crc_reply, methods=("GET",))
-"""Anyone may ask, and has it signed: so what could be a token is no event."""
+"""Anyone can have a token signed, so a body that looks like a token is rejected."""

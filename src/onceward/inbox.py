@@ -195,8 +195,8 @@ def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list
         return []
     return [
         f"dedupe_window_days is {settings.dedupe_window_days}, but source {source.name!r} can "
-        f"resend an event for {days:g} days, by itself or by hand: it would be recorded as new. "
-        f"Set dedupe_window_days to {math.ceil(days)} or more"
+        f"resend an event for {days:g} days, automatically or manually: it would be recorded as "
+        f"new. Set dedupe_window_days to {math.ceil(days)} or more"
         for source in sources
         if settings.dedupe_window_days < (days := source.preset.max_resend_days)
     ]

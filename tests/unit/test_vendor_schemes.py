@@ -283,7 +283,7 @@ def test_google_rejects_a_token_for_another_account_or_url() -> None:
     with pytest.raises(SignatureRejected) as rejection:
         onceward.verify("google-pubsub", url=URL, **request | {"secret": other})
     assert rejection.value.check == "the token has the wrong email"
-    with pytest.raises(ConfigurationError, match="url is needed"):
+    with pytest.raises(ConfigurationError, match="url is required"):
         make_source("source", preset="google-pubsub", scheme="oidc", secrets=[public])
     with pytest.raises(SignatureRejected) as rejection:
         onceward.verify("google-pubsub", url="https://another.example/", **request)

@@ -1,4 +1,4 @@
-"""What the senders and the ledger add up to, at rest and after a power cut."""
+"""Checks of a ledger against the history: when idle, and after a power cut."""
 
 from dataclasses import asdict, dataclass
 
@@ -10,7 +10,7 @@ from support.ledger_checker import Findings, LedgerChecker, LedgerTotals, Violat
 
 @dataclass
 class Figures(LedgerTotals):
-    """How much was sent, and how much was found in the ledger."""
+    """The amounts behind a verdict: rows of the ledger, and requests of the senders."""
 
     requests: int = 0
     accepted: int = 0
@@ -23,7 +23,7 @@ class Figures(LedgerTotals):
 
 
 def check_ledger(ledger: RawDatabase, history: History) -> tuple[Findings, Figures]:
-    """Compare an idle ledger with all that was sent to it."""
+    """Compare an idle ledger with the history of its senders."""
     summary = history.summary()
     checker = LedgerChecker(ledger, summary)
     checker.check()

@@ -1,4 +1,4 @@
-"""What the senders saw: every request with its response. Compact, for millions of them."""
+"""Every request with its response, as the senders saw it, in a compact form for millions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.client_history import Outcome, Requeue, SentEvent, outcome_of
 
 @dataclass(frozen=True)
 class SentRequest:
-    """One request, as its sender saw it."""
+    """One request with its response."""
 
     number: int
     variant: int
@@ -24,7 +24,7 @@ class SentRequest:
 
 
 class History:
-    """Everything that was sent to one ledger, and what came back. One thread writes it."""
+    """All requests to one ledger. A single thread adds to it; others may read."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
@@ -44,7 +44,7 @@ class History:
     def record(
         self, number: int, variant: int, response: tuple[int, bytes], start: float, end: float
     ) -> Outcome:
-        """Add a request with its response; the last column is written last."""
+        """Add a request with its response, and return the outcome."""
         status, body = response
         outcome = outcome_of(status, body)
         self.accepted += outcome.is_accepted
@@ -54,11 +54,11 @@ class History:
         self._outcomes.append(outcome)
         self._statuses.append(status)
         self._starts.append(start)
-        self._ends.append(end)
+        self._ends.append(end)  # last, because `len` counts this column
         return outcome
 
     def acknowledged(self, requests: int) -> set[int]:
-        """The events that were accepted in the first so many requests."""
+        """Return the events that were accepted within the first `requests` requests."""
         return {
             number
             for number, outcome in zip(
@@ -68,7 +68,7 @@ class History:
         }
 
     def requests_for(self, number: int) -> list[SentRequest]:
-        """Every request that carried one event."""
+        """Return every request that carried one event."""
         return [
             SentRequest(
                 number,
@@ -83,11 +83,11 @@ class History:
         ]
 
     def outcomes(self) -> Counter[int]:
-        """How many requests ended how."""
+        """Return the number of requests for each outcome."""
         return Counter(self._outcomes)
 
     def summary(self) -> HistorySummary:
-        """Add the requests up by event."""
+        """Return the requests added up by event."""
         summary = HistorySummary(self.workload, self.requeues)
         last_end = array("d", bytes(8 * len(summary)))
         for number, variant, outcome, start, end in zip(

@@ -80,7 +80,7 @@ def make_zombies(experiment: Experiment, target: Target) -> None:
 
 
 def _busy_worker(experiment: Experiment) -> Process | None:
-    """Return a worker with enough claimed jobs; None if there is none for some time."""
+    """Return a worker with enough claimed jobs; None if no worker gets enough in time."""
     busy: list[Process] = []
     enough = 1 if experiment.ledger.is_sqlite else MIN_ZOMBIE_JOBS
 

@@ -225,7 +225,7 @@ class LedgerChecker:
             self.findings.add(Violation.WRONG_FINAL_STATE, detail, event.number)
 
     def _check_attempts(self, event: SentEvent, row: EventRow) -> None:
-        """Every attempt has one result, and every requeue ran the job once more."""
+        """Check that every attempt has one result, and that every requeue ran the job once more."""
         is_done = row.status == "done"
         self.totals.failed_attempts += row.failures
         expected = row.failures + is_done
@@ -245,7 +245,7 @@ class LedgerChecker:
             self.findings.add(Violation.ILLEGAL_TRANSITION, detail, event.number)
 
     def _check_work(self, event: SentEvent, expectation: Expectation, row: EventRow) -> None:
-        """A done job has one committed run; any other job has none."""
+        """Check that a done job has one committed run, and any other job none."""
         is_done = row.status == "done"
         if is_done and not row.runs:
             self.findings.add(Violation.NOT_APPLIED, "no run was committed", event.number)
@@ -260,7 +260,7 @@ class LedgerChecker:
             self._balance += self._history.amount(event, row.body_sha256) or 0
 
     def _check_repeated_runs(self) -> None:
-        """No event was applied twice, even if it is no longer in the ledger."""
+        """Check that no event was applied twice, even if it is no longer in the ledger."""
         for event_id, runs in self._ledger.stream(REPEATED_RUNS):
             event = self._history.event(event_id)
             number = event.number if event else None

@@ -27,7 +27,7 @@ SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
 START_SECONDS = 30.0
-IDLE_SECONDS = 20.0
+WAIT_SECONDS = 20.0
 POLL_SECONDS = 0.01
 OUT, LOG = "out", "log"
 
@@ -45,7 +45,7 @@ class ConditionTimeout(AssertionError):
     """A condition did not come true in time."""
 
 
-def eventually(condition: Callable[[], T], what: str, seconds: float = IDLE_SECONDS) -> T:
+def eventually(condition: Callable[[], T], what: str, seconds: float = WAIT_SECONDS) -> T:
     """Poll until `condition` returns a true value, and return that value.
 
     Raise ConditionTimeout after `seconds`; `what` describes the condition in the message.
@@ -59,7 +59,7 @@ def eventually(condition: Callable[[], T], what: str, seconds: float = IDLE_SECO
 
 
 async def eventually_async(
-    condition: Callable[[], Awaitable[T]], what: str, seconds: float = IDLE_SECONDS
+    condition: Callable[[], Awaitable[T]], what: str, seconds: float = WAIT_SECONDS
 ) -> T:
     """Poll as `eventually` does, without blocking the event loop."""
     deadline = time.monotonic() + seconds
@@ -211,7 +211,7 @@ class Process:
         """Send SIGCONT."""
         self._signal(signal.SIGCONT)
 
-    def wait_until_suspended(self, seconds: float = IDLE_SECONDS) -> None:
+    def wait_until_suspended(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until a signal, for example from a failpoint, has stopped the process."""
 
         def has_stopped() -> bool:
@@ -224,7 +224,7 @@ class Process:
         """Send SIGTERM, which starts a graceful shutdown."""
         self._signal(signal.SIGTERM)
 
-    def wait(self, seconds: float = IDLE_SECONDS) -> int:
+    def wait(self, seconds: float = WAIT_SECONDS) -> int:
         """Wait for the exit and return its code, which is negative after a signal."""
         return self._child.wait(seconds)
 
@@ -338,7 +338,7 @@ class Serve(Process):
         statement = "SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"
         return int(self.raw_db.value(statement)) == 0
 
-    def wait_until_idle(self, seconds: float = IDLE_SECONDS) -> None:
+    def wait_until_idle(self, seconds: float = WAIT_SECONDS) -> None:
         """Wait until no job is queued or in progress."""
         eventually(self.is_idle, "every job has ended", seconds)
 

@@ -31,7 +31,7 @@ COMMITTED = b"COMMIT\0"
 
 
 class Proxy:
-    """Forwards connections to a database, as its mode says."""
+    """Forwards connections to a database, and drops messages according to its mode."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)

@@ -1,4 +1,4 @@
-"""What all tests share: a fresh database for each, on either store, and a store open on it."""
+"""Fixtures for all tests: a fresh database on either store, and an open store on it."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -13,31 +13,30 @@ from support.postgres import Cluster
 from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
-# What starts processes, and kills them, has one of the test runners for itself.
-WITH_PROCESSES = ("acceptance", "crash", "integration")
+# Tests that start processes get a test runner of their own.
+PROCESS_FOLDERS = ("acceptance", "crash", "integration")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Share the tests between two runners: one waits most of the time, the other computes."""
+    """Split the tests between two runners: one mostly waits for processes, the other computes."""
     for item in items:
-        folder = item.path.parent.name
-        is_one = folder in WITH_PROCESSES
-        item.add_marker(pytest.mark.xdist_group("processes" if is_one else "the others"))
+        has_processes = item.path.parent.name in PROCESS_FOLDERS
+        item.add_marker(pytest.mark.xdist_group("processes" if has_processes else "others"))
 
 
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:
-    """One PostgreSQL server for the whole run, started when a test first asks for it."""
+    """Start one PostgreSQL server for the whole run, when a test first needs it."""
     with Cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="session")
 def postgres_template(postgres_cluster: Cluster) -> str:
-    """The address of the database that each test gets a copy of: with the schema, without rows."""
+    """Return the URL of a database with the schema and without rows, to make copies of."""
     url = postgres_cluster.create_database()
-    with ThreadPoolExecutor(1) as beside_the_tests_own_loop:
-        beside_the_tests_own_loop.submit(asyncio.run, _migrate(url)).result()
+    with ThreadPoolExecutor(1) as pool:  # the test may run an event loop in this thread
+        pool.submit(asyncio.run, _migrate(url)).result()
     return url
 
 
@@ -49,13 +48,13 @@ async def _migrate(url: str) -> None:
 
 @pytest.fixture(scope="session")
 def postgres_pool(postgres_cluster: Cluster, postgres_template: str) -> DatabasePool:
-    """Where tests get their databases from."""
+    """Return the pool that databases for tests come from."""
     return DatabasePool(postgres_cluster, postgres_template)
 
 
 @pytest.fixture
 def postgres_url(postgres_pool: DatabasePool) -> Iterator[str]:
-    """The address of a PostgreSQL database that no other test sees."""
+    """Return the URL of a PostgreSQL database that no other test uses."""
     url = postgres_pool.acquire()
     yield url
     postgres_pool.release(url)
@@ -63,7 +62,7 @@ def postgres_url(postgres_pool: DatabasePool) -> Iterator[str]:
 
 @pytest.fixture
 def bare_postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
-    """The address of a PostgreSQL database without anything in it."""
+    """Return the URL of an empty PostgreSQL database, without the schema."""
     postgres_cluster.start()
     url = postgres_cluster.create_database()
     yield url
@@ -72,20 +71,20 @@ def bare_postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
 
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
-    """The address of an SQLite file that does not exist yet."""
+    """Return the URL of an SQLite file that does not exist yet."""
     return f"sqlite:///{tmp_path / 'onceward.db'}"
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """The address of a fresh database, once on each store."""
+    """Return the URL of a fresh database, once for each store."""
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def bare_database_url(request: pytest.FixtureRequest) -> str:
-    """The address of a database without the schema, once on each store."""
+    """Return the URL of a database without the schema, once for each store."""
     name = {"sqlite": "sqlite_url", "postgres": "bare_postgres_url"}[request.param]
     url: str = request.getfixturevalue(name)
     return url
@@ -93,12 +92,12 @@ def bare_database_url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 async def store(database_url: str) -> AsyncIterator[Store]:
-    """A store, open and serving, once on each database."""
-    async with opened(database_url) as it:
-        yield it
+    """Open a store for serving, once for each database."""
+    async with opened(database_url) as store:
+        yield store
 
 
 @pytest.fixture
 def raw_db(database_url: str) -> RawDatabase:
-    """The tables of the same database, past the store."""
+    """Return direct access to the tables of `database_url`."""
     return RawDatabase(database_url)

@@ -1,4 +1,4 @@
-"""What tests are made of: arrivals, handlers, open stores, and short ways to say common things."""
+"""Factories for arrivals, handlers and open stores, and shortcuts for common steps."""
 
 import asyncio
 import hashlib
@@ -38,20 +38,20 @@ def arrival(
     reference: str | None = None,
     body: bytes = b"{}",
 ) -> Arrival:
-    """A verified delivery."""
+    """Return a verified delivery."""
     sha256 = hashlib.sha256(body).digest()
     return Arrival(source, event_id, type, reference, sha256, b'{"via":"test"}', body)
 
 
 def arrivals(count: int, *, type: str = "invoice.paid", prefix: str = "evt") -> list[Arrival]:
-    """Deliveries of as many different events."""
+    """Return deliveries of this many different events."""
     return [arrival(f"{prefix}_{number}", type=type) for number in range(count)]
 
 
 def make_store(
     url: str, *, clock: Clock | None = None, failpoints: str = "", **settings: Any
 ) -> SqliteStore | PostgresStore:
-    """A store that is not open yet."""
+    """Return a store that is not open yet."""
     resolved = Settings(database_url=url, **settings)
     if url.startswith("sqlite:"):
         return SqliteStore(resolved, Failpoints(failpoints), clock or SystemClock())
@@ -65,10 +65,10 @@ async def opened(
     serving: bool = True,
     sources: Sequence[str] = SOURCES,
     handlers: Sequence[HandlerEntry] = HANDLERS,
-    **given: Any,
+    **options: Any,
 ) -> AsyncIterator[Store]:
-    """An open store that knows some sources and handlers, as one process has it."""
-    store = make_store(url, **given)
+    """Open a store and register sources and handlers, as one process does."""
+    store = make_store(url, **options)
     await store.open(serving=serving)
     try:
         await store.register(sources, handlers, [])
@@ -77,9 +77,9 @@ async def opened(
         await store.close()
 
 
-async def record(store: Store, *given: Arrival) -> list[Receipt]:
-    """Record some deliveries in one batch."""
-    return await store.record(given)
+async def record(store: Store, *batch: Arrival) -> list[Receipt]:
+    """Record deliveries in one batch."""
+    return await store.record(batch)
 
 
 async def claim(
@@ -91,7 +91,7 @@ async def claim(
     worker: str = "worker-1",
     ended: Sequence[str] = (),
 ) -> Claim:
-    """Ask for work."""
+    """Claim jobs."""
     return await store.claim(
         token=uuid.uuid4().hex,
         worker=worker,
@@ -103,60 +103,60 @@ async def claim(
     )
 
 
-async def lease(store: Store, **wanted: Any) -> Lease:
-    """Ask for work that is there."""
-    claimed = (await claim(store, **wanted)).lease
+async def lease(store: Store, **options: Any) -> Lease:
+    """Claim jobs that must exist, and return their lease."""
+    claimed = (await claim(store, **options)).lease
     assert claimed is not None
     return claimed
 
 
 async def leased_job(store: Store, event_id: str = "evt_1") -> tuple[str, Job]:
-    """Record an event and lease its job; answers with the token and the job."""
+    """Record an event, lease its job, and return the lease's token and the job."""
     await record(store, arrival(event_id))
-    held = await lease(store)
-    (job,) = held.jobs
-    return held.token, job
+    claimed = await lease(store)
+    (job,) = claimed.jobs
+    return claimed.token, job
 
 
 async def failed_job(store: Store, event_id: str = "evt_1") -> Job:
-    """A job that failed for good."""
+    """Return a job that failed permanently."""
     token, job = await leased_job(store, event_id)
     assert await store.settle_error(token, job.id, BROKEN, 0.1)
     return job
 
 
 async def job_item(store: Store, job: int) -> JobItem:
-    """A job as operators see it."""
+    """Return a job from the list of jobs."""
     (item,) = [item for item in await store.jobs(EVERYTHING) if item.id == str(job)]
     return item
 
 
 @dataclass(frozen=True)
 class Work:
-    """A handler's transaction, seen from both sides."""
+    """A handler's transaction: the unit of work, and the handler's view of it."""
 
     unit: UnitOfWork
     tx: Transaction
 
 
 @asynccontextmanager
-async def working(store: Store, place: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
-    """A transaction such as a handler has. What is not committed is rolled back."""
+async def working(store: Store, location: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
+    """Begin a transaction as for a handler; roll it back unless it is settled."""
     async with UnitOfWork(
-        lambda _: store.begin(lambda: place), SystemClock(), Failpoints()
+        lambda _: store.begin(lambda: location), SystemClock(), Failpoints()
     ) as unit:
         yield Work(unit, Transaction(unit))
 
 
 async def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """Start something and let it come as far as it can by itself."""
+    """Start a task and give it time to run until it blocks."""
     task = asyncio.create_task(call)
     await asyncio.sleep(0.05)
     return task
 
 
 class FakeClock:
-    """A clock that a test moves."""
+    """A clock that the test advances."""
 
     def __init__(self, now: float = 1_800_000_000.0) -> None:
         self.seconds = now

@@ -1,6 +1,6 @@
-"""The documents say what the code does: tables and helps are made from it, examples are run.
+"""The documents match the code: generated pages are up to date, and examples run.
 
-`ONCEWARD_WRITE_DOCS=1` writes what is made from the code instead of comparing it.
+``ONCEWARD_WRITE_DOCS=1`` writes the generated pages instead of comparing them.
 """
 
 import json
@@ -52,16 +52,16 @@ def settings_page() -> str:
             (
                 "In code, `Inbox(max_attempts=5)`; in the environment, "
                 "`ONCEWARD_MAX_ATTEMPTS=5`; some on the command line. The command line wins over "
-                "the code, the code over the environment. All faults are told at once."
+                "the code, the code over the environment. All faults are reported together."
             ),
             "",
-            "| name | default | what it is for |",
+            "| name | default | purpose |",
             "| --- | --- | --- |",
             *rows,
             "",
             (
-                "Besides these, the environment has `ONCEWARD_ADMIN_TOKENS` "
-                "(`name:token,name:token`) and, for tests, `ONCEWARD_FAILPOINTS` (`name:action:n`)."
+                "Two more environment variables: `ONCEWARD_ADMIN_TOKENS` "
+                "(`name:token,name:token`), and for tests `ONCEWARD_FAILPOINTS` (`name:action:n`)."
             ),
             "",
         ]
@@ -134,7 +134,7 @@ def summary_of(scheme: Scheme) -> str:
 
 
 def id_of(preset: Preset) -> str:
-    return " and ".join(f"`{escaped(place)}`" for place in preset.ids)
+    return " and ".join(f"`{escaped(selector)}`" for selector in preset.ids)
 
 
 def retries_of(preset: Preset) -> str:
@@ -156,7 +156,7 @@ def sources_page() -> str:
     ("name", "page"),
     [("settings", settings_page), ("cli", cli_page), ("sources", sources_page)],
 )
-def test_a_page_made_from_the_code_is_up_to_date(name: str, page: object) -> None:
+def test_a_generated_page_is_up_to_date(name: str, page: object) -> None:
     assert callable(page)
     path = ROOT / "docs" / f"{name}.md"
     if os.environ.get(f"{ENV_PREFIX}WRITE_DOCS"):
@@ -164,20 +164,20 @@ def test_a_page_made_from_the_code_is_up_to_date(name: str, page: object) -> Non
     assert page() == path.read_text()
 
 
-@pytest.mark.parametrize(("place", "block"), list(examples()))
+@pytest.mark.parametrize(("name", "block"), list(examples()))
 def test_an_example_in_the_documents_runs(
-    place: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(block)
-    assert {"inbox", "found"} & runpy.run_path("example.py").keys(), place
+    assert {"inbox", "found"} & runpy.run_path("example.py").keys(), name
 
 
 def test_there_are_examples_to_run() -> None:
     assert len(list(examples())) >= 4
 
 
-def test_every_link_leads_somewhere() -> None:
+def test_every_link_has_a_target() -> None:
     broken = [
         f"{document.relative_to(ROOT)}: {target}"
         for document in documents()

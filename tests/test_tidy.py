@@ -1,6 +1,6 @@
-"""The shape of the project, held by reading its files.
+"""The structure of the project, checked by reading its files.
 
-Each test collects the places that are out of shape and shows them all at once.
+Each test collects every violation and reports them together.
 """
 
 import ast
@@ -21,7 +21,7 @@ DECISIONS = ROOT / "docs" / "decisions"
 DIALECTS = ("sqlite", "postgres")
 STATEMENT_FOLDERS = (STORES, *(STORES / dialect for dialect in DIALECTS))
 
-# A band imports from those above it. Names in one row are siblings and do not import each other.
+# A band imports only from the bands above it. Modules of one band do not import each other.
 BANDS = (
     ("version",),
     ("errors",),
@@ -41,7 +41,7 @@ BANDS = (
 BAND_OF = {name: number for number, names in enumerate(BANDS) for name in names}
 STDLIB_ONLY = ("version", "errors", "model")
 
-# Values and rules: they are given the time and the bytes, and reach for neither.
+# Values and rules: callers pass the time and the bytes in.
 PURE = ("model", "sources")
 IMPURE_IMPORTS = {"asyncio", "http", "importlib", "os", "pathlib", "select", "socket", "subprocess"}
 IMPURE_IMPORTS |= {"tempfile", "threading", "time", "urllib.request"}
@@ -64,19 +64,19 @@ GENERATED = {"__pycache__", "build", "dist", "node_modules", "vendor"}
 HIDDEN_BUT_OURS = {".ci", ".editorconfig", ".gitignore"}
 CODE_SUFFIXES = {"", ".css", ".html", ".js", ".py", ".sh", ".sql", ".toml"}
 
-# Spelt in pieces: this file is searched as well.
+# Written so that the patterns do not match themselves: this file is searched as well.
 HOME_PATH = re.compile(r"(?<![\w.\-/])/(?:ro{2}t|hom[e]|Use[r]s)/")
 INDEX_HOST = re.compile(r"pypi[.]org/simple|files[.]pythonhosted|pypi[.]python[.]org")
 UNREASONED = re.compile(r"\bTO[D]O\b(?!\([^)]*\w[^)]*\))")
 STATEMENT = re.compile(r"^-- name: *(.*)$")
 
 
-# What there is to read.
+# The files.
 
 
 @cache
 def repository_files() -> tuple[Path, ...]:
-    """The project's text files: neither hidden, nor generated, nor somebody else's."""
+    """Return the project's text files, without hidden, generated and vendored ones."""
 
     def walk(folder: Path) -> Iterator[Path]:
         for path in sorted(folder.iterdir()):
@@ -103,18 +103,18 @@ def python_files() -> list[Path]:
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """Every module of the package, by its dotted name."""
-    found = {}
+    """Return the modules of the package by their dotted names."""
+    trees = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         is_package = parts[-1] == "__init__" and len(parts) > 2
-        found[".".join(parts[:-1] if is_package else parts)] = ast.parse(path.read_bytes(), path)
-    assert found, f"no modules in {PACKAGE}"
-    return found
+        trees[".".join(parts[:-1] if is_package else parts)] = ast.parse(path.read_bytes(), path)
+    assert trees, f"no modules in {PACKAGE}"
+    return trees
 
 
 def imports(name: str) -> Iterator[tuple[int, str]]:
-    """The line and the dotted target of each import in a module, wherever in it it stands."""
+    """Yield the line and the dotted target of each import in a module, nested ones included."""
     for node in ast.walk(modules()[name]):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
@@ -134,7 +134,7 @@ def absolute(node: ast.ImportFrom, importer: str) -> str:
 
 
 def own_imports(name: str) -> Iterator[tuple[int, str]]:
-    """The imports of the package's own modules: a name in a module counts as the module."""
+    """Yield imports within the package; a name imported from a module counts as the module."""
     for line, target in imports(name):
         if target.split(".")[0] != "onceward":
             continue
@@ -147,26 +147,27 @@ def own_imports(name: str) -> Iterator[tuple[int, str]]:
 
 
 def member(name: str) -> str:
-    """What the bands speak of: the module or folder directly in the package."""
+    """Return the top-level module or folder that contains a module."""
     return name.split(".")[1]
 
 
-def place(path: Path, line: int) -> str:
+def position(path: Path, line: int) -> str:
     return f"{path.relative_to(ROOT)}:{line}"
 
 
 def matches(pattern: re.Pattern[str], paths: Iterable[Path]) -> list[str]:
     return [
-        f"{place(path, number)}: {line.strip()}"
+        f"{position(path, number)}: {line.strip()}"
         for path in paths
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1)
         if pattern.search(line)
     ]
 
 
-def assert_none(faults: Iterable[str], rule: str) -> None:
-    found = list(faults)
-    assert not found, "\n  ".join([f"{rule}:", *found])
+def assert_none(violations: Iterable[str], rule: str) -> None:
+    """Fail with the rule and all violations, if there are any."""
+    if lines := list(violations):
+        pytest.fail("\n  ".join([f"{rule}:", *lines]), pytrace=False)
 
 
 # The import graph.
@@ -175,11 +176,11 @@ def assert_none(faults: Iterable[str], rule: str) -> None:
 def test_every_module_has_a_band() -> None:
     assert_none(
         (name for name in modules() if member(name) not in BAND_OF),
-        "give each module a band, in BANDS",
+        "assign each module to a band, in BANDS",
     )
 
 
-def test_imports_go_from_a_band_to_those_above_it() -> None:
+def test_a_module_imports_only_from_the_bands_above_its_own() -> None:
     assert_none(
         (
             f"{name}:{line} imports {target}"
@@ -187,26 +188,26 @@ def test_imports_go_from_a_band_to_those_above_it() -> None:
             for line, target in own_imports(name)
             if not may_import(member(name), member(target))
         ),
-        "a module imports only from the bands above its own",
+        "import only from the bands above",
     )
 
 
 def may_import(importer: str, target: str) -> bool:
     if not {importer, target} <= BAND_OF.keys():
-        return True  # the test above names it
+        return True  # test_every_module_has_a_band reports it
     return importer == target or BAND_OF[target] < BAND_OF[importer]
 
 
-def test_imports_make_no_cycle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = {name: {target for _, target in own_imports(name)} - {name} for name in modules()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         cycle: list[str] = error.args[1]
-        pytest.fail("these import each other: " + " <- ".join(cycle))
+        pytest.fail("these modules import each other: " + " <- ".join(cycle))
 
 
-def test_errors_and_values_need_only_the_standard_library() -> None:
+def test_errors_and_model_need_only_the_standard_library() -> None:
     allowed = sys.stdlib_module_names | {"onceward"}
     assert_none(
         (
@@ -220,26 +221,26 @@ def test_errors_and_values_need_only_the_standard_library() -> None:
     )
 
 
-def test_pure_folders_open_nothing_and_read_no_clock() -> None:
-    faults = []
+def test_pure_folders_do_no_io_and_read_no_clock() -> None:
+    violations = []
     for name in modules():
         if member(name) not in PURE:
             continue
-        faults += [
+        violations += [
             f"{name}:{line} imports {target}"
             for line, target in imports(name)
             if any(target == bad or target.startswith(f"{bad}.") for bad in IMPURE_IMPORTS)
         ]
-        faults += [
+        violations += [
             f"{name}:{node.lineno} calls {called}"
             for node in ast.walk(modules()[name])
             if isinstance(node, ast.Call) and (called := call_name(node)) in IMPURE_CALLS
         ]
-    assert_none(faults, f"{', '.join(PURE)} open no file or socket and read no clock")
+    assert_none(violations, f"{', '.join(PURE)} must do no I/O and read no clock")
 
 
 def call_name(call: ast.Call) -> str:
-    """The last part of what is called: ``now`` for ``datetime.now()``."""
+    """Return the last part of the called name: ``now`` for ``datetime.now()``."""
     match call.func:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name
@@ -247,7 +248,7 @@ def call_name(call: ast.Call) -> str:
             return ""
 
 
-def test_the_injected_clock_is_the_only_clock() -> None:
+def test_only_the_clock_module_reads_the_time() -> None:
     assert_none(
         (
             f"{name}:{line} imports {target}"
@@ -256,7 +257,7 @@ def test_the_injected_clock_is_the_only_clock() -> None:
             for line, target in imports(name)
             if target == "time" or target.startswith("time.")
         ),
-        f"the time comes from {ONE_CLOCK}",
+        f"only {ONE_CLOCK} may read the time",
     )
 
 
@@ -298,7 +299,7 @@ def test_files_are_short() -> None:
         if path.suffix in {".py", ".sql"}
     }
     assert_none(
-        (place(path, lines) for path, lines in lengths.items() if lines > FILE_LINES_MAX),
+        (position(path, lines) for path, lines in lengths.items() if lines > FILE_LINES_MAX),
         f"a file has at most {FILE_LINES_MAX} lines",
     )
 
@@ -306,7 +307,7 @@ def test_files_are_short() -> None:
 def test_functions_are_short() -> None:
     assert_none(
         (
-            f"{place(path, node.lineno)} {node.name} has {lines}"
+            f"{position(path, node.lineno)} {node.name} has {lines}"
             for path in python_files()
             for node in ast.walk(ast.parse(path.read_bytes(), path))
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
@@ -316,14 +317,14 @@ def test_functions_are_short() -> None:
     )
 
 
-def test_names_say_what_is_inside() -> None:
+def test_module_names_are_specific() -> None:
     assert_none(
         (
             str(path.relative_to(ROOT))
             for path in python_files()
             if EMPTY_NAMES & set(path.relative_to(ROOT).with_suffix("").parts)
         ),
-        "a module is named for what is inside",
+        "name a module after its content",
     )
 
 
@@ -340,7 +341,7 @@ def statements(folder: Path) -> dict[str, list[str]]:
     for path in statement_files(folder):
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if match := STATEMENT.match(line):
-                positions.setdefault(match[1].strip(), []).append(place(path, number))
+                positions.setdefault(match[1].strip(), []).append(position(path, number))
     assert positions, f"no statements in {folder}"
     return positions
 
@@ -399,13 +400,13 @@ def test_shared_statements_are_written_in_no_dialect() -> None:
 
 @pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=lambda folder: folder.name)
 def test_a_statement_says_what_it_is_for(folder: Path) -> None:
-    faults = []
+    violations = []
     for path in statement_files(folder):
         lines = [*path.read_text().splitlines(), ""]
         for number, (line, following) in enumerate(pairwise(lines), 1):
             if STATEMENT.match(line) and not re.match(r"-- \w", following):
-                faults.append(place(path, number))
-    assert_none(faults, "the line after a statement's name is a comment that says what it is for")
+                violations.append(position(path, number))
+    assert_none(violations, "describe a statement in a comment, on the line after its name")
 
 
 @pytest.mark.parametrize("folder", STATEMENT_FOLDERS, ids=lambda folder: folder.name)
@@ -418,35 +419,35 @@ def test_every_statement_is_used(folder: Path) -> None:
 
 
 def strings() -> Iterator[str]:
-    """Each string in the package's code."""
+    """Yield each string literal of the package."""
     for module in modules().values():
         for node in ast.walk(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
 
 
-# What is written down.
+# Documents and leftovers.
 
 
-def test_decisions_are_short() -> None:
+def test_decision_records_are_short() -> None:
     records = sorted(DECISIONS.glob("*.md"))
     if not records:
-        pytest.skip("no decision is recorded yet")
+        pytest.skip("there are no decision records")
     lengths = {path: len(path.read_text().splitlines()) for path in records}
     assert_none(
-        (place(path, lines) for path, lines in lengths.items() if lines > DECISION_LINES_MAX),
+        (position(path, lines) for path, lines in lengths.items() if lines > DECISION_LINES_MAX),
         f"a decision record has at most {DECISION_LINES_MAX} lines",
     )
 
 
-def test_no_file_names_somebodys_home() -> None:
-    assert_none(matches(HOME_PATH, repository_files()), "no path of one person's machine")
+def test_no_file_contains_a_path_of_one_machine() -> None:
+    assert_none(matches(HOME_PATH, repository_files()), "remove paths of one machine")
 
 
-def test_no_file_names_a_package_index() -> None:
-    assert_none(matches(INDEX_HOST, repository_files()), "packages are named, not their hosts")
+def test_no_file_contains_the_host_of_a_package_index() -> None:
+    assert_none(matches(INDEX_HOST, repository_files()), "name packages, not their hosts")
 
 
-def test_what_is_left_to_do_has_a_reason() -> None:
+def test_every_open_task_has_a_reason() -> None:
     code = [path for path in repository_files() if path.suffix in CODE_SUFFIXES]
-    assert_none(matches(UNREASONED, code), "say why it is not done yet, in parentheses")
+    assert_none(matches(UNREASONED, code), "give the reason in parentheses")

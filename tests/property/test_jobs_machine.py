@@ -1,4 +1,4 @@
-"""Whatever happens in whatever order, a store does what a small model of it says."""
+"""Under any sequence of operations, a store behaves as a small model of it predicts."""
 
 import asyncio
 import itertools
@@ -78,7 +78,7 @@ class ModelLease:
 
 @dataclass
 class Model:
-    """What a store should hold."""
+    """The expected content of a store."""
 
     events: dict[str, ModelEvent] = field(default_factory=dict)
     jobs: dict[int, ModelJob] = field(default_factory=dict)
@@ -86,16 +86,16 @@ class Model:
     effects: dict[str, int] = field(default_factory=dict)
     requeues: int = 0
 
-    def held(self) -> set[int]:
+    def leased_jobs(self) -> set[int]:
         return {job for lease in self.leases.values() for job in lease.jobs}
 
-    def shown(self, id: int) -> JobStatus:
+    def status(self, id: int) -> JobStatus:
         job = self.jobs[id]
-        is_leased = job.status is JobStatus.QUEUED and id in self.held()
+        is_leased = job.status is JobStatus.QUEUED and id in self.leased_jobs()
         return JobStatus.IN_PROGRESS if is_leased else job.status
 
     def state(self, event: ModelEvent) -> ProcessingState:
-        statuses = {self.shown(job) for job in event.jobs}
+        statuses = {self.status(job) for job in event.jobs}
         for status, state in (
             (JobStatus.IN_PROGRESS, ProcessingState.PROCESSING),
             (JobStatus.QUEUED, ProcessingState.PENDING),
@@ -111,21 +111,21 @@ class Model:
         is_held = lease is not None and job in lease.jobs
         return is_held and self.jobs[job].status is JobStatus.QUEUED
 
-    def deliver(self, given: Arrival) -> Outcome:
-        known = self.events.get(given.event_id)
-        if known is None:
-            self.events[given.event_id] = ModelEvent(given.body, [])
+    def deliver(self, delivery: Arrival) -> Outcome:
+        event = self.events.get(delivery.event_id)
+        if event is None:
+            self.events[delivery.event_id] = ModelEvent(delivery.body, [])
             return Outcome.RECORDED
-        known.deliveries += 1
-        if known.body == given.body:
+        event.deliveries += 1
+        if event.body == delivery.body:
             return Outcome.DUPLICATE
-        known.conflicts += 1
+        event.conflicts += 1
         return Outcome.CONFLICT
 
-    def rescue(self) -> None:
+    def reclaim_expired(self) -> None:
         for token in [token for token, lease in self.leases.items() if lease.is_expired]:
-            for held in self.leases.pop(token).jobs:
-                job = self.jobs[held]
+            for number in self.leases.pop(token).jobs:
+                job = self.jobs[number]
                 if job.status is JobStatus.QUEUED and job.solo:
                     is_last = job.attempts + 1 >= job.max_attempts
                     self.fail_attempt(job, is_last=is_last)
@@ -140,17 +140,17 @@ class Model:
         job.status = JobStatus.FAILED if is_last else JobStatus.QUEUED
 
     def due(self, handlers: Sequence[str], *, solo: bool) -> set[int]:
-        held = self.held()
+        leased = self.leased_jobs()
         return {
             number
             for number, job in self.jobs.items()
             if job.status is JobStatus.QUEUED and job.is_due and job.solo is solo
-            if job.handler in handlers and number not in held
+            if job.handler in handlers and number not in leased
         }
 
 
 class JobsMachine(RuleBasedStateMachine):
-    """Drives a real store and the model side by side."""
+    """Applies each operation to a real store and to the model."""
 
     def __init__(self, url: str, release: Callable[[str], None]) -> None:
         super().__init__()
@@ -175,34 +175,38 @@ class JobsMachine(RuleBasedStateMachine):
         self.runner.close()
         self.release(self.raw_db.url)
 
-    # What comes in.
+    # Deliveries.
 
-    @rule(given=st.lists(st.tuples(st.integers(0, 7), st.sampled_from([b"{}", b"[]"])), max_size=5))
-    def record(self, given: list[tuple[int, bytes]]) -> None:
+    @rule(
+        deliveries=st.lists(
+            st.tuples(st.integers(0, 7), st.sampled_from([b"{}", b"[]"])), max_size=5
+        )
+    )
+    def record(self, deliveries: list[tuple[int, bytes]]) -> None:
         batch = [
-            arrival(f"evt_{number}", type=TYPES[number % 4], body=body) for number, body in given
+            arrival(f"evt_{number}", type=TYPES[number % 4], body=body)
+            for number, body in deliveries
         ]
-        expected = [self.model.deliver(it) for it in batch]
+        expected = [self.model.deliver(delivery) for delivery in batch]
         receipts = self.run(self.store.record(batch))
         assert [receipt.outcome for receipt in receipts] == expected
-        self.learn_job_ids(
-            [it for it, outcome in zip(batch, expected, strict=True) if outcome == "recorded"]
-        )
+        outcomes = zip(batch, expected, strict=True)
+        self.add_jobs([delivery for delivery, outcome in outcomes if outcome == "recorded"])
 
-    def learn_job_ids(self, recorded: list[Arrival]) -> None:
+    def add_jobs(self, recorded: list[Arrival]) -> None:
         items = self.run(self.store.jobs(EVERYTHING))
-        for it in recorded:
-            own = {
+        for delivery in recorded:
+            jobs = {
                 item.handler: int(item.id)
                 for item in items
-                if item.external_event_id == it.event_id
+                if item.external_event_id == delivery.event_id
             }
-            assert sorted(own) == sorted(WANTED[it.type])
-            self.model.events[it.event_id].jobs = list(own.values())
-            for handler, job in own.items():
+            assert sorted(jobs) == sorted(WANTED[delivery.type])
+            self.model.events[delivery.event_id].jobs = list(jobs.values())
+            for handler, job in jobs.items():
                 self.model.jobs[job] = ModelJob(handler, MAX_ATTEMPTS[handler])
 
-    # What workers do.
+    # Workers.
 
     @rule(
         limit=st.integers(1, 4),
@@ -210,7 +214,7 @@ class JobsMachine(RuleBasedStateMachine):
         handlers=st.sampled_from([["credit"], ["notify"], ["credit", "notify"]]),
     )
     def claim(self, limit: int, *, solo: bool, handlers: list[str]) -> None:
-        self.model.rescue()
+        self.model.reclaim_expired()
         due = self.model.due(handlers, solo=solo)
         claimed = self.run(claim(self.store, limit=limit, solo=solo, handlers=handlers))
         taken = {job.id for job in claimed.lease.jobs} if claimed.lease else set()
@@ -284,12 +288,12 @@ class JobsMachine(RuleBasedStateMachine):
         job.attempts += 1
 
     def picked(self, pick: int) -> tuple[str, int]:
-        """A lease and a job of it, old or new: late workers come back too."""
+        """Return a token and a job of its lease, current or lost: late workers settle as well."""
         return self.leased[pick % len(self.leased)]
 
     @precondition(lambda self: self.leased)
     @rule(pick=st.integers(0, 999))
-    def give_back(self, pick: int) -> None:
+    def release_job(self, pick: int) -> None:
         token, job = self.picked(pick)
         self.run(self.store.release(token, [job]))
         if token in self.model.leases:
@@ -299,9 +303,9 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(picks=st.lists(st.integers(0, 999), max_size=3))
     def renew(self, picks: list[int]) -> None:
         tokens = {self.picked(pick)[0] for pick in picks}
-        held = tokens & self.model.leases.keys()
-        assert self.run(self.store.renew(list(tokens), 60.0)) == held
-        for token in held:
+        current = tokens & self.model.leases.keys()
+        assert self.run(self.store.renew(list(tokens), 60.0)) == current
+        for token in current:
             self.model.leases[token].is_expired = False
 
     @precondition(lambda self: self.leased)
@@ -311,7 +315,7 @@ class JobsMachine(RuleBasedStateMachine):
         self.run(self.store.end_leases([token]))
         self.model.leases.pop(token, None)
 
-    # What time and people do.
+    # Time and operators.
 
     @rule()
     def expire(self) -> None:
@@ -337,17 +341,17 @@ class JobsMachine(RuleBasedStateMachine):
             job.status, job.failure, job.is_due = JobStatus.QUEUED, None, True
             job.max_attempts = job.attempts + MAX_ATTEMPTS[job.handler]
 
-    # What must hold after each step.
+    # Invariants.
 
     @invariant()
-    def jobs_are_as_the_model_says(self) -> None:
+    def jobs_match_the_model(self) -> None:
         if not self.model.events:
             return
         items = {int(item.id): item for item in self.run(self.store.jobs(EVERYTHING))}
         assert items.keys() == self.model.jobs.keys()
         for number, item in items.items():
             job = self.model.jobs[number]
-            assert item.status is self.model.shown(number)
+            assert item.status is self.model.status(number)
             assert (item.attempts, item.max_attempts) == (job.attempts, job.max_attempts)
             assert item.failure_type is job.failure
             is_over = job.status in (JobStatus.DONE, JobStatus.FAILED)
@@ -357,7 +361,7 @@ class JobsMachine(RuleBasedStateMachine):
             self.seen[number] = item.status
 
     @invariant()
-    def events_are_as_the_model_says(self) -> None:
+    def events_match_the_model(self) -> None:
         if not self.model.events:
             return
         items = {item.event_id: item for item in self.run(self.store.events(EVERYTHING))}
@@ -368,7 +372,7 @@ class JobsMachine(RuleBasedStateMachine):
             assert item.processing_state is self.model.state(event)
 
     @invariant()
-    def effects_attempts_and_audit_are_as_the_model_says(self) -> None:
+    def effects_attempts_and_audit_match_the_model(self) -> None:
         if not self.model.events:
             return
         effects = {
@@ -382,10 +386,10 @@ class JobsMachine(RuleBasedStateMachine):
 
 
 def check(
-    take: Callable[[], str], give_back: Callable[[str], None], *, examples: int, steps: int
+    acquire: Callable[[], str], release: Callable[[str], None], *, examples: int, steps: int
 ) -> None:
     run_state_machine_as_test(
-        lambda: JobsMachine(take(), give_back),  # type: ignore[arg-type] # a factory will do
+        lambda: JobsMachine(acquire(), release),  # type: ignore[arg-type] # a factory is accepted too
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
@@ -395,15 +399,15 @@ def check(
     )
 
 
-def test_sqlite_does_what_the_model_says(tmp_path: Path) -> None:
+def test_sqlite_matches_the_model(tmp_path: Path) -> None:
     numbers = itertools.count()
 
-    def take() -> str:
-        # Without waiting for the disk: here nobody pulls the plug.
+    def acquire() -> str:
+        # Syncing is slow, and this test has no power cuts.
         return f"sqlite:///{tmp_path}/{next(numbers)}.db?synchronous=off"
 
-    check(take, lambda _: None, examples=60, steps=40)
+    check(acquire, lambda _: None, examples=60, steps=40)
 
 
-def test_postgresql_does_what_the_model_says(postgres_pool: DatabasePool) -> None:
+def test_postgresql_matches_the_model(postgres_pool: DatabasePool) -> None:
     check(postgres_pool.acquire, postgres_pool.release, examples=10, steps=40)

@@ -1,4 +1,4 @@
-"""Failpoints act where and when they are told to, and are inert otherwise."""
+"""Failpoints trigger at the configured point and count, and are inert otherwise."""
 
 import ast
 import os
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize("spec", ["", " ", ",", " , "])
-def test_without_traps_nothing_happens(spec: str) -> None:
+def test_reaching_points_without_failpoints_does_nothing(spec: str) -> None:
     points = Failpoints(spec)
     for name in POINTS * 3:
         points.reach(name)
 
 
-def test_a_trap_acts_when_its_point_is_reached_for_the_nth_time_and_only_then() -> None:
+def test_a_failpoint_triggers_only_when_its_point_is_reached_for_the_nth_time() -> None:
     points = Failpoints("record.written:raise:3")
     for _ in range(2):
         points.reach("record.written")
@@ -32,12 +32,12 @@ def test_a_trap_acts_when_its_point_is_reached_for_the_nth_time_and_only_then() 
     points.reach("record.written")
 
 
-def test_without_a_number_the_first_time_is_meant() -> None:
+def test_the_count_defaults_to_the_first_time() -> None:
     with pytest.raises(FailpointReached):
         Failpoints("claim.leased:raise").reach("claim.leased")
 
 
-def test_a_star_counts_every_point() -> None:
+def test_a_star_matches_every_point() -> None:
     points = Failpoints("*:raise:3")
     points.reach("receive.read")
     points.reach("receive.verified")
@@ -45,7 +45,7 @@ def test_a_star_counts_every_point() -> None:
         points.reach("record.writing")
 
 
-def test_several_traps_count_apart() -> None:
+def test_several_failpoints_count_separately() -> None:
     points = Failpoints(" claim.leased:raise:2 , record.written:raise:1 ")
     points.reach("claim.leased")
     with pytest.raises(FailpointReached, match=r"record\.written"):
@@ -55,7 +55,7 @@ def test_several_traps_count_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "told"),
+    ("spec", "expected"),
     [
         ("record.wirtten:kill:1", "record.written"),
         ("record.written", "kill|stop|raise"),
@@ -66,13 +66,13 @@ def test_several_traps_count_apart() -> None:
         ("record.written:kill:1:2", "kill|stop|raise"),
     ],
 )
-def test_a_trap_that_could_never_act_is_refused(spec: str, told: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
+def test_a_failpoint_that_could_never_trigger_is_refused(spec: str, expected: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
         Failpoints(spec)
-    assert told in str(refused.value)
+    assert expected in str(raised.value)
 
 
-def test_kill_ends_the_process_without_a_word() -> None:
+def test_kill_ends_the_process_without_cleanup() -> None:
     script = (
         "from onceward.runtime.failpoints import Failpoints\n"
         "try:\n"
@@ -85,7 +85,7 @@ def test_kill_ends_the_process_without_a_word() -> None:
     assert done.stdout == b""
 
 
-def test_stop_halts_the_process_until_it_is_told_to_go_on() -> None:
+def test_stop_suspends_the_process_until_it_is_resumed() -> None:
     script = (
         "from onceward.runtime.failpoints import Failpoints\n"
         "Failpoints('record.written:stop:1').reach('record.written')\n"
@@ -104,7 +104,7 @@ def wait_until_stopped(pid: int) -> bool:
     return os.WIFSTOPPED(status) and os.WSTOPSIG(status) == signal.SIGSTOP
 
 
-def test_every_point_is_reached_somewhere_and_no_other_is() -> None:
+def test_the_code_reaches_exactly_the_listed_points() -> None:
     reached = {
         node.args[0].value
         for path in (ROOT / "src").rglob("*.py")

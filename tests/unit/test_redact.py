@@ -1,3 +1,5 @@
+"""Redacted texts show no secrets, and printable values have no control characters."""
+
 import time
 
 import pytest
@@ -38,7 +40,7 @@ MASK = "[redacted]"
         "«-----BEGIN PRIVATE KEY-----\nMIIE\nvQIB\n»-----END PRIVATE KEY-----",
     ],
 )
-def test_what_looks_like_a_secret_is_masked(text: str) -> None:
+def test_text_that_looks_like_a_secret_is_masked(text: str) -> None:
     before, _, rest = text.partition("«")
     secret, _, after = rest.partition("»")
     assert redact(f"{before}{secret}{after}") == f"{before}{MASK}{after}"
@@ -58,16 +60,16 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
         "https://api.example/v1/orders/42 answered 500",
     ],
 )
-def test_what_helps_an_operator_stays(text: str) -> None:
+def test_text_that_helps_an_operator_is_not_masked(text: str) -> None:
     assert redact(text) == text
 
 
-def test_given_secrets_are_masked_wherever_they_stand() -> None:
-    text = redact("it is a-b-c-d, also xa-b-c-dx and é-é-é", ["a-b-c-d", "é-é-é".encode()])
-    assert text == f"it is {MASK}, also x{MASK}x and {MASK}"
+def test_given_secrets_are_masked_everywhere() -> None:
+    text = redact("the key a-b-c-d, also xa-b-c-dx and é-é-é", ["a-b-c-d", "é-é-é".encode()])
+    assert text == f"the key {MASK}, also x{MASK}x and {MASK}"
 
 
-def test_of_two_secrets_the_longer_is_masked_whole() -> None:
+def test_a_secret_that_contains_another_is_masked_as_a_whole() -> None:
     assert redact("the-secret-and-more", ["the-secret", "the-secret-and-more"]) == MASK
 
 
@@ -76,7 +78,7 @@ def test_an_empty_secret_masks_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hostile", "shown"),
+    ("hostile", "escaped"),
     [
         ("a\nb\r\tc", "a\\nb\\r\\tc"),
         ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
@@ -87,19 +89,19 @@ def test_an_empty_secret_masks_nothing() -> None:
         ("é ☕ \U0001f600", "é ☕ \U0001f600"),
     ],
 )
-def test_what_a_terminal_or_a_log_would_act_on_is_spelled_out(hostile: str, shown: str) -> None:
-    assert redact(hostile) == shown
-    assert printable(hostile) == shown
+def test_control_characters_are_escaped(hostile: str, escaped: str) -> None:
+    assert redact(hostile) == escaped
+    assert printable(hostile) == escaped
 
 
-def test_what_is_left_can_be_stored_as_utf8() -> None:
+def test_redacted_text_can_be_encoded_as_utf8() -> None:
     everything = "".join(map(chr, range(0x3000))) + "\ud800\udfff"
     for start in range(0, len(everything), 100):
         assert redact(everything[start : start + 100]).encode()
 
 
 @pytest.mark.parametrize("length", [499, 500])
-def test_a_text_within_the_limit_is_whole(length: int) -> None:
+def test_a_text_within_the_limit_is_not_cut(length: int) -> None:
     text = "a " * 250
     assert redact(text[:length]) == text[:length]
     assert printable(text[:length]) == text[:length]
@@ -117,11 +119,11 @@ def test_a_secret_across_the_limit_is_masked_before_the_cut() -> None:
     assert text == "a " * 245 + MASK
 
 
-def test_after_a_secret_too_long_to_see_the_end_of_nothing_is_shown() -> None:
+def test_text_after_a_secret_beyond_the_search_window_is_dropped() -> None:
     assert redact("it is " + "A1" * 10_000) == f"it is {MASK}…"
 
 
-def test_bytes_that_are_not_text_are_printable() -> None:
+def test_bytes_that_are_not_utf8_become_printable() -> None:
     assert printable(b"caf\xc3\xa9 \xff\n") == "café \\xff\\n"
 
 
@@ -155,7 +157,7 @@ def test_bytes_that_are_not_text_are_printable() -> None:
         "secret='",
     ],
 )
-def test_a_megabyte_of_anything_takes_no_long_time(unit: str) -> None:
+def test_a_megabyte_of_any_text_is_redacted_quickly(unit: str) -> None:
     text = unit * (1_000_000 // len(unit))
     started = time.perf_counter()
     assert len(redact(text, ["not in there"])) <= 500

@@ -1,4 +1,4 @@
-"""Settings come from code, environment and command line, and every fault is told at once."""
+"""Settings come from code, environment and command line, and all faults are reported together."""
 
 from dataclasses import fields
 from typing import get_type_hints
@@ -9,18 +9,18 @@ from onceward.errors import ConfigurationError
 from onceward.settings import Settings, SettingsOptions, resolve
 
 
-def faults_of(**given: dict[str, object]) -> tuple[str, ...]:
-    with pytest.raises(ConfigurationError) as refused:
-        resolve(**given)  # type: ignore[arg-type] # each is a mapping
-    return refused.value.faults
+def faults_of(**sources: dict[str, object]) -> tuple[str, ...]:
+    with pytest.raises(ConfigurationError) as raised:
+        resolve(**sources)  # type: ignore[arg-type] # each is a mapping
+    return raised.value.faults
 
 
-def test_without_anything_given_the_defaults_hold() -> None:
+def test_without_any_source_the_defaults_apply() -> None:
     assert resolve() == Settings()
     assert resolve(code={}, environment={}, command_line={}) == Settings()
 
 
-def test_the_environment_is_read_by_the_settings_name_in_capitals() -> None:
+def test_environment_variables_are_the_names_of_settings_in_capitals() -> None:
     settings = resolve(
         environment={
             "ONCEWARD_DATABASE_URL": "postgresql://db/inbox",
@@ -41,7 +41,7 @@ def test_the_environment_is_read_by_the_settings_name_in_capitals() -> None:
     )
 
 
-def test_code_wins_over_the_environment_and_the_command_line_over_both() -> None:
+def test_code_overrides_the_environment_and_the_command_line_overrides_both() -> None:
     settings = resolve(
         environment={
             "ONCEWARD_WORKERS": "1",
@@ -54,25 +54,25 @@ def test_code_wins_over_the_environment_and_the_command_line_over_both() -> None
     assert (settings.workers, settings.max_attempts, settings.poll_seconds) == (3, 2, 1.0)
 
 
-def test_an_empty_variable_is_as_good_as_none() -> None:
+def test_an_empty_variable_counts_as_unset() -> None:
     assert resolve(environment={"ONCEWARD_WORKERS": ""}) == Settings()
 
 
 @pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
-def test_yes_has_several_spellings(text: str) -> None:
+def test_true_has_several_spellings(text: str) -> None:
     assert resolve(environment={"ONCEWARD_ALLOW_WEAK_DURABILITY": text}).allow_weak_durability
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_together() -> None:
     faults = faults_of(
         environment={"ONCEWARD_WORKERS": "many", "ONCEWARD_MIGRATE_AT_START": "maybe"},
         code={"lease_seconds": 0.01, "wrokers": 3},
         command_line={"max_attempts": "3"},
     )
-    told = "\n".join(faults)
+    message = "\n".join(faults)
     assert len(faults) == 5
     for name in ("ONCEWARD_WORKERS", "ONCEWARD_MIGRATE_AT_START", "'wrokers'"):
-        assert name in told
+        assert name in message
     assert "lease_seconds: 0.01 is too small; the minimum is 0.3" in faults
     assert "max_attempts: '3' is not a whole number" in faults
 
@@ -94,33 +94,35 @@ def test_all_faults_are_told_at_once() -> None:
         ("max_batch_events", 0),
     ],
 )
-def test_a_value_that_is_none_is_refused_by_the_settings_name(name: str, value: object) -> None:
+def test_an_invalid_value_is_reported_with_the_name_of_its_setting(
+    name: str, value: object
+) -> None:
     (fault,) = faults_of(code={name: value})
     assert fault.startswith(f"{name}: ")
 
 
 @pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e400"])
-def test_a_number_that_is_no_limit_is_refused_from_the_environment_too(text: str) -> None:
+def test_an_unusable_number_in_the_environment_is_reported(text: str) -> None:
     (fault,) = faults_of(environment={"ONCEWARD_LEASE_SECONDS": text})
     assert fault.startswith("lease_seconds: ")
 
 
-def test_a_whole_number_will_do_for_seconds() -> None:
+def test_seconds_may_be_a_whole_number() -> None:
     assert resolve(code={"lease_seconds": 60}).lease_seconds == 60
 
 
-def test_a_list_of_names_may_be_written_as_a_list() -> None:
+def test_a_tuple_setting_accepts_a_list() -> None:
     assert resolve(code={"allowed_hosts": ["a.example"]}).allowed_hosts == ("a.example",)
 
 
 @pytest.mark.parametrize("entry", fields(Settings), ids=lambda entry: entry.name)
-def test_every_setting_says_what_it_is_for_and_its_default_is_allowed(entry: object) -> None:
+def test_every_setting_is_documented_and_its_default_is_valid(entry: object) -> None:
     name, default = entry.name, entry.default  # type: ignore[attr-defined]
     assert entry.metadata["doc"]  # type: ignore[attr-defined]
     assert resolve(code={name: default}) == Settings()
 
 
-def test_a_body_that_could_never_wait_is_a_contradiction() -> None:
+def test_the_pending_limit_must_hold_the_largest_body() -> None:
     with pytest.raises(ConfigurationError, match="max_pending_bytes is below max_body_bytes"):
         resolve(code={"max_pending_bytes": 2048, "max_body_bytes": 4096})
 

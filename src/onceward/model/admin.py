@@ -79,7 +79,7 @@ class DeliveryItem:
 
 @dataclass(frozen=True, slots=True)
 class RejectionItem:
-    """One entry of the list of rejections: a request that failed verification, or several alike."""
+    """One entry of the list of rejections: `count` requests that failed for the same reason."""
 
     id: str
     source: str
@@ -89,7 +89,7 @@ class RejectionItem:
     received_at: datetime
     last_at: datetime
     kept: bool
-    """Whether the request is stored, so that it can be verified again."""
+    """Whether the request itself is stored, and can be verified again."""
     received_as: str | None
     """The event that was recorded when it was verified again."""
 
@@ -152,9 +152,9 @@ class Requeued:
 
 @dataclass(frozen=True, slots=True)
 class Rejection:
-    """A request that failed verification, or several alike, on its way to the store.
+    """Requests that failed verification for the same reason, to be stored as one rejection.
 
-    `request` and `body` are set if the request is to be stored, so that it can be verified again.
+    `request` and `body` are set if the request itself is stored, to be verified again.
     """
 
     source: str

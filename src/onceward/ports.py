@@ -1,10 +1,11 @@
-"""What the flow needs from a store, as Protocols. One suite holds both stores to them."""
+"""The Protocols between the flow and a store. One conformance suite runs on both stores."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Protocol
 
 from onceward.model.admin import (
@@ -31,9 +32,20 @@ from onceward.runtime.sql_text import Sql
 Row = dict[str, Any]
 
 
+class BatchGroup(IntEnum):
+    """The kinds of delivery that are best written in batches of their own.
+
+    A request with several events takes the lowest of their groups.
+    """
+
+    NEW = 0
+    DUPLICATES = 1
+    """Deliveries that probably repeat a recorded event."""
+
+
 @dataclass(frozen=True, slots=True)
 class PurgeProgress:
-    """How many events were forgotten, and where to go on; None at the end."""
+    """The number of events deleted, and the id to continue after; None at the end."""
 
     events: int
     next: int | None
@@ -43,22 +55,22 @@ class Ledger(Protocol):
     """Where deliveries are recorded."""
 
     max_writers: int
-    """How many batches may be written at one time."""
+    """Batches that may be written concurrently."""
 
-    def batch_group(self, arrival: Arrival) -> bool:
-        """Whether it seems to repeat an event of the ledger, and is best written with such."""
+    def batch_group(self, arrival: Arrival) -> BatchGroup:
+        """Return the group of deliveries with which this one is best written."""
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        """Write all of them durably, each event once; one answer each, in their order.
+        """Record deliveries durably, each event once; return a receipt for each, in order.
 
-        Raises Unwritable when the database refuses one of them, and another StoreError when it
-        cannot be used: then none of them is known to be written.
+        Raise Unwritable if the database refuses one of them, and another StoreError if it cannot
+        be used. Then none of them is known to be recorded.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What a statement answered: its rows, and how many it touched."""
+    """The rows that a statement returned, and the number of rows that it touched."""
 
     rows: list[Row]
     count: int
@@ -71,20 +83,23 @@ class StoreTransaction(Protocol):
         """Run one statement of the handler."""
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
-        """Mark an effect as done. True for the first, over all events."""
+        """Mark an effect as done. Return True for the first job with this key, over all events."""
 
     async def settle(self, token: str, *jobs: int) -> None:
-        """Write the jobs' done. Raises LeaseLost, or TransactionMisuse if a handler ended it."""
+        """Mark the jobs as done.
+
+        Raise LeaseLost, or TransactionMisuse if a handler has ended the transaction.
+        """
 
     async def commit(self) -> None:
-        """Make all of it durable. Raises OutcomeUnknown when the connection is lost meanwhile."""
+        """Commit. Raise OutcomeUnknown if the connection or the disk fails meanwhile."""
 
 
 class Queue(Protocol):
-    """Where workers find jobs, and settle them."""
+    """Where workers claim jobs and settle them."""
 
     max_shared_transactions: int
-    """How many transactions that jobs share may be open at one time in a process."""
+    """Shared transactions that a process may have open concurrently."""
 
     async def claim(
         self,
@@ -97,150 +112,165 @@ class Queue(Protocol):
         lease_seconds: float,
         ended: Sequence[str],
     ) -> Claim:
-        """End the leases `ended`, rescue expired ones, and lease up to `limit` due jobs.
+        """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs.
 
-        With `solo`, at most one job that must run alone; without it, none of these. The lease
-        goes by `token`, so that it can be ended also when the answer was lost.
+        With `solo`, lease at most one job that must run alone; without it, none of those. The
+        caller chooses the `token`, so that it can end a lease whose response was lost.
         """
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
-        """Forget leases of which every job is settled."""
+        """Delete leases whose jobs are all settled."""
 
     async def load_body(self, job: Job) -> bytes:
-        """The body of a job's event, where the claim left it out."""
+        """Return the body of a job's event. Raise PermanentError if it is no longer stored."""
 
     async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
-        """Prolong leases; answers with those still held."""
+        """Extend leases and return the tokens of those still held."""
 
     async def release(self, token: str, jobs: Sequence[int]) -> None:
-        """Let go of jobs that were not started."""
+        """Release jobs that were not started."""
 
     async def settle_error(
         self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
-        """End an attempt that failed. False when the lease was lost."""
+        """Settle a failed attempt. Return False if the lease was lost."""
 
     async def settle_done(self, token: str, *jobs: int) -> bool:
-        """End attempts that wrote nothing. False when the lease was lost."""
+        """Settle attempts that wrote nothing. Return False if the lease was lost."""
 
     def begin(
         self, location: Callable[[], str], *, shared: bool = False
     ) -> AbstractAsyncContextManager[StoreTransaction]:
-        """A transaction for a handler. What is not committed at its end is rolled back.
+        """Open a transaction for a handler; roll it back at the end unless it is committed.
 
-        `whereabouts` says where the handler is now, for the error when it holds others up. One
-        that is `shared` by several jobs waits for nobody's locks and raises NotShared when a
-        statement would reach beyond the job that runs it.
+        `location` returns the position of the handler, for the error if it blocks other writers.
+        A transaction `shared` by several jobs does not wait for locks, and raises
+        NeedsOwnTransaction for a statement whose effects reach beyond its job.
         """
 
     def announcements(self) -> AsyncGenerator[None, None]:
-        """Yields when jobs may have become due, whoever made them."""
+        """Yield whenever jobs may have become due, in whichever process they were created."""
 
 
 class AdminStore(Protocol):
     """What operators see and do."""
 
     async def events(self, query: PageQuery) -> list[EventItem]:
-        """Events, the newest first."""
+        """Return a page of events, newest first."""
 
     async def jobs(self, query: PageQuery) -> list[JobItem]:
-        """Jobs, the newest first."""
+        """Return a page of jobs, newest first."""
 
     async def effects(self, query: PageQuery) -> list[EffectItem]:
-        """Effects, the newest first."""
+        """Return a page of effects, newest first."""
 
     async def deliveries(self, query: PageQuery) -> list[DeliveryItem]:
-        """Deliveries, the newest first."""
+        """Return a page of deliveries, newest first."""
 
     async def audit(self, query: PageQuery) -> list[AuditItem]:
-        """Audit entries, the newest first."""
+        """Return a page of audit entries, newest first."""
 
     async def rejections(self, query: PageQuery) -> list[RejectionItem]:
-        """Requests that did not verify, the newest first."""
+        """Return a page of rejected requests, newest first."""
 
     async def rejection_counts(self) -> list[RejectionCount]:
-        """How many requests did not verify, by source and check."""
+        """Return the number of rejected requests by source and cause."""
 
     async def rejection(self, id: int) -> StoredRejection | None:
-        """One request that did not verify. None when there is no such."""
+        """Return a rejected request, or None if the id is unknown."""
 
     async def receive_rejection(
-        self, id: int, arrivals: Sequence[Arrival], act: OperatorAction
+        self, id: int, arrivals: Sequence[Arrival], action: OperatorAction
     ) -> ManualRecording:
-        """Record what a rejected request turned out to be about, with its audit entry."""
+        """Record the events of a rejected request, with an audit entry.
+
+        Raise NotInState if another operator was faster.
+        """
 
     async def conflict(self, delivery: int) -> StoredDelivery | None:
-        """A redelivery, with what an event of its own needs. None when there is no such."""
+        """Return a redelivery with the facts of its event, or None if the id is unknown."""
 
     async def accept_conflict(
-        self, delivery: int, arrival: Arrival, act: OperatorAction
+        self, delivery: int, arrival: Arrival, action: OperatorAction
     ) -> ManualRecording:
-        """Record a conflict as an event of its own, with its audit entry."""
+        """Record a conflict as an event of its own, with an audit entry.
 
-    async def requeue(self, job: int, act: OperatorAction) -> Requeued | None:
-        """Queue a failed or cancelled job again, with its audit entry. None when it was neither."""
+        Raise NotInState if another operator was faster.
+        """
+
+    async def requeue(self, job: int, action: OperatorAction) -> Requeued | None:
+        """Queue a failed or cancelled job again, with an audit entry.
+
+        Return None if the job is neither.
+        """
 
     async def job_status(self, job: int) -> JobStatus | None:
-        """Where a job stands. None when there is no such job."""
+        """Return the status of a job, or None if the id is unknown."""
 
     async def ready(self) -> None:
-        """Raises StoreError unless the ledger can be read."""
+        """Raise StoreError unless the ledger can be read."""
 
 
 class RejectionStore(Protocol):
-    """Where requests are noted that did not verify."""
+    """Where rejected requests are stored."""
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
-        """Note and count them; of each source only the newest are kept."""
+        """Store and count rejected requests; keep the newest `keep` of each source."""
 
 
 class SecretStore(Protocol):
-    """Where secrets are kept that senders handed over."""
+    """Where provisioned secrets are stored."""
 
     async def store_secret(self, source: str, secret: bytes) -> None:
-        """Keep a secret, durably."""
+        """Store a provisioned secret, durably."""
 
     async def provisioned_secrets(self) -> list[ProvisionedSecret]:
-        """All of them, by source, the newest first."""
+        """Return all provisioned secrets, by source, newest first."""
 
     async def delete_secrets(self, source: str) -> int:
-        """Forget those of one source; answers with how many there were."""
+        """Delete the provisioned secrets of a source and return their number."""
 
 
 class Registry(Protocol):
-    """What the processes tell the store of themselves."""
+    """What the processes register at start."""
 
     async def register(
         self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
     ) -> list[str]:
-        """Make sources and handlers known; answers with all handlers for which jobs are made."""
+        """Register sources, handlers and their routes; drop the routes of `retired` handlers.
+
+        Return the names of all handlers that have routes, in whichever process they run.
+        """
 
     def prepare(self) -> AbstractAsyncContextManager[StoreTransaction]:
-        """A transaction for the user's own tables, one process at a time."""
+        """Open a transaction for the app's own tables, in one process at a time."""
 
     async def tokens(self) -> dict[str, bytes]:
-        """The SHA-256 of each admin token that was made here, by name."""
+        """Return the SHA-256 of each admin token of this database, by name."""
 
     async def add_first_token(self, name: str, sha256: bytes) -> bool:
-        """Keep the first token. False when there is one already."""
+        """Store the first token. Return False if the database already has one."""
 
 
 class Store(Ledger, Queue, AdminStore, RejectionStore, SecretStore, Registry, Protocol):
     """A whole store."""
 
     async def open(self, *, serving: bool) -> None:
-        """Connect, check durability and the schema. `serving` processes write; others look."""
+        """Connect and check the schema; if `serving`, check durability and migrate first.
+
+        Raise ConfigurationError, or StoreUnavailable if the database cannot be reached.
+        """
 
     async def close(self) -> None:
-        """Let go of everything."""
+        """Close all connections."""
 
     async def migrate(self) -> list[str]:
-        """Bring the schema up to date; answers with what was applied."""
+        """Apply pending migrations and return their labels."""
 
     async def maintenance(self) -> None:
-        """Do what has to be done from time to time."""
+        """Do the periodic work of the database itself, such as creating partitions."""
 
     async def purge_events(
         self, after: int, *, limit: int, horizon_seconds: float
     ) -> PurgeProgress:
-        """Forget events beyond the horizon, of the `limit` that follow `after`."""
+        """Delete the events beyond the horizon among the `limit` events that follow `after`."""

@@ -253,7 +253,7 @@ async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
     raw_db.rows("DELETE FROM onceward.payloads")
     (job,) = (await lease(store)).jobs
     assert job.body is None
-    with pytest.raises(PermanentError, match="no longer kept"):
+    with pytest.raises(PermanentError, match="no longer stored"):
         await store.load_body(job)
 
 

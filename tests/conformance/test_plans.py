@@ -62,8 +62,8 @@ def plan(
     [
         ("record_new", BATCH, RECORDING),
         ("record_new", BATCH | {"rules": ints([1, 2]), "held": "x"}, RECORDING),
-        ("record_known", BATCH, RECORDING),
-        ("record_again", BATCH, RECORDING),
+        ("record_duplicates", BATCH, RECORDING),
+        ("record_redeliveries", BATCH, RECORDING),
         ("reclaim_expired", WORK, CLAIMING),
         ("claim", WORK, CLAIMING),
         ("next_due", WORK, CLAIMING),
@@ -80,7 +80,7 @@ def test_no_kept_plan_reads_a_whole_table(
     assert [table for table in LARGE if f"Seq Scan on {table}" in found] == [], found
     if name.startswith(("settle", "postpone", "reclaim_expired")):
         assert "jobs_due" not in found
-    if name in ("record_known", "record_again"):
+    if name in ("record_duplicates", "record_redeliveries"):
         assert "Bitmap Heap Scan on events" not in found, "rows are locked in no order"
     if name == "record_new":
         assert "Join Filter: (arrived" not in found, "every row is compared with every other"

@@ -164,7 +164,7 @@ async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
         session: Any = work.unit._session
         await session._connection.execute("COMMIT")
         await session._connection.execute("BEGIN")
-        with pytest.raises(TransactionMisuse, match="ended its transaction by itself"):
+        with pytest.raises(TransactionMisuse, match="ended its own transaction"):
             await work.unit.settle(token, job.id)
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 

@@ -9,7 +9,7 @@ import pytest
 from psycopg.abc import PQGen
 
 from onceward.store.postgres import waiting
-from onceward.store.postgres.connections import Connection, connect, is_hung_up
+from onceward.store.postgres.connections import Connection, connect, is_closed_by_server
 from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
 from tests.factories import arrival, lease, opened, record, working
@@ -73,7 +73,7 @@ async def test_a_connection_that_the_server_closes_is_noticed(
             await asyncio.wait_for(running, 5)
     else:
         await asyncio.sleep(0.1)
-        assert is_hung_up(closed)
+        assert is_closed_by_server(closed)
     await closed.close()
     # The system may give the next connection the same file descriptor.
     following = await connect(postgres_url, FastWaitConnection)

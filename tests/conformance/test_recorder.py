@@ -8,7 +8,7 @@ import pytest
 from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable
 from onceward.http.errors import to_http_error
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.ports import Store
+from onceward.ports import BatchGroup, Store
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import SLOW_WRITE_SECONDS, Recorder
 from onceward.runtime.clock import SystemClock
@@ -32,7 +32,7 @@ class Spy:
     def sizes(self) -> list[int]:
         return [len(batch) for batch in self.batches]
 
-    def batch_group(self, arrival: Arrival) -> bool:
+    def batch_group(self, arrival: Arrival) -> BatchGroup:
         return self._store.batch_group(arrival)
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:

@@ -138,7 +138,7 @@ async def test_a_handler_that_got_past_the_check_and_ended_it_is_found_out(
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT)
-        with pytest.raises(TransactionMisuse, match="ended its transaction by itself"):
+        with pytest.raises(TransactionMisuse, match="ended its own transaction"):
             await work.tx.execute(sql)
         with pytest.raises(TransactionMisuse):
             await work.unit.settle(token, job.id)

@@ -18,7 +18,7 @@ MARKER = re.compile(r"^ *-- (if \w+|end)$", re.MULTILINE)
 def test_a_shared_statement_names_tables_and_the_clock_as_its_dialect_does(
     dialect: str, table: str, clock: str
 ) -> None:
-    text = Queries(dialect).one("note_act").text
+    text = Queries(dialect).one("add_audit_entry").text
     assert f"INSERT INTO {table} (at," in text
     assert f"VALUES ({clock}, :actor" in text
 

@@ -1,92 +1,92 @@
-"""SQLite's gate lets one in at a time, the receiver first, and nobody waits for ever."""
+"""SQLite's write gate admits one holder at a time, prefers the receiver and starves no worker."""
 
 import asyncio
 from collections import Counter
 
-from onceward.store.sqlite.write_gate import RECEIVER_TURNS, Gate
+from onceward.store.sqlite.write_gate import RECEIVER_STREAK_MAX, WriteGate
 from tests.factories import start_task
 
 
-class Visits:
-    """Who was let in, in which order, and how many at one time."""
+class Writers:
+    """Tasks that hold the gate for one loop iteration each, and the order in which they did."""
 
     def __init__(self) -> None:
-        self.gate = Gate()
+        self.gate = WriteGate()
         self.order: list[str] = []
-        self.inside = 0
-        self.most_inside = 0
+        self.holders = 0
+        self.max_holders = 0
 
-    async def visit(self, name: str, *, receiver: bool = False) -> None:
-        await self.gate.enter(receiver=receiver)
-        self.inside += 1
-        self.most_inside = max(self.most_inside, self.inside)
+    async def write(self, name: str, *, receiver: bool = False) -> None:
+        await self.gate.acquire(receiver=receiver)
+        self.holders += 1
+        self.max_holders = max(self.max_holders, self.holders)
         self.order.append(name)
         await asyncio.sleep(0)
-        self.inside -= 1
-        self.gate.leave()
+        self.holders -= 1
+        self.gate.release()
 
 
-async def test_one_is_inside_at_a_time() -> None:
-    visits = Visits()
-    await asyncio.gather(*(visits.visit("w", receiver=n % 3 == 0) for n in range(60)))
-    assert (visits.most_inside, len(visits.order)) == (1, 60)
+async def test_one_task_holds_the_gate_at_a_time() -> None:
+    writers = Writers()
+    await asyncio.gather(*(writers.write("w", receiver=n % 3 == 0) for n in range(60)))
+    assert (writers.max_holders, len(writers.order)) == (1, 60)
 
 
-async def test_workers_go_in_the_order_in_which_they_came() -> None:
-    visits = Visits()
-    await asyncio.gather(*(visits.visit(str(number)) for number in range(10)))
-    assert visits.order == [str(number) for number in range(10)]
+async def test_workers_enter_in_order_of_arrival() -> None:
+    writers = Writers()
+    await asyncio.gather(*(writers.write(str(number)) for number in range(10)))
+    assert writers.order == [str(number) for number in range(10)]
 
 
-async def test_the_receiver_goes_before_workers_that_came_earlier() -> None:
-    visits = Visits()
-    await visits.gate.enter()
-    waiting = [await start_task(visits.visit(f"worker {number}")) for number in range(3)]
-    waiting.append(await start_task(visits.visit("receiver", receiver=True)))
-    visits.gate.leave()
+async def test_the_receiver_overtakes_workers_that_came_earlier() -> None:
+    writers = Writers()
+    await writers.gate.acquire()
+    waiting = [await start_task(writers.write(f"worker {number}")) for number in range(3)]
+    waiting.append(await start_task(writers.write("receiver", receiver=True)))
+    writers.gate.release()
     await asyncio.gather(*waiting)
-    assert visits.order == ["receiver", "worker 0", "worker 1", "worker 2"]
+    assert writers.order == ["receiver", "worker 0", "worker 1", "worker 2"]
 
 
-async def test_the_receiver_does_not_keep_workers_out() -> None:
-    visits = Visits()
-    await visits.gate.enter()
-    everyone = [visits.visit("worker") for _ in range(5)]
-    everyone += [visits.visit("receiver", receiver=True) for _ in range(50)]
-    waiting = [asyncio.create_task(visit) for visit in everyone]
+async def test_the_receiver_does_not_starve_workers() -> None:
+    writers = Writers()
+    await writers.gate.acquire()
+    calls = [writers.write("worker") for _ in range(5)]
+    calls += [writers.write("receiver", receiver=True) for _ in range(50)]
+    waiting = [asyncio.create_task(call) for call in calls]
     await asyncio.sleep(0)
-    visits.gate.leave()
+    writers.gate.release()
     await asyncio.gather(*waiting)
-    turn = [*["receiver"] * RECEIVER_TURNS, "worker"]
-    assert visits.order[: len(turn) * 5] == turn * 5
+    cycle = [*["receiver"] * RECEIVER_STREAK_MAX, "worker"]
+    assert writers.order[: len(cycle) * 5] == cycle * 5
 
 
-async def test_who_gives_up_waiting_is_passed_over() -> None:
-    visits = Visits()
-    await visits.gate.enter()
+async def test_a_cancelled_waiter_is_skipped() -> None:
+    writers = Writers()
+    await writers.gate.acquire()
     first, second, third = [
-        await start_task(visits.visit(name)) for name in ("first", "second", "third")
+        await start_task(writers.write(name)) for name in ("first", "second", "third")
     ]
     second.cancel()
     await asyncio.sleep(0)
-    visits.gate.leave()
+    writers.gate.release()
     await asyncio.gather(first, third)
-    assert visits.order == ["first", "third"]
+    assert writers.order == ["first", "third"]
 
 
-async def test_who_gives_up_in_the_moment_of_its_turn_lets_the_next_one_in() -> None:
-    visits = Visits()
-    await visits.gate.enter()
-    first, second = [await start_task(visits.visit(name)) for name in ("first", "second")]
-    visits.gate.leave()
+async def test_a_waiter_cancelled_as_it_gets_the_gate_passes_it_on() -> None:
+    writers = Writers()
+    await writers.gate.acquire()
+    first, second = [await start_task(writers.write(name)) for name in ("first", "second")]
+    writers.gate.release()
     first.cancel()
     await asyncio.wait_for(second, 1.0)
-    assert visits.order == ["second"]
-    await asyncio.wait_for(visits.visit("later"), 1.0)
+    assert writers.order == ["second"]
+    await asyncio.wait_for(writers.write("later"), 1.0)
 
 
-async def test_after_everyone_left_the_gate_is_open() -> None:
-    visits = Visits()
+async def test_the_gate_is_free_after_the_last_holder() -> None:
+    writers = Writers()
     for _ in range(3):
-        await asyncio.wait_for(visits.visit("alone"), 1.0)
-    assert Counter(visits.order) == {"alone": 3}
+        await asyncio.wait_for(writers.write("alone"), 1.0)
+    assert Counter(writers.order) == {"alone": 3}

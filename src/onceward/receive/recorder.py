@@ -16,7 +16,7 @@ from typing import Final, cast
 
 from onceward.errors import LedgerUnavailable, Overloaded, StoreError, Unwritable
 from onceward.model.events import Arrival, Receipt
-from onceward.ports import Ledger
+from onceward.ports import BatchGroup, Ledger
 from onceward.receive.pending import Pending
 from onceward.runtime.clock import Clock
 from onceward.runtime.deadlines import Deadlines
@@ -64,8 +64,8 @@ class Recorder:
         self._deadlines.add(pending)
         self._pending_events += len(arrivals)
         self._pending_bytes += pending.size
-        is_repeat = all(map(self._ledger.batch_group, arrivals))
-        (self._repeats if is_repeat else self._new).append(pending)
+        group = min(map(self._ledger.batch_group, arrivals))
+        (self._new if group is BatchGroup.NEW else self._repeats).append(pending)
         if not self._writers or self._pending_requests >= self._settings.max_batch_events:
             self._add_writer()
         elif self._slow_timer is None:

@@ -1,1 +1,1 @@
-"""The stores: the ledger, the queue, the effects and the desk on SQLite and on PostgreSQL."""
+"""The ports of the flow on SQLite and on PostgreSQL."""

@@ -1,4 +1,4 @@
-"""Numbered migrations: what there is, and what a database still lacks."""
+"""Numbered migrations: those that the package contains, and those that a database lacks."""
 
 from __future__ import annotations
 
@@ -15,17 +15,26 @@ class Migration:
     name: str
     text: str
 
+    @property
+    def label(self) -> str:
+        """The number and the name, as operators see them."""
+        return f"{self.number:04} {self.name}"
+
 
 def migrations(dialect: str) -> list[Migration]:
-    """All migrations of a dialect, in order."""
-    found = []
-    for file in files(f"onceward.store.{dialect}").joinpath("migrations").iterdir():
+    """Return all migrations of a dialect, in order."""
+    folder = files(f"onceward.store.{dialect}").joinpath("migrations")
+    loaded = []
+    for file in folder.iterdir():
         number, _, name = file.name.removesuffix(".sql").partition("_")
-        found.append(Migration(int(number), name, file.read_text()))
-    return sorted(found, key=lambda migration: migration.number)
+        loaded.append(Migration(int(number), name, file.read_text()))
+    return sorted(loaded, key=lambda migration: migration.number)
 
 
 def pending(dialect: str, applied: Iterable[int]) -> list[Migration]:
-    """What a database lacks. Numbers it has and we do not know are a newer version's: fine."""
-    known = set(applied)
-    return [migration for migration in migrations(dialect) if migration.number not in known]
+    """Return the migrations that are not in `applied`.
+
+    Ignore unknown numbers in `applied`: a newer version has migrated the database.
+    """
+    numbers = set(applied)
+    return [migration for migration in migrations(dialect) if migration.number not in numbers]

@@ -1,4 +1,4 @@
-"""What this process recorded lately: a repetition is known before the ledger is asked."""
+"""The events that this process recorded last: it recognises their duplicates without a query."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Final
 
 from onceward.model.events import Arrival, Outcome, Receipt
 
-MOST: Final = 5_000
-"""How many are known at least, and half of how many are at most."""
+GENERATION_EVENTS: Final = 5_000
+"""Events in a generation. Two are kept: the current one and the one before."""
 
 
 class RecentEvents:
-    """Events by their keys, with the ledger's ids and the hash of their bodies.
+    """The ledger ids and body hashes of the last events, by their keys.
 
-    A hint: the ledger has the last word.
+    Only a hint: the ledger checks it and has the last word.
     """
 
     def __init__(self) -> None:
-        self._events: dict[tuple[str, str], tuple[int, bytes]] = {}
-        self._older: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._current: dict[tuple[str, str], tuple[int, bytes]] = {}
+        self._previous: dict[tuple[str, str], tuple[int, bytes]] = {}
 
-    def event(self, arrival: Arrival) -> int | None:
-        """The id of the event that this one repeats, with the same body."""
+    def find_original(self, arrival: Arrival) -> int | None:
+        """Return the id of the recent event with the same key and body."""
         key = arrival.source, arrival.event_id
-        event, body_sha256 = self._events.get(key) or self._older.get(key) or (None, b"")
+        event, body_sha256 = self._current.get(key) or self._previous.get(key) or (None, b"")
         return event if body_sha256 == arrival.body_sha256 else None
 
-    def note(self, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> None:
-        """These are in the ledger now; those that are in conflict with it under another body."""
+    def add(self, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]) -> None:
+        """Remember committed deliveries. A conflict's body is not that of its event: skip it."""
         for arrival, receipt in zip(arrivals, receipts, strict=True):
             if receipt.outcome is not Outcome.CONFLICT:
                 key = arrival.source, arrival.event_id
-                self._events[key] = receipt.event, arrival.body_sha256
-        if len(self._events) > MOST:
-            self._events, self._older = {}, self._events
+                self._current[key] = receipt.event, arrival.body_sha256
+        if len(self._current) > GENERATION_EVENTS:
+            self._current, self._previous = {}, self._current

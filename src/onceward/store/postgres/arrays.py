@@ -1,7 +1,7 @@
-"""Columns of a batch as arrays in PostgreSQL's binary format: made here, because they are large.
+"""Columns of a batch as PostgreSQL arrays in binary format.
 
-The driver writes arrays as text, each item escaped, in Python; a batch of bodies took longer to
-write down than to insert.
+psycopg writes arrays as text and escapes each item in Python. For a batch of bodies that took
+longer than the insert.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NULL: Final = _LENGTH.pack(-1)
 
 
 class _Array:
-    """An array as it goes over the wire."""
+    """An array in the wire format."""
 
     __slots__ = ("data",)
 
@@ -46,25 +46,25 @@ class BytesArray(_Array):
 
 
 def ints(values: Sequence[int]) -> IntArray:
-    """An int4[] of these."""
+    """Return the values as an int4[]."""
     pairs = [number for value in values for number in (4, value)]
     return IntArray(_header(_INT4, len(values)) + struct.pack(f"!{len(pairs)}i", *pairs))
 
 
 def bigints(values: Sequence[int]) -> BigIntArray:
-    """An int8[] of these."""
+    """Return the values as an int8[]."""
     items = [value.to_bytes(8, "big", signed=True) for value in values]
     return BigIntArray(_header(_INT8, len(values)) + _joined(items))
 
 
 def texts(values: Sequence[str | None]) -> TextArray:
-    """A text[] of these."""
+    """Return the values as a text[]."""
     items = [None if value is None else value.encode() for value in values]
     return TextArray(_header(_TEXT, len(values)) + _joined(items))
 
 
 def blobs(values: Sequence[bytes | None]) -> BytesArray:
-    """A bytea[] of these."""
+    """Return the values as a bytea[]."""
     return BytesArray(_header(_BYTEA, len(values)) + _joined(values))
 
 

@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: how they are made, kept, and what their errors mean."""
+"""Connections to PostgreSQL: how they are opened and kept, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from onceward.errors import (
 )
 from onceward.ports import Row
 from onceward.runtime.sql_text import Sql
+from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
 
 Connection: TypeAlias = psycopg.AsyncConnection[Row]
@@ -31,42 +32,44 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
     "prepare_threshold": 2,
 }
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
-# A plan over the JIT threshold costs hundreds of milliseconds; an inherited isolation level would
-# change what the statements see.
+# A plan over the JIT threshold costs hundreds of milliseconds. An inherited isolation level would
+# change which rows the statements see.
 _SESSION: Final = {
     "jit": "off",
     "default_transaction_isolation": "read\\ committed",
     "timezone": "UTC",
 }
+_LOCK_NAMESPACE: Final = 7136231
+"""The first key of all advisory locks, chosen at random: applications may use their own."""
 
 
 def conninfo(url: str, **session: str) -> str:
-    """The user's URL with the session settings that the statements rely on.
+    """Return the user's URL with the session settings on which the statements rely.
 
-    Raises ConfigurationError. The library's own message would show parts of the password.
+    Raise ConfigurationError without libpq's message, which would show parts of the password.
     """
     try:
-        address = conninfo_to_dict(url)
+        parameters: dict[str, Any] = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        address = {"host": "@"}
-    port = str(address.get("port", "")).replace(",", "")
-    if "@" in str(address.get("host", "")) or not (port.isdigit() or not port):
+        parameters = {"host": "@"}
+    port = str(parameters.get("port", "")).replace(",", "")
+    if "@" in str(parameters.get("host", "")) or not (port.isdigit() or not port):
         raise ConfigurationError(
-            "database_url is not an address that PostgreSQL can read. It must be postgresql://"
-            "user:password@host:port/name, with % and two digits for each of @ / : % # in "
-            "a part, and with no parameters but PostgreSQL's own"
+            "database_url is not a PostgreSQL address. It must be postgresql://"
+            "user:password@host:port/name. Percent-encode @ / : % # inside a part, and use only "
+            "parameters of PostgreSQL"
         )
     options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | session).items())
-    given: dict[str, Any] = {
+    parameters = {
         "connect_timeout": 5,
         "tcp_user_timeout": 15000,
         "application_name": "onceward",
-        **address,
+        **parameters,
     }
-    given["options"] = f"{given.get('options', '')} {options}".strip()
-    return make_conninfo(**given)
+    parameters["options"] = f"{parameters.get('options', '')} {options}".strip()
+    return make_conninfo(**parameters)
 
 
 async def connect(info: str, connection_class: type[Connection]) -> Connection:
@@ -74,59 +77,71 @@ async def connect(info: str, connection_class: type[Connection]) -> Connection:
     try:
         connection = await connection_class.connect(info, **CONNECT_OPTIONS)
     except psycopg.Error as error:
-        raise translate_error(error, sent=False) from error
+        raise translate_error(error, is_sent=False) from error
     arrays.register_dumpers(connection)
     return connection
 
 
-def translate_error(error: psycopg.Error, *, sent: bool = True) -> StoreError:
-    """Say what an error of the driver means for what was asked. `sent`: it may have been done."""
+def translate_error(error: psycopg.Error, *, is_sent: bool = True) -> StoreError:
+    """Return the StoreError for an error of psycopg.
+
+    If the statement `is_sent` and the connection is lost, the statement may have committed.
+    """
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
-    if not is_lost(error):
+    if not is_connection_lost(error):
         return Unwritable(text)
-    in_commit = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
-    return OutcomeUnknown(text) if sent and in_commit else StoreUnavailable(text)
+    may_have_committed = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
+    return OutcomeUnknown(text) if is_sent and may_have_committed else StoreUnavailable(text)
 
 
-def is_lost(error: psycopg.Error) -> bool:
-    """Whether the connection is of no more use: gone, or with a server that became a standby."""
-    return isinstance(error, (*LOST, psycopg.errors.ReadOnlySqlTransaction))
+def is_connection_lost(error: psycopg.Error) -> bool:
+    """Return whether the connection is unusable: closed, or to a server that became a standby."""
+    return isinstance(error, (*CONNECTION_LOST, psycopg.errors.ReadOnlySqlTransaction))
+
+
+def lock_statement(lock: Lock) -> str:
+    """Return the statement that takes an advisory lock until the transaction ends."""
+    exclusive = f"pg_advisory_xact_lock({_LOCK_NAMESPACE}, {lock:d})"
+    if lock in (Lock.CLAIMS, Lock.MIGRATIONS):
+        return f"SELECT {exclusive}"
+    shared = f"pg_advisory_xact_lock_shared({_LOCK_NAMESPACE}, {Lock.MIGRATIONS:d})"
+    return f"SELECT {shared}, {exclusive}"
 
 
 async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
-    """Run a statement and answer with its rows."""
+    """Run a statement and return its rows."""
     cursor = await connection.execute(statement.pyformat, parameters)
     return await cursor.fetchall() if cursor.description else []
 
 
-def is_hung_up(connection: Connection) -> bool:
-    """Whether the server has ended a connection that nobody uses: it sends nothing else on one."""
+def is_closed_by_server(connection: Connection) -> bool:
+    """Return whether the server has closed an idle connection: it sends nothing else on one."""
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
 
 
-async def run_at_once(
+async def run_in_one_message(
     connection: Connection, statements: Sequence[Sql], parameters: Mapping[str, Any]
 ) -> list[list[Row]]:
-    """Run statements in one transaction, sent as one message; answers with the rows of each.
+    """Run statements in one transaction, sent as one message; return the rows of each.
 
-    Once the server has it, it comes to its end by itself: a process that stands still meanwhile
-    leaves no lock behind. A pipeline would, for as long as its last part is not sent.
+    The server runs the whole message even if this process freezes after sending it, so that no
+    lock stays behind. A pipeline would hold its locks until the last part is sent.
     """
     text = b";\n".join(statement.pyformat for statement in statements)
     cursor = psycopg.AsyncClientCursor(connection)
     await cursor.execute(text, parameters)
     rows = []
-    more: bool | None = True
-    while more:
+    has_more: bool | None = True
+    while has_more:
         rows.append(await cursor.fetchall() if cursor.description else [])
-        more = cursor.nextset()
+        has_more = cursor.nextset()
     return rows
 
 
 class DedicatedConnection:
-    """One connection for one purpose: made when needed, and anew when lost."""
+    """One connection for one purpose: opened on first use, and again when it is lost."""
 
     def __init__(self, info: str, connection_class: type[Connection]) -> None:
         self._info = info
@@ -136,32 +151,29 @@ class DedicatedConnection:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Connection]:
-        """Have the connection for oneself. Errors of the driver come out as StoreErrors."""
+        """Lend the connection to one task at a time. Raise StoreError for errors of psycopg."""
         async with self._lock:
             try:
-                yield await self._usable()
+                yield await self._ensure_open()
             except psycopg.Error as error:
-                if is_lost(error):
-                    await self._drop()
+                if is_connection_lost(error):
+                    await self.close()
                 raise translate_error(error) from error
             except BaseException:
-                await self._drop()
+                await self.close()
                 raise
 
-    async def _usable(self) -> Connection:
+    async def _ensure_open(self) -> Connection:
         if self._connection is not None and (
-            self._connection.closed or is_hung_up(self._connection)
+            self._connection.closed or is_closed_by_server(self._connection)
         ):
-            await self._drop()
+            await self.close()
         if self._connection is None:
             self._connection = await connect(self._info, self._connection_class)
         return self._connection
 
     async def close(self) -> None:
-        """Let go of the connection."""
-        await self._drop()
-
-    async def _drop(self) -> None:
+        """Close the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()

@@ -1,4 +1,4 @@
-"""Recording a batch on PostgreSQL: what is new, and what has been seen before."""
+"""Recording a batch on PostgreSQL: new events, duplicates and conflicts."""
 
 from __future__ import annotations
 
@@ -9,71 +9,72 @@ from psycopg.rows import tuple_row
 
 from onceward.errors import OutcomeUnknown
 from onceward.model.events import Arrival, Outcome, Receipt
+from onceward.ports import BatchGroup
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import HELD_AS_DUPLICATE_BODY, Run
+from onceward.store.base import HELD_AS_DUPLICATE_BODY, LedgerTransaction
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import RETRYABLE, Connection
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
-_RETRIES: Final = 5
+_MAX_TRIES: Final = 5
 _NEW: Final = "record_new"
-_KNOWN: Final = "record_known"
-_AGAIN: Final = "record_again"
+_DUPLICATES: Final = "record_duplicates"
+_REDELIVERIES: Final = "record_redeliveries"
 
 
 class _Batch:
-    """Deliveries, by their places, on the way to their receipts."""
+    """Deliveries and, by position, the receipts that they have so far."""
 
     def __init__(self, arrivals: Sequence[Arrival], recent: RecentEvents) -> None:
         self.arrivals = arrivals
-        self.known: dict[int, list[int]] = {}  # the places of what repeats an event, by its id
+        self.duplicates: dict[int, list[int]] = {}
+        """The positions of the deliveries that probably repeat a recent event, by its id."""
         self._repeated: set[int] = set()
         self._receipts: dict[int, Receipt] = {}
-        among: dict[tuple[str, str], bytes] = {}
-        for place, arrival in enumerate(arrivals):
-            if event := recent.event(arrival):
-                self.known.setdefault(event, []).append(place)
-                self._repeated.add(place)
+        bodies: dict[tuple[str, str], bytes] = {}
+        for position, arrival in enumerate(arrivals):
+            if event := recent.find_original(arrival):
+                self.duplicates.setdefault(event, []).append(position)
+                self._repeated.add(position)
                 continue
-            first = among.setdefault((arrival.source, arrival.event_id), arrival.body_sha256)
+            first = bodies.setdefault((arrival.source, arrival.event_id), arrival.body_sha256)
             if first is not arrival.body_sha256 and first == arrival.body_sha256:
-                self._repeated.add(place)
+                self._repeated.add(position)
 
     @property
-    def others(self) -> list[int]:
-        """Those that seem to repeat nothing: no event, and none of these."""
-        return [place for place in range(len(self.arrivals)) if place not in self._repeated]
+    def probably_new(self) -> list[int]:
+        """The positions that repeat neither a recent event nor an earlier position."""
+        return [index for index in range(len(self.arrivals)) if index not in self._repeated]
 
     @property
-    def unanswered(self) -> list[int]:
-        """Those without a receipt."""
-        return [place for place in range(len(self.arrivals)) if place not in self._receipts]
+    def unrecorded(self) -> list[int]:
+        """The positions without a receipt."""
+        return [index for index in range(len(self.arrivals)) if index not in self._receipts]
 
-    def body(self, place: int) -> bytes | None:
-        """The body, where the ledger may need it: it has that of an event that is repeated."""
-        return None if place in self._repeated else self.arrivals[place].body
+    def body(self, position: int) -> bytes | None:
+        """Return the body, or None if the ledger probably has it."""
+        return None if position in self._repeated else self.arrivals[position].body
 
-    def repeat_none(self) -> None:
-        """What was thought to be repeated is not."""
+    def send_all_bodies(self) -> None:
+        """Stop assuming that the ledger has the body of any delivery."""
         self._repeated = set()
 
-    def answer(self, place: int, receipt: Receipt) -> None:
-        """Keep a receipt."""
-        self._receipts[place] = receipt
+    def add_receipt(self, position: int, receipt: Receipt) -> None:
+        """Store the receipt of one delivery."""
+        self._receipts[position] = receipt
 
     def receipts(self) -> list[Receipt]:
-        """All of them, in order of arrival. Raises OutcomeUnknown when one is missing."""
-        if self.unanswered:
-            message = "the ledger neither took nor knew an event"
-            raise OutcomeUnknown(message)
-        return [self._receipts[place] for place in range(len(self.arrivals))]
+        """Return all receipts, in order of arrival. Raise OutcomeUnknown if one is missing."""
+        if self.unrecorded:
+            raise OutcomeUnknown("the ledger neither recorded nor recognised an event")
+        return [self._receipts[position] for position in range(len(self.arrivals))]
 
 
-class Recording:
-    """Writes batches, and remembers the last events to know their repetitions."""
+class BatchWriter:
+    """Writes batches, and remembers the last events to recognise their duplicates."""
 
     def __init__(
         self,
@@ -89,71 +90,77 @@ class Recording:
         self._row_limit = row_limit
         self._recent = RecentEvents()
 
-    def batch_group(self, arrival: Arrival) -> bool:
-        """Whether it repeats one of the last events."""
-        return self._recent.event(arrival) is not None
+    def batch_group(self, arrival: Arrival) -> BatchGroup:
+        """Return the group of deliveries with which this one is best written."""
+        if self._recent.find_original(arrival) is None:
+            return BatchGroup.NEW
+        return BatchGroup.DUPLICATES
 
     async def record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        """Write all of them durably, each event once; one answer each, in their order."""
+        """Record deliveries durably, each event once; return a receipt for each, in order."""
         batch = _Batch(arrivals, self._recent)
         self._failpoints.reach("record.writing")
-        await self._write(connection, _NEW, batch, batch.others)
+        await self._write(connection, _NEW, batch, batch.probably_new)
         self._failpoints.reach("record.written")
-        await self._count(connection, batch)
-        # What is left is repeated, or lost to others, whose rows the next transaction sees. What it
-        # leaves repeats something else than the ledger has: new there, or in conflict with it.
-        await self._write(connection, _AGAIN, batch, batch.unanswered)
-        batch.repeat_none()
-        await self._write(connection, _NEW, batch, batch.unanswered)
-        await self._write(connection, _AGAIN, batch, batch.unanswered)
+        await self._write_duplicates(connection, batch)
+        # The rest repeats an event, or lost a race to another receiver, whose rows this
+        # transaction sees.
+        await self._write(connection, _REDELIVERIES, batch, batch.unrecorded)
+        # A guess was wrong if something is still left: the event is new, or its body differs.
+        batch.send_all_bodies()
+        await self._write(connection, _NEW, batch, batch.unrecorded)
+        await self._write(connection, _REDELIVERIES, batch, batch.unrecorded)
         self._failpoints.reach("record.committed")
         receipts = batch.receipts()
-        self._recent.note(arrivals, receipts)
+        self._recent.add(arrivals, receipts)
         return receipts
 
-    async def _count(self, connection: Connection, batch: _Batch) -> None:
-        """Count what repeats the last events: most of what is repeated does."""
-        if not batch.known:
+    async def _write_duplicates(self, connection: Connection, batch: _Batch) -> None:
+        """Count the deliveries that repeat a recent event, by its id: the cheapest statement."""
+        if not batch.duplicates:
             return
-        events = sorted(batch.known)
-        firsts = [batch.arrivals[batch.known[event][0]] for event in events]
+        events = sorted(batch.duplicates)
+        firsts = [batch.arrivals[batch.duplicates[event][0]] for event in events]
         columns = self._keys(firsts) | {
             "events": bigints(events),
-            "counts": ints([len(batch.known[event]) for event in events]),
+            "counts": ints([len(batch.duplicates[event]) for event in events]),
             "row_limit": self._row_limit,
         }
-        statement = self._queries.one(_KNOWN)
-        for (event,) in await _run_past_deadlocks(connection, statement, columns):
-            for place in batch.known[event]:
-                batch.answer(place, Receipt(event, Outcome.DUPLICATE))
+        statement = self._queries.one(_DUPLICATES)
+        for (event,) in await _run_with_retries(connection, statement, columns):
+            for position in batch.duplicates[event]:
+                batch.add_receipt(position, Receipt(event, Outcome.DUPLICATE))
 
     async def _write(
-        self, connection: Connection, name: str, batch: _Batch, places: list[int]
+        self, connection: Connection, name: str, batch: _Batch, positions: list[int]
     ) -> None:
-        """Run a statement, which is a transaction of its own, over places of a batch."""
-        if not places:
+        """Run a statement, which is its own transaction, over some positions of a batch."""
+        if not positions:
             return
-        columns = self._columns(name, batch, places)
-        statement = self._queries.one(name, *_watched(columns))
-        for position, event, outcome in await _run_past_deadlocks(connection, statement, columns):
-            batch.answer(places[position - 1], Receipt(event, _OUTCOMES[outcome]))
+        columns = self._columns(name, batch, positions)
+        statement = self._queries.one(name, *_conditions(columns))
+        for ordinal, event, outcome in await _run_with_retries(connection, statement, columns):
+            batch.add_receipt(positions[ordinal - 1], Receipt(event, _OUTCOMES[outcome]))
 
-    async def record_in(self, run: Run, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        """Write them in a transaction that does other things as well."""
+    async def record_in(
+        self, transaction: LedgerTransaction, arrivals: Sequence[Arrival]
+    ) -> list[Receipt]:
+        """Record deliveries as part of a larger transaction."""
         batch = _Batch(arrivals, RecentEvents())
-        for name in (_NEW, _AGAIN):
-            if places := batch.unanswered:
-                columns = self._columns(name, batch, places)
-                for row in await run(name, *_watched(columns), **columns):
+        for name in (_NEW, _REDELIVERIES):
+            if positions := batch.unrecorded:
+                columns = self._columns(name, batch, positions)
+                for row in await transaction.run(name, *_conditions(columns), **columns):
                     receipt = Receipt(row["event"], _OUTCOMES[row["outcome"]])
-                    batch.answer(places[row["position"] - 1], receipt)
+                    batch.add_receipt(positions[row["position"] - 1], receipt)
         return batch.receipts()
 
-    def _columns(self, name: str, batch: _Batch, places: list[int]) -> dict[str, Any]:
-        """What a statement needs of these places, and nothing else: it is made in Python."""
-        arrivals = [batch.arrivals[place] for place in places]
-        columns = self._keys(arrivals) | {"bodies": blobs([batch.body(place) for place in places])}
-        if name == _AGAIN:
+    def _columns(self, name: str, batch: _Batch, positions: list[int]) -> dict[str, Any]:
+        """Return the arrays that a statement needs, and no others: each costs Python time."""
+        arrivals = [batch.arrivals[position] for position in positions]
+        bodies = blobs([batch.body(position) for position in positions])
+        columns = self._keys(arrivals) | {"bodies": bodies}
+        if name == _REDELIVERIES:
             return columns | {"row_limit": self._row_limit}
         columns |= {
             "types": texts([arrival.type for arrival in arrivals]),
@@ -173,17 +180,16 @@ class Recording:
         }
 
 
-def _watched(columns: Mapping[str, Any]) -> list[str]:
-    """What is asked of a statement, beyond the usual."""
+def _conditions(columns: Mapping[str, Any]) -> list[str]:
     return ["duplicate_body"] if "rules" in columns else []
 
 
-async def _run_past_deadlocks(
+async def _run_with_retries(
     connection: Connection, statement: Sql, columns: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
-    """Run a statement that is a transaction of its own, and again when others were in its way."""
+    """Run a statement that is its own transaction; retry it after a deadlock."""
     cursor = connection.cursor(row_factory=tuple_row)
-    for _ in range(_RETRIES - 1):
+    for _ in range(_MAX_TRIES - 1):
         try:
             await cursor.execute(statement.pyformat, columns)
         except RETRYABLE:

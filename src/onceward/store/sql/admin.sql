@@ -92,7 +92,7 @@ WHERE TRUE
 ORDER BY a.id DESC
 LIMIT :limit
 
--- name: note_act
+-- name: add_audit_entry
 -- Note what a person did.
 INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
 VALUES (:now, :actor, :authenticated_as, :action, :reason, :subject)

@@ -1,4 +1,4 @@
--- name: conflict
+-- name: load_conflict
 -- A delivery that is in conflict with its event, with all that an event of its own needs.
 SELECT
     d.outcome, CAST(d.accepted_as AS text) AS accepted_as, s.name AS source, e.event_id, e.type,

@@ -37,7 +37,7 @@ FROM onceward.rejection_counts c
 JOIN onceward.sources s ON s.id = c.source
 ORDER BY s.name, c.cause
 
--- name: rejection
+-- name: load_rejection
 -- One request that did not verify, with what is kept of it.
 SELECT
     s.name AS source, r.received_at, r.request, r.body, CAST(r.received_as AS text) AS received_as

@@ -1,4 +1,4 @@
-"""Connections to SQLite: a thread each, and one gate in front of the only writer."""
+"""A thread with one connection to SQLite, and the functions that it runs."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from onceward.runtime.sql_text import Sql
 
 T = TypeVar("T")
 
-
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ConnectionThread:
-    """One connection in one thread, which does one thing after the other."""
+    """One connection in one thread, which runs one function at a time."""
 
     def __init__(self, name: str, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -32,13 +31,13 @@ class ConnectionThread:
         self._connection: sqlite3.Connection | None = None
         self._name = name
         self._thread: threading.Thread | None = None
-        self._is_over = False
+        self._is_stopped = False
 
     async def start(self) -> None:
-        """Open the connection, unless it is open; raises what sqlite3 raises."""
+        """Open the connection unless it is open. Raise sqlite3.Error."""
         if self._connection is not None:
             return
-        self._is_over = False
+        self._is_stopped = False
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
@@ -47,37 +46,37 @@ class ConnectionThread:
         self._thread.start()
         await opened
 
-    def call(self, act: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
-        """Have the thread do something; the future has what came of it."""
+    def call(self, function: Callable[[sqlite3.Connection], T]) -> asyncio.Future[T]:
+        """Run a function in the thread and return a future of its result."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        if self._is_over:
+        if self._is_stopped:
             future.set_exception(StoreUnavailable("the store is closed"))
             return future
 
         def task(connection: sqlite3.Connection) -> None:
-            if future.cancelled():  # nobody waits for it any more
+            if future.cancelled():
                 return
             result: T | None = None
-            problem: BaseException | None = None
+            failure: BaseException | None = None
             try:
-                result = act(connection)
-            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                problem = error
-            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                loop.call_soon_threadsafe(_resolve, future, result, problem)
+                result = function(connection)
+            except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+                failure = error
+            with suppress(RuntimeError):  # the loop is closed, and the future has no reader
+                loop.call_soon_threadsafe(_resolve, future, result, failure)
 
         self._tasks.put(task)
         return future
 
     def interrupt(self) -> None:
-        """Break off the statement that runs now."""
+        """Interrupt the running statement."""
         if self._connection is not None:
             self._connection.interrupt()
 
     async def stop(self) -> None:
-        """Finish what was asked for, then close the connection."""
-        self._is_over = True
+        """Run the queued functions, then close the connection."""
+        self._is_stopped = True
         if self._connection is None or self._thread is None:
             return
         self._tasks.put(None)
@@ -85,12 +84,12 @@ class ConnectionThread:
         self._connection = None
 
     def _work(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
-        problem: BaseException | None = None
+        failure: BaseException | None = None
         try:
             self._connection = self._connect()
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-            problem = error
-        loop.call_soon_threadsafe(_resolve, opened, None, problem)
+        except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
+            failure = error
+        loop.call_soon_threadsafe(_resolve, opened, None, failure)
         if self._connection is None:
             return
         while (task := self._tasks.get()) is not None:
@@ -98,39 +97,39 @@ class ConnectionThread:
         self._connection.close()
 
 
-def _resolve(future: asyncio.Future[T], result: T | None, problem: BaseException | None) -> None:
+def _resolve(future: asyncio.Future[T], result: T | None, failure: BaseException | None) -> None:
     if future.cancelled():
         return
-    if problem is not None:
-        future.set_exception(problem)
+    if failure is not None:
+        future.set_exception(failure)
     else:
-        future.set_result(result)  # type: ignore[arg-type] # no problem: there is a result
+        future.set_result(result)  # type: ignore[arg-type] # without a failure there is a result
 
 
 async def shielded(future: asyncio.Future[T]) -> T:
-    """What came of something that goes on to its end, also when nobody waits for it any more."""
+    """Await a call that completes even if the caller is cancelled."""
     try:
         return await asyncio.shield(future)
     except asyncio.CancelledError:
-        future.add_done_callback(_look_at)
+        future.add_done_callback(_retrieve_error)
         raise
 
 
-def _look_at(future: asyncio.Future[T]) -> None:
-    """Take notice of an error: asyncio tells of those that nobody has seen."""
+def _retrieve_error(future: asyncio.Future[T]) -> None:
+    """Mark an error as seen: asyncio logs errors that were never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 def in_transaction(
-    act: Callable[[sqlite3.Connection], T],
+    function: Callable[[sqlite3.Connection], T],
 ) -> Callable[[sqlite3.Connection], T]:
-    """Run `act` in a transaction of its own. Errors come out as StoreErrors."""
+    """Wrap a function in a transaction of its own. The wrapper raises StoreError."""
 
-    def whole(connection: sqlite3.Connection) -> T:
+    def transaction(connection: sqlite3.Connection) -> T:
         try:
             connection.execute("BEGIN IMMEDIATE")
-            result = act(connection)
+            result = function(connection)
         except sqlite3.Error as error:
             rollback(connection)
             raise translate_error(error) from error
@@ -140,11 +139,11 @@ def in_transaction(
         commit(connection)
         return result
 
-    return whole
+    return transaction
 
 
 def commit(connection: sqlite3.Connection) -> None:
-    """Commit, or raise OutcomeUnknown: a failed sync may have written all the same."""
+    """Commit. Raise OutcomeUnknown on failure: a failed sync may still have written."""
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
@@ -153,14 +152,14 @@ def commit(connection: sqlite3.Connection) -> None:
 
 
 def rollback(connection: sqlite3.Connection) -> None:
-    """End an open transaction without a trace."""
+    """Roll back the open transaction, if there is one."""
     if connection.in_transaction:
         with suppress(sqlite3.Error):
             connection.execute("ROLLBACK")
 
 
 def translate_error(error: sqlite3.Error) -> StoreError:
-    """Say what an error of the driver means for what was asked: nothing was written."""
+    """Return the StoreError for an error before the commit: nothing was written."""
     if isinstance(error, sqlite3.OperationalError | sqlite3.InterfaceError):
         return StoreUnavailable(str(error))
     return Unwritable(str(error))
@@ -169,7 +168,7 @@ def translate_error(error: sqlite3.Error) -> StoreError:
 def run(
     connection: sqlite3.Connection, statements: tuple[Sql, ...], parameters: Mapping[str, Any]
 ) -> list[Row]:
-    """Run the statements of one name; the last one answers."""
+    """Run the statements of one name and return the rows of the last one."""
     rows: list[Row] = []
     for statement in statements:
         rows = fetch(connection.execute(statement.text, parameters))
@@ -177,7 +176,7 @@ def run(
 
 
 def fetch(cursor: sqlite3.Cursor) -> list[Row]:
-    """All rows of a cursor, by column name."""
+    """Return all rows of a cursor, by column name."""
     if cursor.description is None:
         return []
     names = [column[0] for column in cursor.description]

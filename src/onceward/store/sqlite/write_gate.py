@@ -7,50 +7,52 @@ from collections import deque
 from contextlib import suppress
 from typing import Final
 
-RECEIVER_TURNS: Final = 4
-"""How often in a row the receiver may go before a worker that waits."""
+RECEIVER_STREAK_MAX: Final = 4
+"""How often in succession the receiver may overtake a waiting worker."""
 
 
-class Gate:
-    """Lets one in at a time. The receiver goes first, but does not keep workers out for ever."""
+class WriteGate:
+    """A lock that prefers the receiver, without starving the workers."""
 
     def __init__(self) -> None:
-        self._busy = False
-        self._turns = 0
+        self._is_held = False
+        self._streak = 0
         self._receivers: deque[asyncio.Future[None]] = deque()
         self._workers: deque[asyncio.Future[None]] = deque()
 
-    async def enter(self, *, receiver: bool = False) -> None:
-        """Wait for one's turn. Whoever entered must leave."""
-        if not self._busy:
-            self._busy = True
+    async def acquire(self, *, receiver: bool = False) -> None:
+        """Wait for the gate. The caller must release it."""
+        if not self._is_held:
+            self._is_held = True
             return
-        line = self._receivers if receiver else self._workers
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        line.append(turn)
+        queue = self._receivers if receiver else self._workers
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        queue.append(waiter)
         try:
-            await turn
+            await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self.leave()
+            if waiter.done() and not waiter.cancelled():
+                self.release()
             else:
                 with suppress(ValueError):
-                    line.remove(turn)
+                    queue.remove(waiter)
             raise
 
-    def leave(self) -> None:
-        """Let the next one in."""
-        turn = self._next()
-        if turn is None:
-            self._busy = False
+    def release(self) -> None:
+        """Pass the gate to the next waiter."""
+        waiter = self._next()
+        if waiter is None:
+            self._is_held = False
         else:
-            turn.set_result(None)
+            waiter.set_result(None)
 
     def _next(self) -> asyncio.Future[None] | None:
         while self._receivers or self._workers:
-            receiver_first = self._receivers and (self._turns < RECEIVER_TURNS or not self._workers)
-            self._turns = self._turns + 1 if receiver_first else 0
-            turn = (self._receivers if receiver_first else self._workers).popleft()
-            if not turn.done():
-                return turn
+            receiver_first = self._receivers and (
+                self._streak < RECEIVER_STREAK_MAX or not self._workers
+            )
+            self._streak = self._streak + 1 if receiver_first else 0
+            waiter = (self._receivers if receiver_first else self._workers).popleft()
+            if not waiter.done():
+                return waiter
         return None

@@ -84,7 +84,7 @@ woken AS MATERIALIZED (
 SELECT position, id AS event, 'recorded' AS outcome
 FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
 
--- name: record_known
+-- name: record_duplicates
 -- Record duplicates of events whose ids are known, in the order of these: counted all, a row each for
 -- the first. Answers with the events that are there, and are what they are said to be: a ledger that
 -- went back to an earlier state may have given an id to another event. The bucket of a sorted array
@@ -109,7 +109,7 @@ kept AS (
 )
 SELECT event FROM counted
 
--- name: record_again
+-- name: record_redeliveries
 -- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
 -- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
 -- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.

@@ -3,7 +3,6 @@
 -- worker are only marked to run alone next time. The lock lets one worker at a time reclaim_expired and
 -- claim, over all machines; it is a statement of its own so that the next one sees what came before.
 -- "Is not distinct" says "equals", so that a claim in a large backlog does not read all of it here.
-SELECT pg_advisory_xact_lock(7136231, 1);
 WITH
 expired AS MATERIALIZED (
     SELECT token, worker, until, jobs FROM onceward.leases
@@ -194,7 +193,7 @@ SET available_at = clock_timestamp() + :delay_seconds * interval '1 second', las
 WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
 RETURNING 1 AS landed
 
--- name: effect_once
+-- name: mark_effect
 -- Mark an effect as done, unless it is. Waits for another transaction that is about to.
 INSERT INTO onceward.effects (job, created_at, updated_at, idempotency_key, reference, status)
 SELECT :job, at, at, :key, :reference, 'succeeded' FROM clock_timestamp() AS at

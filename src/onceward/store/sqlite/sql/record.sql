@@ -36,7 +36,7 @@ WHERE event = :id AND :rule = 2 AND event IN (SELECT event FROM onceward_duplica
 -- end
 SELECT id AS event FROM onceward_events WHERE id = :id
 
--- name: record_known
+-- name: record_duplicates
 -- Record one duplicate of an event whose id is known: counted, and a row for the first ones.
 -- Answers with the event if it is there, and is what it is said to be.
 INSERT INTO onceward_deliveries (id, event, received_at, outcome, body_sha256)
@@ -47,7 +47,7 @@ UPDATE onceward_events SET deliveries = deliveries + 1
 WHERE id = :event AND source = :source AND event_id = :event_id AND body_sha256 = :sha256
 RETURNING id AS event
 
--- name: record_again
+-- name: record_redeliveries
 -- Record one arrival that has been seen before: a duplicate or a conflict, counted, and a row for
 -- the first ones.
 INSERT INTO onceward_deliveries (id, event, received_at, outcome, body_sha256, body)

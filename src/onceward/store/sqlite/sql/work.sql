@@ -133,7 +133,7 @@ SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) 
 WHERE changes() = 1 AND token = :token
 RETURNING 1 AS landed
 
--- name: effect_once
+-- name: mark_effect
 -- Mark an effect as done, unless it is.
 INSERT INTO onceward_effects (job, created_at, updated_at, idempotency_key, reference, status)
 VALUES (:job, :now, :now, :key, :reference, 'succeeded')

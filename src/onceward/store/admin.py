@@ -1,0 +1,243 @@
+"""Lists, operator actions and rejections, on both stores."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from onceward.errors import NotInState, RejectionCause
+from onceward.model.admin import (
+    AuditItem,
+    DeliveryItem,
+    EffectItem,
+    EventItem,
+    JobItem,
+    ManualRecording,
+    OperatorAction,
+    PageQuery,
+    Rejection,
+    RejectionCount,
+    RejectionItem,
+    Requeued,
+    StoredDelivery,
+    StoredRejection,
+)
+from onceward.model.effects import EffectStatus
+from onceward.model.events import Arrival, Outcome, ProcessingState
+from onceward.model.jobs import FailureType, JobStatus
+from onceward.ports import Row
+from onceward.store.base import BaseStore, LedgerTransaction
+from onceward.store.locks import Lock
+
+NO_EVENT: Final = 0
+"""Stands for the event of a received rejection that contained none."""
+
+_LIVE: Final = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
+
+
+class SqlAdminStore(BaseStore):
+    """The ports `AdminStore` and `RejectionStore`."""
+
+    async def events(self, query: PageQuery) -> list[EventItem]:
+        """Return a page of events, newest first."""
+        conditions = _conditions(query)
+        if query.status:
+            conditions.append(query.status)  # most states have an index of their own
+        rows = await self._read("events_page", *conditions, **_parameters(query))
+        return [
+            EventItem(**{**row, "processing_state": ProcessingState(row["processing_state"])})
+            for row in rows
+        ]
+
+    async def jobs(self, query: PageQuery) -> list[JobItem]:
+        """Return a page of jobs, newest first."""
+        conditions = _conditions(query)
+        if query.status:
+            conditions.append(query.status if query.status in _LIVE else "ended")
+        rows = await self._read("jobs_page", *conditions, **_parameters(query))
+        return [_job_item(row) for row in rows]
+
+    async def effects(self, query: PageQuery) -> list[EffectItem]:
+        """Return a page of effects, newest first."""
+        rows = await self._page("effects_page", query)
+        return [EffectItem(**{**row, "status": EffectStatus(row["status"])}) for row in rows]
+
+    async def deliveries(self, query: PageQuery) -> list[DeliveryItem]:
+        """Return a page of deliveries, newest first."""
+        rows = await self._page("deliveries_page", query)
+        return [DeliveryItem(**{**row, "outcome": Outcome(row["outcome"])}) for row in rows]
+
+    async def audit(self, query: PageQuery) -> list[AuditItem]:
+        """Return a page of audit entries, newest first."""
+        return [AuditItem(**row) for row in await self._page("audit_page", query)]
+
+    async def rejections(self, query: PageQuery) -> list[RejectionItem]:
+        """Return a page of rejected requests, newest first."""
+        rows = await self._page("rejections_page", query)
+        return [
+            RejectionItem(
+                **{**row, "cause": RejectionCause(row["cause"]), "kept": bool(row["kept"])}
+            )
+            for row in rows
+        ]
+
+    async def _page(self, name: str, query: PageQuery) -> list[Row]:
+        return await self._read(name, *_conditions(query), **_parameters(query))
+
+    async def rejection_counts(self) -> list[RejectionCount]:
+        """Return the number of rejected requests by source and cause."""
+        rows = await self._read("rejection_counts")
+        return [RejectionCount(**{**row, "cause": RejectionCause(row["cause"])}) for row in rows]
+
+    async def rejection(self, id: int) -> StoredRejection | None:
+        """Return a rejected request, or None if the id is unknown."""
+        rows = await self._read("load_rejection", id=id)
+        return StoredRejection(**rows[0]) if rows else None
+
+    async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
+        """Store and count rejected requests; keep the newest `keep` of each source."""
+        async with self._transaction(Lock.REJECTIONS) as transaction:
+            for rejection in rejections:
+                await transaction.run(
+                    "add_rejection",
+                    source=self._source_ids[rejection.source],
+                    cause=rejection.cause,
+                    reason=rejection.check,
+                    received_at=rejection.received_at,
+                    last_at=rejection.last_at,
+                    count=rejection.count,
+                    request=rejection.request,
+                    body=rejection.body,
+                )
+            for (name, cause), count in _tally(rejections).items():
+                source = self._source_ids[name]
+                await transaction.run("count_rejections", source=source, cause=cause, count=count)
+            for name in {rejection.source for rejection in rejections}:
+                source = self._source_ids[name]
+                await transaction.run("trim_rejections", source=source, keep=keep)
+
+    async def receive_rejection(
+        self, id: int, arrivals: Sequence[Arrival], action: OperatorAction
+    ) -> ManualRecording:
+        """Record the events of a rejected request, with an audit entry.
+
+        Raise NotInState if another operator was faster.
+        """
+        async with self._transaction(Lock.LEDGER) as transaction:
+            receipts = await transaction.record(arrivals)
+            first = receipts[0].event if receipts else NO_EVENT
+            if not await transaction.run("receive_rejection", id=id, event=first):
+                raise NotInState(f"Another operator has received rejection {id}.")
+            entry = await _add_audit_entry(transaction, action, "verify_again", f"rejection:{id}")
+            return ManualRecording(tuple(receipts), entry)
+
+    async def conflict(self, delivery: int) -> StoredDelivery | None:
+        """Return a redelivery with the facts of its event, or None if the id is unknown."""
+        rows = await self._read("load_conflict", id=delivery)
+        return (
+            StoredDelivery(**{**rows[0], "outcome": Outcome(rows[0]["outcome"])}) if rows else None
+        )
+
+    async def accept_conflict(
+        self, delivery: int, arrival: Arrival, action: OperatorAction
+    ) -> ManualRecording:
+        """Record a conflict as an event of its own, with an audit entry.
+
+        Raise NotInState if another operator was faster.
+        """
+        async with self._transaction(Lock.LEDGER) as transaction:
+            (receipt,) = await transaction.record([arrival])
+            if not await transaction.run("accept_conflict", id=delivery, event=receipt.event):
+                raise NotInState(f"Another operator has accepted delivery {delivery}.")
+            subject = f"delivery:{delivery}"
+            entry = await _add_audit_entry(transaction, action, "accept_conflict", subject)
+            return ManualRecording((receipt,), entry)
+
+    async def requeue(self, job: int, action: OperatorAction) -> Requeued | None:
+        """Queue a failed or cancelled job again, with an audit entry.
+
+        Return None if the job is neither.
+        """
+        async with self._transaction(Lock.LEDGER) as transaction:
+            rows = await transaction.run(
+                "requeue",
+                job=job,
+                actor=action.actor,
+                authenticated_as=action.authenticated_as,
+                reason=action.reason,
+            )
+        if not rows:
+            return None
+        row = rows[0]
+        entry = _audit_item(
+            action, "manual_requeue", f"job:{job}", id=row["audit"], created_at=row["created_at"]
+        )
+        return Requeued(str(job), row["available_at"], entry)
+
+    async def job_status(self, job: int) -> JobStatus | None:
+        """Return the status of a job, or None if the id is unknown."""
+        rows = await self._read("job_status", job=job)
+        return JobStatus(rows[0]["status"]) if rows else None
+
+
+async def _add_audit_entry(
+    transaction: LedgerTransaction, action: OperatorAction, name: str, subject: str
+) -> AuditItem:
+    (row,) = await transaction.run(
+        "add_audit_entry",
+        actor=action.actor,
+        authenticated_as=action.authenticated_as,
+        action=name,
+        reason=action.reason,
+        subject=subject,
+    )
+    return _audit_item(action, name, subject, **row)
+
+
+def _audit_item(
+    action: OperatorAction, name: str, subject: str, *, id: str, created_at: datetime
+) -> AuditItem:
+    return AuditItem(
+        id=id,
+        job_id=subject.removeprefix("job:") if subject.startswith("job:") else None,
+        subject=subject,
+        action=name,
+        actor=action.actor,
+        authenticated_as=action.authenticated_as,
+        reason=action.reason,
+        created_at=created_at,
+    )
+
+
+def _job_item(row: Row) -> JobItem:
+    failure = row["failure_type"]
+    typed = {
+        "status": JobStatus(row["status"]),
+        "failure_type": FailureType(failure) if failure else None,
+    }
+    return JobItem(**{**row, **typed})
+
+
+def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, RejectionCause]]:
+    tally: Counter[tuple[str, RejectionCause]] = Counter()
+    for rejection in rejections:
+        tally[rejection.source, rejection.cause] += rejection.count
+    return tally
+
+
+def _conditions(query: PageQuery) -> list[str]:
+    names = ("after", "status", "event_id", "reference")
+    conditions = [name for name in names if getattr(query, name) is not None]
+    return [*conditions, "duplicate_body"] if query.duplicate_body else conditions
+
+
+def _parameters(query: PageQuery) -> dict[str, Any]:
+    return {
+        "limit": query.limit,
+        "after": query.after,
+        "status": query.status,
+        "event_id": query.event_id,
+        "reference": query.reference,
+    }

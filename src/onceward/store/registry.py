@@ -1,0 +1,83 @@
+"""Sources, handlers, routes, admin tokens and provisioned secrets, on both stores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from onceward.model.admin import ProvisionedSecret
+from onceward.model.jobs import HandlerEntry
+from onceward.store.base import BaseStore, LedgerTransaction
+from onceward.store.locks import Lock
+
+STALE_ROUTE_SECONDS: Final = 600.0
+"""Time until a route is deleted that no process has. Processes renew theirs every minute."""
+
+
+class SqlRegistry(BaseStore):
+    """The ports `Registry` and `SecretStore`."""
+
+    async def register(
+        self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
+    ) -> list[str]:
+        """Register sources, handlers and their routes; drop the routes of `retired` handlers.
+
+        Return the names of all handlers that have routes, in whichever process they run.
+        """
+        async with self._transaction(Lock.REGISTRY) as transaction:
+            for name in sources:
+                (row,) = await transaction.run("add_source", name=name)
+                self._source_ids[name] = row["id"]
+            for name in retired:
+                await transaction.run("drop_routes", name=name)
+            for handler in handlers:
+                (row,) = await transaction.run(
+                    "add_handler", name=handler.name, max_attempts=handler.max_attempts
+                )
+                self._handler_ids[handler.name] = row["id"]
+                await _renew_routes(transaction, handler, row["id"])
+            return [row["name"] for row in await transaction.run("routed_handlers")]
+
+    async def tokens(self) -> dict[str, bytes]:
+        """Return the SHA-256 of each admin token of this database, by name."""
+        return {row["name"]: bytes(row["sha256"]) for row in await self._read("tokens")}
+
+    async def add_first_token(self, name: str, sha256: bytes) -> bool:
+        """Store the first token. Return False if the database already has one."""
+        async with self._transaction(Lock.REGISTRY) as transaction:
+            return bool(await transaction.run("add_first_token", name=name, sha256=sha256))
+
+    async def store_secret(self, source: str, secret: bytes) -> None:
+        """Store a provisioned secret, durably."""
+        async with self._transaction(Lock.REGISTRY) as transaction:
+            await transaction.run("store_secret", source=self._source_ids[source], secret=secret)
+
+    async def provisioned_secrets(self) -> list[ProvisionedSecret]:
+        """Return all provisioned secrets, by source, newest first."""
+        return [ProvisionedSecret(**row) for row in await self._read("provisioned_secrets")]
+
+    async def delete_secrets(self, source: str) -> int:
+        """Delete the provisioned secrets of a source and return their number."""
+        async with self._transaction(Lock.REGISTRY) as transaction:
+            return len(await transaction.run("delete_secrets", name=source))
+
+
+async def _renew_routes(
+    transaction: LedgerTransaction, handler: HandlerEntry, handler_id: int
+) -> None:
+    """Renew the handler's routes and delete those that no process has renewed.
+
+    During a deploy two versions of a handler run side by side, and events that either of them
+    wants become jobs.
+    """
+    await transaction.run(
+        "drop_stale_routes", handler=handler_id, stale_seconds=STALE_ROUTE_SECONDS
+    )
+    for route in handler.routes:
+        await transaction.run(
+            "add_route",
+            handler=handler_id,
+            source=route.source,
+            type=route.literal,
+            is_prefix=route.is_prefix,
+        )

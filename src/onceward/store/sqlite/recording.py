@@ -1,0 +1,83 @@
+"""Recording a batch on SQLite: one delivery after the other, in one transaction."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from onceward.model.events import Arrival, Outcome, Receipt
+from onceward.runtime.failpoints import Failpoints
+from onceward.store.base import HELD_AS_DUPLICATE_BODY
+from onceward.store.queries import Queries
+from onceward.store.sqlite.connection_thread import run
+
+
+class BatchWriter:
+    """Writes batches in the transaction of the caller."""
+
+    def __init__(
+        self,
+        queries: Queries,
+        source_ids: Mapping[str, int],
+        failpoints: Failpoints,
+        *,
+        row_limit: int,
+    ) -> None:
+        self._queries = queries
+        self._source_ids = source_ids
+        self._failpoints = failpoints
+        self._row_limit = row_limit
+
+    def record(
+        self,
+        connection: sqlite3.Connection,
+        arrivals: Sequence[Arrival],
+        originals: Sequence[int | None],
+        now: int,
+    ) -> list[Receipt]:
+        """Write deliveries; `originals` has the recent events that they probably repeat."""
+        first = _reserve_ids(connection, len(arrivals))
+        receipts = [
+            self._record_one(connection, arrival, {"id": number, "now": now, "event": original})
+            for number, (arrival, original) in enumerate(
+                zip(arrivals, originals, strict=True), first
+            )
+        ]
+        self._failpoints.reach("record.written")
+        return receipts
+
+    def _record_one(
+        self, connection: sqlite3.Connection, arrival: Arrival, values: Mapping[str, Any]
+    ) -> Receipt:
+        values = {**values, **self._values(arrival)}
+        if values["event"] and run(connection, self._queries("record_duplicates"), values):
+            return Receipt(values["event"], Outcome.DUPLICATE)
+        conditions = ["duplicate_body"] if arrival.duplicate_body else []
+        if rows := run(connection, self._queries("record_new", *conditions), values):
+            return Receipt(rows[0]["event"], Outcome.RECORDED)
+        (row,) = run(connection, self._queries("record_redeliveries"), values)
+        return Receipt(row["event"], Outcome(row["outcome"]))
+
+    def _values(self, arrival: Arrival) -> dict[str, Any]:
+        return {
+            "source": self._source_ids[arrival.source],
+            "event_id": arrival.event_id,
+            "type": arrival.type,
+            "reference": arrival.reference,
+            "sha256": arrival.body_sha256,
+            "headers": arrival.headers,
+            "body": arrival.body,
+            "row_limit": self._row_limit,
+            "rule": int(arrival.duplicate_body),
+            "held": HELD_AS_DUPLICATE_BODY,
+        }
+
+
+def _reserve_ids(connection: sqlite3.Connection, count: int) -> int:
+    """Reserve `count` ledger ids and return the first."""
+    row = connection.execute(
+        "UPDATE onceward_counters SET value = value + ? WHERE name = 'ledger_ids' RETURNING value",
+        (count,),
+    ).fetchone()
+    return int(row[0]) - count + 1

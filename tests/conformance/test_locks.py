@@ -1,0 +1,114 @@
+"""Transactions on PostgreSQL exclude each other where they must, and nowhere else."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import psycopg
+import pytest
+
+from onceward.errors import RejectionCause
+from onceward.model.admin import Rejection
+from onceward.model.events import Outcome
+from onceward.ports import Store
+from onceward.store.locks import Lock
+from onceward.store.postgres.connections import lock_statement
+from support.database import RawDatabase
+from tests.factories import ACT, HANDLERS, SOURCES, arrival, claim, opened, record
+
+
+async def prepare(store: Store) -> None:
+    async with store.prepare():
+        pass
+
+
+Operation = Callable[[Store], Awaitable[object]]
+
+OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
+    "claim": (Lock.CLAIMS, claim),
+    "migrate": (Lock.MIGRATIONS, lambda store: store.migrate()),
+    "maintenance": (Lock.PARTITIONS, lambda store: store.maintenance()),
+    "prepare": (Lock.SETUP, prepare),
+    "register": (Lock.REGISTRY, lambda store: store.register(SOURCES, HANDLERS, [])),
+    "add_first_token": (Lock.REGISTRY, lambda store: store.add_first_token("first", b"sha256")),
+    "store_secret": (Lock.REGISTRY, lambda store: store.store_secret("stripe", b"secret")),
+    "add_rejections": (
+        Lock.REJECTIONS,
+        lambda store: store.add_rejections(
+            [Rejection("stripe", RejectionCause.MISMATCH, "hmac", 1.0, 1.0)], keep=9
+        ),
+    ),
+    "requeue": (Lock.LEDGER, lambda store: store.requeue(1, ACT)),
+    "receive_rejection": (
+        Lock.LEDGER,
+        lambda store: store.receive_rejection(1, [arrival()], ACT),
+    ),
+    "accept_conflict": (Lock.LEDGER, lambda store: store.accept_conflict(1, arrival(), ACT)),
+    "purge_events": (
+        Lock.LEDGER,
+        lambda store: store.purge_events(0, limit=9, horizon_seconds=1.0),
+    ),
+}
+
+
+@contextmanager
+def held(url: str, locks: Iterable[Lock]) -> Iterator[None]:
+    """Hold locks in a transaction of another process."""
+    with psycopg.connect(url) as connection:
+        for lock in locks:
+            connection.execute(lock_statement(lock).encode())
+        yield
+
+
+async def is_blocked(store: Store, operation: Operation, url: str) -> bool:
+    """Start an operation and return whether it waits for a lock. Cancel it if it does."""
+
+    async def call() -> object:
+        return await operation(store)
+
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    task = asyncio.create_task(call())
+    async with asyncio.timeout(10):
+        while not task.done():
+            await asyncio.sleep(0.02)
+            if RawDatabase(url).value(waiting):
+                task.cancel()
+                await asyncio.wait([task])
+                return True
+    return False
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_operation_waits_for_the_lock_of_its_purpose(postgres_url: str, name: str) -> None:
+    lock, operation = OPERATIONS[name]
+    async with opened(postgres_url) as store:
+        with held(postgres_url, [lock]):
+            assert await is_blocked(store, operation, postgres_url)
+        assert not await is_blocked(store, operation, postgres_url)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, name: str) -> None:
+    lock, operation = OPERATIONS[name]
+    others = set(Lock) - {lock, Lock.MIGRATIONS}
+    if lock is Lock.MIGRATIONS:
+        others = {Lock.CLAIMS}  # the other purposes also hold the migration lock, shared
+    async with opened(postgres_url) as store:
+        with held(postgres_url, others):
+            assert not await is_blocked(store, operation, postgres_url)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_a_migration_excludes_everything_but_claims(postgres_url: str, name: str) -> None:
+    lock, operation = OPERATIONS[name]
+    async with opened(postgres_url) as store:
+        with held(postgres_url, [Lock.MIGRATIONS]):
+            assert await is_blocked(store, operation, postgres_url) == (lock is not Lock.CLAIMS)
+
+
+async def test_recording_takes_no_lock(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        with held(postgres_url, [*set(Lock) - {Lock.MIGRATIONS}]):
+            (receipt,) = await asyncio.wait_for(record(store, arrival()), 5)
+    assert receipt.outcome is Outcome.RECORDED

@@ -1,4 +1,4 @@
-"""Services for the tests that speak HTTP: `serve` starts one, `service` is one on each store."""
+"""Services for HTTP tests: `serve` starts one, `service` runs on each store."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -13,39 +13,42 @@ Serve = Callable[..., RunningInbox]
 
 
 @pytest.fixture(autouse=True)
-def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep the settings of whoever runs the tests out of them."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove settings that the environment of the test run may have."""
     for name in ("ONCEWARD_ADMIN_TOKENS", "ONCEWARD_DATABASE_URL", "ONCEWARD_FAILPOINTS"):
         monkeypatch.delenv(name, raising=False)
 
 
-@pytest.fixture(params=["in pieces", "at once"])
+@pytest.fixture(params=["streamed", "direct"])
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
-    """Start services; they end with the test. What is posted arrives in either way."""
-    at_once = request.param == "at once"
-    running: list[RunningInbox] = []
+    """Start services that stop with the test.
+
+    Posts arrive in two writes (streamed) or in one (direct), which take different code paths.
+    """
+    single_write = request.param == "direct"
+    started: list[RunningInbox] = []
 
     def start(
         url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
     ) -> RunningInbox:
         inbox = make_inbox(url, **settings) if isinstance(url, str) else url
-        running.append(RunningInbox(inbox, dev=dev, host=host, at_once=at_once))
-        return running[-1]
+        started.append(RunningInbox(inbox, dev=dev, host=host, single_write=single_write))
+        return started[-1]
 
     yield start
-    for service in running:
+    for service in started:
         service.close()
 
 
 @pytest.fixture
 def service(database_url: str, serve: Serve) -> RunningInbox:
-    """A service that is open to this machine, once on each store."""
+    """A service in dev mode, on each store."""
     return serve(database_url)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """One service on SQLite for a whole file, where each test brings ids of its own."""
+    """One service on SQLite for a whole file; each test uses its own ids."""
     path: Path = tmp_path_factory.mktemp("shared") / "onceward.db"
     running = RunningInbox(make_inbox(f"sqlite:///{path}"), dev=True)
     yield running

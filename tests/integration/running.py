@@ -1,4 +1,4 @@
-"""A service on a real socket, senders that sign as providers do, and one without manners."""
+"""A service on a real socket, webhooks signed as providers sign them, and raw connections."""
 
 import asyncio
 import contextlib
@@ -23,24 +23,24 @@ from onceward.work.worker import Worker
 from support.database import RawDatabase, Row
 from support.processes import Item, Transport, eventually
 
-STRIPE_SECRET = "whsec_the_new_one_of_stripe"
-STRIPE_OLD_SECRET = "whsec_the_old_one_of_stripe"
-GITHUB_SECRET = "the-secret-of-github"
-PARTNER_SECRET = "the-secret-of-a-partner"
+STRIPE_SECRET = "whsec_stripe_current_secret"
+STRIPE_OLD_SECRET = "whsec_stripe_previous_secret"
+GITHUB_SECRET = "github-secret"
+PARTNER_SECRET = "partner-secret"
 SECRETS = (STRIPE_SECRET, STRIPE_OLD_SECRET, GITHUB_SECRET, PARTNER_SECRET)
-VERIFY_TOKEN = "a-token-that-meta-was-told"
+VERIFY_TOKEN = "meta-verify-token"
 JSON = {"content-type": "application/json"}
-PIECE_BYTES = 10_000
+MAX_SINGLE_WRITE_BYTES = 10_000
 
 
 class Push(msgspec.Struct):
-    """What the handler of pushes needs."""
+    """The payload model of the push handler."""
 
     ref: str
 
 
 def make_inbox(url: str, **settings: Any) -> Inbox:
-    """An inbox with a source of each kind, and handlers that succeed, fail, or want a model."""
+    """Return an inbox with sources of each kind, and handlers that succeed or fail."""
     inbox = Inbox(url, **settings)
     inbox.source("stripe", secrets=[STRIPE_SECRET, STRIPE_OLD_SECRET])
     inbox.source("github", secrets=[GITHUB_SECRET])
@@ -67,10 +67,10 @@ def make_inbox(url: str, **settings: Any) -> Inbox:
 
 
 class RunningInbox:
-    """A service, its worker and its server in a thread: the same parts that ``serve`` runs."""
+    """A service with its worker and server in a thread, as ``serve`` runs them."""
 
     def __init__(
-        self, inbox: Inbox, *, dev: bool, host: str = "127.0.0.1", at_once: bool = False
+        self, inbox: Inbox, *, dev: bool, host: str = "127.0.0.1", single_write: bool = False
     ) -> None:
         self._inbox = inbox
         self._dev = dev
@@ -87,11 +87,11 @@ class RunningInbox:
         self._thread.start()
         self._started.result(30)
         self.raw_db = RawDatabase(self.service.settings.database_url)
-        transport = AtOnce(self) if at_once else Transport()
+        transport = SingleWriteTransport(self) if single_write else Transport()
         self.http = httpx.Client(base_url=self.address, timeout=15.0, transport=transport)
 
     def close(self) -> None:
-        """Drain and end."""
+        """Drain the service and stop its thread."""
         self.http.close()
         if not self._thread.is_alive():
             return
@@ -99,52 +99,54 @@ class RunningInbox:
         self._thread.join(30)
 
     def post(self, event_id: str, event_type: str = "order.paid", **more: Any) -> httpx.Response:
-        """Send an event to ``/events/ingest``."""
+        """Post an event to ``/events/ingest``."""
         body = {"event_id": event_id, "event_type": event_type, "payload": {"order": 7}, **more}
         return self.http.post("/events/ingest", json=body)
 
-    def signed(self, sent: "Signed", path: str | None = None) -> httpx.Response:
-        """Send a signed webhook."""
+    def send(self, webhook: "SignedWebhook", path: str | None = None) -> httpx.Response:
+        """Post a signed webhook."""
         return self.http.post(
-            path or f"/webhooks/{sent.source}", content=sent.body, headers=sent.headers
+            path or f"/webhooks/{webhook.source}", content=webhook.body, headers=webhook.headers
         )
 
     def items(self, kind: str, **filters: str) -> list[Item]:
-        """A list of the admin API, the newest first."""
+        """Return the first page of an admin list, newest first."""
         response = self.http.get(f"/admin/{kind}", params=filters)
         assert response.status_code == 200, response.text
-        found: list[Item] = response.json()["items"]
-        return found
+        items: list[Item] = response.json()["items"]
+        return items
 
     def settled_job(self, event_id: str) -> Item:
-        """The only job of an event, once it is over."""
+        """Wait until the only job of an event is settled, and return it."""
 
-        def look() -> list[Item]:
+        def settled() -> list[Item]:
             jobs = self.items("jobs", event_id=event_id)
             return [job for job in jobs if job["status"] not in ("queued", "in_progress")]
 
-        (job,) = eventually(look, f"the job of {event_id} is over")
+        (job,) = eventually(settled, f"the job of {event_id} is settled")
         return job
 
     def rows(self) -> tuple[int, int, int]:
-        """How many events, payloads and redeliveries there are."""
+        """Return the number of events, payloads and redeliveries."""
         events, payloads, deliveries = (
             self.raw_db.count(f"onceward.{table}") for table in ("events", "payloads", "deliveries")
         )
         return events, payloads, deliveries
 
     def payload(self, event_id: str) -> tuple[bytes, dict[str, str]]:
-        """The body and the headers that were kept of an event."""
+        """Return the stored body and headers of an event."""
         rows: list[Row] = self.raw_db.rows(
             "SELECT e.event_id, p.body, p.headers FROM onceward.payloads p "
             "JOIN onceward.events e ON e.id = p.event"
         )
-        ((body, headers),) = [(body, headers) for found, body, headers in rows if found == event_id]
+        ((body, headers),) = [
+            (body, headers) for stored_id, body, headers in rows if stored_id == event_id
+        ]
         return bytes(body), json.loads(bytes(headers))
 
-    def raw(self) -> "Raw":
-        """A connection without manners."""
-        return Raw(self.host, self.port)
+    def connect(self) -> "RawConnection":
+        """Open a raw connection to the service."""
+        return RawConnection(self.host, self.port)
 
     async def _run(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
@@ -154,7 +156,7 @@ class RunningInbox:
             self.token = await self.service.create_first_token()
             server = Server(self.service.app(), self.service.settings)
             worker = self.service.worker() if self.service.settings.workers else None
-        except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the start
             self._started.set_exception(error)
             return
         self._started.set_result(None)
@@ -173,8 +175,8 @@ class RunningInbox:
 
 
 @dataclass(frozen=True)
-class Signed:
-    """A webhook as its sender would send it."""
+class SignedWebhook:
+    """A webhook as its provider sends it."""
 
     source: str
     body: bytes
@@ -183,19 +185,19 @@ class Signed:
 
 def stripe_webhook(
     event_id: str = "evt_1", *, secret: str = STRIPE_SECRET, now: int | None = None, **more: Any
-) -> Signed:
-    """A webhook that Stripe's own library signs."""
+) -> SignedWebhook:
+    """Return a webhook signed by Stripe's own library."""
     event = {"id": event_id, "type": "invoice.paid", "data": {"object": {"id": "in_1"}}, **more}
     body = json.dumps(event)
     header = stripe.WebhookSignature.generate_signature_header(body, secret, now)
-    return Signed("stripe", body.encode(), JSON | {"stripe-signature": header})
+    return SignedWebhook("stripe", body.encode(), JSON | {"stripe-signature": header})
 
 
 def github_webhook(
     delivery: str, body: bytes = b'{"ref":"refs/heads/main"}', *, event: str = "push"
-) -> Signed:
-    """A webhook as GitHub signs it: the id and the event are in headers."""
-    return Signed(
+) -> SignedWebhook:
+    """Return a webhook signed as GitHub does, with its id and event in headers."""
+    return SignedWebhook(
         "github",
         body,
         JSON
@@ -207,28 +209,28 @@ def github_webhook(
     )
 
 
-def partner_webhook(event_id: str, body: bytes = b'{"type":"order.paid"}') -> Signed:
-    """A webhook with a plain HMAC over its body."""
+def partner_webhook(event_id: str, body: bytes = b'{"type":"order.paid"}') -> SignedWebhook:
+    """Return a webhook signed with a plain HMAC of its body."""
     signature = digest(PARTNER_SECRET, body)
-    return Signed("partner", body, JSON | {"x-event-id": event_id, "x-signature": signature})
+    return SignedWebhook("partner", body, JSON | {"x-event-id": event_id, "x-signature": signature})
 
 
 def digest(secret: str, content: bytes, algorithm: str = "sha256") -> str:
-    """A keyed digest in hex."""
+    """Return an HMAC in hex."""
     return hmac.new(secret.encode(), content, getattr(hashlib, algorithm)).hexdigest()
 
 
 @dataclass(frozen=True)
-class Answered:
-    """An answer as it came over the wire."""
+class RawResponse:
+    """A response read from a raw connection."""
 
     status: int
     headers: dict[str, str]
     body: bytes
 
 
-class Raw:
-    """A TCP connection on which a test writes what it likes."""
+class RawConnection:
+    """A TCP connection on which a test can send any bytes."""
 
     def __init__(self, host: str, port: int) -> None:
         self._socket = socket.create_connection((host, port), timeout=10)
@@ -241,12 +243,12 @@ class Raw:
         self.close()
 
     def send(self, data: bytes) -> Self:
-        """Write."""
+        """Send bytes."""
         self._socket.sendall(data)
         return self
 
-    def answer(self) -> Answered:
-        """Read one answer."""
+    def read_response(self) -> RawResponse:
+        """Read one response."""
         while b"\r\n\r\n" not in self._received:
             self._receive()
         head, _, self._received = self._received.partition(b"\r\n\r\n")
@@ -257,10 +259,10 @@ class Raw:
         while len(self._received) < length:
             self._receive()
         body, self._received = self._received[:length], self._received[length:]
-        return Answered(int(status.split(" ")[1]), headers, body)
+        return RawResponse(int(status.split(" ")[1]), headers, body)
 
     def is_closed(self, seconds: float = 5.0) -> bool:
-        """Whether the other side ends the connection within some time."""
+        """Return whether the server closes the connection within `seconds`."""
         self._socket.settimeout(seconds)
         try:
             return self._socket.recv(1) == b""
@@ -270,7 +272,7 @@ class Raw:
             return False
 
     def send_until_closed(self, chunk: bytes, pause_seconds: float = 0.0) -> int:
-        """Go on sending until the other side has had enough; answers with how much was sent."""
+        """Send `chunk` repeatedly until the server closes; return the number of bytes sent."""
         sent = 0
         deadline = time.monotonic() + 15
         with contextlib.suppress(ConnectionError):
@@ -278,15 +280,15 @@ class Raw:
                 self._socket.sendall(chunk)
                 sent += len(chunk)
                 time.sleep(pause_seconds)
-            raise AssertionError("the connection was never closed")
+            raise AssertionError("the connection stayed open")
         return sent
 
     def close(self) -> None:
-        """Leave."""
+        """Close the connection."""
         self._socket.close()
 
     def reset(self) -> None:
-        """Leave at once, as a killed process does."""
+        """Reset the connection, as a killed process does."""
         linger = (1).to_bytes(4, "little") + bytes(4)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
         self._socket.close()
@@ -294,28 +296,28 @@ class Raw:
     def _receive(self) -> None:
         data = self._socket.recv(65536)
         if not data:
-            raise ConnectionResetError("the connection was closed without a whole answer")
+            raise ConnectionResetError("the connection was closed before the response was complete")
         self._received += data
 
 
-class AtOnce(Transport):
-    """Writes a post in one piece, as most senders do; httpx writes its head and its body apart."""
+class SingleWriteTransport(Transport):
+    """Sends a POST in one write, as most providers do. httpx writes head and body separately."""
 
-    def __init__(self, running: RunningInbox) -> None:
+    def __init__(self, inbox: RunningInbox) -> None:
         super().__init__()
-        self._running = running
+        self._inbox = inbox
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it, and read the answer."""
+        """Send the request and read the response."""
         body = request.read()
-        if request.method != "POST" or len(body) > PIECE_BYTES:
+        if request.method != "POST" or len(body) > MAX_SINGLE_WRITE_BYTES:
             return super().handle_request(request)
         lines = [b"%b: %b\r\n" % header for header in request.headers.raw]
         head = b"POST %b HTTP/1.1\r\n%b\r\n" % (request.url.raw_path, b"".join(lines))
-        with self._running.raw() as connection:
-            answer = connection.send(head + body).answer()
-        stream = httpx.ByteStream(answer.body)
-        return httpx.Response(answer.status, headers=answer.headers, stream=stream)
+        with self._inbox.connect() as connection:
+            response = connection.send(head + body).read_response()
+        stream = httpx.ByteStream(response.body)
+        return httpx.Response(response.status, headers=response.headers, stream=stream)
 
 
 def request(
@@ -326,7 +328,7 @@ def request(
     headers: dict[str, str] | None = None,
     lines: bytes = b"",
 ) -> bytes:
-    """A request as bytes; `lines` are header lines that no client would send."""
-    given = {"host": "127.0.0.1", "content-length": str(len(body)), **(headers or {})}
-    head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
+    """Return a request as bytes. `lines` are raw header lines that no client would send."""
+    every = {"host": "127.0.0.1", "content-length": str(len(body)), **(headers or {})}
+    head = "".join(f"{name}: {value}\r\n" for name, value in every.items())
     return f"{method} {path} HTTP/1.1\r\n{head}".encode("latin-1") + lines + b"\r\n" + body

@@ -1,4 +1,4 @@
-"""What operators see and do over HTTP: lists, filters, requeueing, and the trail it leaves."""
+"""The admin API: lists, filters, requeueing and its audit entries."""
 
 import re
 from collections.abc import Iterator
@@ -13,9 +13,9 @@ from support.processes import Item, eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import RunningInbox, make_inbox, stripe_webhook
 
-ACT = {"actor": "ann", "reason": "the order was created by hand"}
+ACTION = {"actor": "ann", "reason": "the order was created manually"}
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
-HALF_A_PAIR = b'{"actor":"x","reason":"\\ud800"}'
+LONE_SURROGATE = b'{"actor":"x","reason":"\\ud800"}'
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 FIELDS = {
@@ -25,44 +25,44 @@ FIELDS = {
     "max_attempts failure_type last_error available_at created_at finished_at",
     "effects": "id idempotency_key job_id reference status error_message created_at updated_at",
     "deliveries": "id event_ledger_id source event_id outcome received_at accepted_as",
-    "rejections": "id source step check count received_at last_at kept received_as",
+    "rejections": "id source cause check count received_at last_at kept received_as",
     "audit": "id job_id subject action actor authenticated_as reason created_at",
 }
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
-def desk(
+def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningInbox]:
-    """A service on each store in which a few things have happened."""
+    """A service on each store, with events in several states."""
     if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path_factory.mktemp('desk') / 'onceward.db'}"
+        url = f"sqlite:///{tmp_path_factory.mktemp('admin') / 'onceward.db'}"
     else:
         cluster: Cluster = request.getfixturevalue("postgres_cluster")
         url = cluster.create_database(request.getfixturevalue("postgres_template"))
     running = RunningInbox(make_inbox(url), dev=True)
-    happen(running)
+    seed(running)
     yield running
     running.close()
 
 
-def happen(service: RunningInbox) -> None:
+def seed(service: RunningInbox) -> None:
     service.post("paid", reference="order_7")
     service.post("paid", reference="order_7")
     service.post("paid", reference="order_8")
-    service.signed(stripe_webhook("paid"))
+    service.send(stripe_webhook("paid"))
     service.post("broken", "order.broken")
     service.post("unknown", "order.unknown")
-    eventually(lambda: not unsettled(service), "every job is over")
+    eventually(lambda: not unsettled(service), "every job is settled")
 
 
 def unsettled(service: RunningInbox) -> list[Item]:
     return service.items("jobs", status="queued") + service.items("jobs", status="in_progress")
 
 
-def requeue(service: RunningInbox, job: str, act: Any = None, **options: Any) -> httpx.Response:
-    given = options or {"json": ACT if act is None else act}
-    return service.http.post(f"/admin/jobs/{job}/requeue", **given)
+def requeue(service: RunningInbox, job: str, action: Any = None, **options: Any) -> httpx.Response:
+    content = options or {"json": ACTION if action is None else action}
+    return service.http.post(f"/admin/jobs/{job}/requeue", **content)
 
 
 def failed_job(service: RunningInbox, event_id: str) -> Item:
@@ -73,14 +73,14 @@ def failed_job(service: RunningInbox, event_id: str) -> Item:
 # Lists.
 
 
-@pytest.mark.parametrize("kind", LISTS)
-def test_a_list_has_one_shape(desk: RunningInbox, kind: str) -> None:
-    if not desk.items("audit"):
-        assert requeue(desk, failed_job(desk, "shape")["id"]).status_code == 200
+@pytest.mark.parametrize("kind", FIELDS)
+def test_every_list_has_the_same_shape(service: RunningInbox, kind: str) -> None:
+    if not service.items("audit"):
+        assert requeue(service, failed_job(service, "shape")["id"]).status_code == 200
     if kind == "rejections":
-        desk.http.post("/webhooks/stripe", content=b"{}")
-        eventually(lambda: desk.items("rejections"), "the rejection is listed")
-    page = desk.http.get(f"/admin/{kind}").json()
+        service.http.post("/webhooks/stripe", content=b"{}")
+        eventually(lambda: service.items("rejections"), "the rejection is listed")
+    page = service.http.get(f"/admin/{kind}").json()
     counts = {"counts"} if kind == "rejections" else set()
     assert set(page) == {"items", "limit", "next"} | counts
     assert (page["limit"], page["next"]) == (50, None)
@@ -96,22 +96,23 @@ def test_a_list_has_one_shape(desk: RunningInbox, kind: str) -> None:
     assert ids == sorted(ids, reverse=True)
 
 
-def test_an_event_shows_what_became_of_it(desk: RunningInbox) -> None:
-    (paid,) = [it for it in desk.items("events", event_id="paid") if it["source"] == "ingest"]
+def test_an_event_shows_its_outcome(service: RunningInbox) -> None:
+    events = service.items("events", event_id="paid")
+    (paid,) = [event for event in events if event["source"] == "ingest"]
     assert paid["event_type"] == "order.paid"
     assert paid["related_reference"] == "order_7"
     assert paid["processing_state"] == "succeeded"
     assert (paid["deliveries"], paid["conflicts"]) == (3, 1)
     assert paid["processed_at"] >= paid["received_at"]
-    (broken,) = desk.items("events", event_id="broken")
+    (broken,) = service.items("events", event_id="broken")
     assert broken["processing_state"] == "failed"
-    (unknown,) = desk.items("events", event_id="unknown")
+    (unknown,) = service.items("events", event_id="unknown")
     assert (unknown["processing_state"], unknown["processed_at"]) == ("ignored", None)
 
 
-def test_a_job_shows_why_it_failed(desk: RunningInbox) -> None:
-    (job,) = desk.items("jobs", event_id="broken")
-    (event,) = desk.items("events", event_id="broken")
+def test_a_job_shows_why_it_failed(service: RunningInbox) -> None:
+    (job,) = service.items("jobs", event_id="broken")
+    (event,) = service.items("events", event_id="broken")
     assert job["event_ledger_id"] == event["id"]
     assert job["external_event_id"] == "broken"
     assert (job["handler"], job["event_type"]) == ("refuse", "order.broken")
@@ -120,14 +121,15 @@ def test_a_job_shows_why_it_failed(desk: RunningInbox) -> None:
     assert job["last_error"] == "no such order"
 
 
-def test_an_effect_shows_its_key_and_what_it_is_about(desk: RunningInbox) -> None:
-    (effect,) = desk.items("effects", reference="order_7")
+def test_an_effect_shows_its_key_and_status(service: RunningInbox) -> None:
+    (effect,) = service.items("effects", reference="order_7")
     assert effect["idempotency_key"] == "credit:ingest:paid"
     assert (effect["status"], effect["error_message"]) == ("succeeded", None)
 
 
-def test_every_delivery_is_shown_with_its_outcome(desk: RunningInbox) -> None:
-    outcomes = {(it["source"], it["outcome"]) for it in desk.items("deliveries", event_id="paid")}
+def test_every_delivery_is_shown_with_its_outcome(service: RunningInbox) -> None:
+    deliveries = service.items("deliveries", event_id="paid")
+    outcomes = {(delivery["source"], delivery["outcome"]) for delivery in deliveries}
     assert outcomes == {
         ("ingest", "recorded"),
         ("ingest", "duplicate"),
@@ -136,20 +138,20 @@ def test_every_delivery_is_shown_with_its_outcome(desk: RunningInbox) -> None:
     }
 
 
-def test_pages_lead_from_one_to_the_next(desk: RunningInbox) -> None:
+def test_pages_link_to_the_next_one(service: RunningInbox) -> None:
     for kind in ("events", "jobs", "deliveries"):
-        whole = [item["id"] for item in desk.items(kind)]
-        found: list[str] = []
+        expected = [item["id"] for item in service.items(kind)]
+        ids: list[str] = []
         query = {"limit": "2"}
         while True:
-            page = desk.http.get(f"/admin/{kind}", params=query).json()
+            page = service.http.get(f"/admin/{kind}", params=query).json()
             assert page["limit"] == 2
-            found += [item["id"] for item in page["items"]]
+            ids += [item["id"] for item in page["items"]]
             if page["next"] is None:
                 break
             assert page["next"] == page["items"][-1]["id"]
             query["after"] = page["next"]
-        assert found == whole
+        assert ids == expected
 
 
 @pytest.mark.parametrize(
@@ -169,23 +171,23 @@ def test_pages_lead_from_one_to_the_next(desk: RunningInbox) -> None:
     ],
 )
 def test_filters_narrow_a_list(
-    desk: RunningInbox, kind: str, filters: dict[str, str], expected: set[str]
+    service: RunningInbox, kind: str, filters: dict[str, str], expected: set[str]
 ) -> None:
-    found = desk.items(kind, **filters)
-    assert {item.get("event_id") or item["external_event_id"] for item in found} == expected
+    items = service.items(kind, **filters)
+    assert {item.get("event_id") or item["external_event_id"] for item in items} == expected
 
 
 @pytest.mark.parametrize(
     "value",
     ["' OR '1'='1", "paid'; DROP TABLE onceward_events; --", "%", "_", "paid%00x", "\\", "''"],
 )
-def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: RunningInbox, value: str) -> None:
-    before = desk.rows()
+def test_sql_in_a_filter_is_only_a_value(service: RunningInbox, value: str) -> None:
+    before = service.rows()
     for kind in LISTS:
-        assert desk.items(kind, event_id=value) == []
+        assert service.items(kind, event_id=value) == []
     for kind in ("events", "effects"):
-        assert desk.items(kind, reference=value) == []
-    assert desk.rows() == before
+        assert service.items(kind, reference=value) == []
+    assert service.rows() == before
 
 
 @pytest.mark.parametrize(
@@ -218,47 +220,47 @@ def test_sql_in_a_filter_is_a_value_and_nothing_else(desk: RunningInbox, value: 
         "=1",
     ],
 )
-def test_a_filter_that_is_none_is_refused(desk: RunningInbox, query: str) -> None:
+def test_an_invalid_filter_gets_422(service: RunningInbox, query: str) -> None:
     for kind in LISTS:
-        response = desk.http.get(f"/admin/{kind}?{query}")
+        response = service.http.get(f"/admin/{kind}?{query}")
         assert response.status_code == 422
         assert response.json()["error"] == "bad_filter"
 
 
-def test_the_largest_page_has_a_thousand(desk: RunningInbox) -> None:
-    assert desk.http.get("/admin/events?limit=1000").json()["limit"] == 1000
-    assert len(desk.http.get("/admin/events?limit=1").json()["items"]) == 1
+def test_a_page_has_at_most_a_thousand_items(service: RunningInbox) -> None:
+    assert service.http.get("/admin/events?limit=1000").json()["limit"] == 1000
+    assert len(service.http.get("/admin/events?limit=1").json()["items"]) == 1
 
 
-def test_effects_and_the_audit_have_filters_of_their_own(desk: RunningInbox) -> None:
-    assert desk.http.get("/admin/audit?status=done").status_code == 422
-    assert desk.http.get("/admin/jobs?reference=x").status_code == 422
-    assert desk.http.get("/admin/effects?status=unknown").status_code == 200
-    assert "limit, after, event_id" in desk.http.get("/admin/audit?x=1").json()["message"]
+def test_each_list_accepts_only_its_own_filters(service: RunningInbox) -> None:
+    assert service.http.get("/admin/audit?status=done").status_code == 422
+    assert service.http.get("/admin/jobs?reference=x").status_code == 422
+    assert service.http.get("/admin/effects?status=unknown").status_code == 200
+    assert "limit, after, event_id" in service.http.get("/admin/audit?x=1").json()["message"]
 
 
 # Requeueing.
 
 
-def test_a_requeue_answers_with_what_it_did_and_leaves_an_entry(desk: RunningInbox) -> None:
-    job = failed_job(desk, "requeued")
-    response = requeue(desk, job["id"], {"actor": " ann ", "reason": " mended "})
+def test_a_requeue_returns_its_result_and_writes_an_audit_entry(service: RunningInbox) -> None:
+    job = failed_job(service, "requeued")
+    response = requeue(service, job["id"], {"actor": " ann ", "reason": " fixed "})
     assert response.status_code == 200
-    done = response.json()
-    entry = done.pop("audit")
-    assert TIME.fullmatch(done.pop("available_at"))
-    assert done == {"ok": True, "id": job["id"], "status": "queued"}
+    result = response.json()
+    entry = result.pop("audit")
+    assert TIME.fullmatch(result.pop("available_at"))
+    assert result == {"ok": True, "id": job["id"], "status": "queued"}
     assert set(entry) == set(FIELDS["audit"].split())
     assert (entry["job_id"], entry["action"]) == (job["id"], "manual_requeue")
-    assert (entry["actor"], entry["reason"]) == ("ann", "mended")
+    assert (entry["actor"], entry["reason"]) == ("ann", "fixed")
     assert entry["authenticated_as"] == "dev"
-    assert desk.items("audit", event_id="requeued") == [entry]
-    again = desk.settled_job("requeued")
+    assert service.items("audit", event_id="requeued") == [entry]
+    again = service.settled_job("requeued")
     assert (again["attempts"], again["max_attempts"]) == (2, 4)
 
 
-ACTS: dict[str, Any] = {
-    "nothing": {},
+INVALID_ACTIONS: dict[str, Any] = {
+    "an empty object": {},
     "no actor": {"reason": "x"},
     "no reason": {"actor": "x"},
     "an empty actor": {"actor": "", "reason": "x"},
@@ -271,31 +273,39 @@ ACTS: dict[str, Any] = {
     "a NUL": {"actor": "a\0b", "reason": "x"},
     "too long": {"actor": "x" * 256, "reason": "x"},
     "not an object": ["x", "y"],
-    "a text": "x",
+    "a string": "x",
 }
 
 
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_without_an_actor_and_a_reason_nothing_is_requeued(desk: RunningInbox, act: Any) -> None:
-    (job,) = desk.items("jobs", event_id="broken")
-    entries = desk.items("audit")
-    response = requeue(desk, job["id"], act)
+@pytest.mark.parametrize("action", INVALID_ACTIONS.values(), ids=INVALID_ACTIONS)
+def test_a_requeue_needs_an_actor_and_a_reason(service: RunningInbox, action: Any) -> None:
+    (job,) = service.items("jobs", event_id="broken")
+    entries = service.items("audit")
+    response = requeue(service, job["id"], action)
     assert response.status_code == 422
     assert re.search("actor|reason", response.json()["message"])
-    assert desk.items("jobs", event_id="broken") == [job]
-    assert desk.items("audit") == entries
+    assert service.items("jobs", event_id="broken") == [job]
+    assert service.items("audit") == entries
 
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"nonsense", b"\xff", b"[" * 100_000, b'{"actor":"x","reason":"y"}x', HALF_A_PAIR],
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b"\xff",
+        b"[" * 100_000,
+        b'{"actor":"x","reason":"y"}x',
+        LONE_SURROGATE,
+    ],
 )
-def test_what_is_not_json_requeues_nothing(desk: RunningInbox, content: bytes) -> None:
-    (job,) = desk.items("jobs", event_id="broken")
+def test_invalid_json_requeues_nothing(service: RunningInbox, content: bytes) -> None:
+    (job,) = service.items("jobs", event_id="broken")
     headers = {"content-type": "application/json"}
-    response = requeue(desk, job["id"], content=content, headers=headers)
+    response = requeue(service, job["id"], content=content, headers=headers)
     assert response.status_code == 422
-    assert desk.items("jobs", event_id="broken") == [job]
+    assert service.items("jobs", event_id="broken") == [job]
 
 
 @pytest.mark.parametrize(
@@ -316,103 +326,103 @@ def test_what_is_not_json_requeues_nothing(desk: RunningInbox, content: bytes) -
         "<script>",
     ],
 )
-def test_a_job_that_is_not_there_is_404(desk: RunningInbox, job: str) -> None:
-    entries = desk.items("audit")
-    response = requeue(desk, job)
+def test_a_missing_job_gets_404(service: RunningInbox, job: str) -> None:
+    entries = service.items("audit")
+    response = requeue(service, job)
     assert response.status_code == 404
     assert response.json()["error"] == "not_found"
     assert response.headers["content-type"] == "application/json"
-    assert desk.items("audit") == entries
+    assert service.items("audit") == entries
 
 
-def test_only_a_failed_or_cancelled_job_can_be_requeued(desk: RunningInbox) -> None:
-    entries = desk.items("audit")
-    job = next(job for job in desk.items("jobs", event_id="paid"))
+def test_only_a_failed_or_cancelled_job_can_be_requeued(service: RunningInbox) -> None:
+    entries = service.items("audit")
+    job = next(job for job in service.items("jobs", event_id="paid"))
     for status in ("done", "ignored", "queued"):
-        set_status(desk, job["id"], status)
-        response = requeue(desk, job["id"])
+        set_status(service, job["id"], status)
+        response = requeue(service, job["id"])
         assert response.status_code == 409
         assert response.json()["error"] == "not_in_state"
         assert status in response.json()["message"] or status == "queued"
-    assert desk.items("audit") == entries
+    assert service.items("audit") == entries
 
 
 def set_status(service: RunningInbox, job: str, status: str) -> None:
-    # A queued job would be taken by the worker: its time has not come.
+    # A queued job that is due would be claimed by the worker.
     later = "9000000000000000" if service.raw_db.is_sqlite else "now() + interval '1 day'"
     service.raw_db.rows(
-        f"UPDATE onceward.jobs SET status = '{status}', available_at = {later} WHERE id = {job}"  # noqa: S608 - our own
+        f"UPDATE onceward.jobs SET status = '{status}', available_at = {later} WHERE id = {job}"  # noqa: S608 - the test's own values
     )
 
 
-def test_a_cancelled_job_can_be_requeued(desk: RunningInbox) -> None:
-    job = failed_job(desk, "cancelled")
-    set_status(desk, job["id"], "cancelled")
-    assert requeue(desk, job["id"]).status_code == 200
+def test_a_cancelled_job_can_be_requeued(service: RunningInbox) -> None:
+    job = failed_job(service, "cancelled")
+    set_status(service, job["id"], "cancelled")
+    assert requeue(service, job["id"]).status_code == 200
 
 
-def test_of_many_who_requeue_at_once_one_does_it(database_url: str, serve: Serve) -> None:
+def test_one_of_many_concurrent_requeues_succeeds(database_url: str, serve: Serve) -> None:
     service = serve(database_url, workers=0)
     service.post("evt_1", "order.broken")
     (job,) = service.items("jobs")
     set_status(service, job["id"], "failed")
     with ThreadPoolExecutor(8) as operators:
-        answers = list(operators.map(lambda _: requeue(service, job["id"]).status_code, range(8)))
-    assert sorted(answers) == [200] + [409] * 7
+        responses = list(operators.map(lambda _: requeue(service, job["id"]).status_code, range(8)))
+    assert sorted(responses) == [200] + [409] * 7
     assert len(service.items("audit")) == 1
 
 
-def test_an_entry_can_be_neither_changed_nor_deleted(desk: RunningInbox) -> None:
-    assert requeue(desk, failed_job(desk, "kept")["id"]).status_code == 200
-    entries = desk.items("audit")
+def test_an_audit_entry_cannot_be_changed_or_deleted(service: RunningInbox) -> None:
+    assert requeue(service, failed_job(service, "kept")["id"]).status_code == 200
+    entries = service.items("audit")
     for statement in (
         "DELETE FROM onceward.audit",
-        "UPDATE onceward.audit SET actor = 'somebody else'",
+        "UPDATE onceward.audit SET actor = 'mallory'",
     ):
         with pytest.raises(Exception, match="append only"):
-            desk.raw_db.rows(statement)
-    assert desk.items("audit") == entries
+            service.raw_db.rows(statement)
+    assert service.items("audit") == entries
 
 
 # Everything else.
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_lists_can_only_be_read(desk: RunningInbox, method: str) -> None:
-    response = desk.http.request(method, "/admin/events")
+def test_lists_are_read_only(service: RunningInbox, method: str) -> None:
+    response = service.http.request(method, "/admin/events")
     assert response.status_code == 405
     assert set(response.headers["allow"].split(", ")) == {"GET", "HEAD"}
     assert response.json()["error"] == "wrong_method"
 
 
-def test_a_requeue_is_a_post(desk: RunningInbox) -> None:
-    response = desk.http.get("/admin/jobs/1/requeue")
+def test_a_requeue_needs_post(service: RunningInbox) -> None:
+    response = service.http.get("/admin/jobs/1/requeue")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("path", ["/admin", "/admin/", "/admin/events/", "/admin/x", "/adminx"])
-def test_what_is_not_there_is_404_and_leads_nowhere(desk: RunningInbox, path: str) -> None:
-    response = desk.http.get(path)
+def test_an_unknown_path_gets_404_without_a_redirect(service: RunningInbox, path: str) -> None:
+    response = service.http.get(path)
     assert response.status_code == 404
     assert "location" not in response.headers
     assert set(response.json()) == {"error", "message"}
 
 
-def test_answers_are_for_no_cache_and_for_no_browser_to_guess(desk: RunningInbox) -> None:
-    headers = desk.http.get("/admin/events").headers
+def test_responses_forbid_caching_and_content_sniffing(service: RunningInbox) -> None:
+    headers = service.http.get("/admin/events").headers
     assert headers["content-type"] == "application/json"
     assert headers["cache-control"] == "no-store"
     assert headers["x-content-type-options"] == "nosniff"
     assert "server" not in headers
 
 
-def test_head_answers_like_get_without_the_body(desk: RunningInbox) -> None:
+def test_head_works_like_get_without_the_body(service: RunningInbox) -> None:
     for path in ("/admin/events", "/healthz", "/readyz"):
-        response = desk.http.head(path)
+        response = service.http.head(path)
         assert (response.status_code, response.content) == (200, b"")
 
 
-def test_an_error_nobody_foresaw_is_answered_and_told_without_its_values(
+def test_an_unexpected_error_gets_500_and_a_redacted_log_line(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: object) -> None:
@@ -421,12 +431,15 @@ def test_an_error_nobody_foresaw_is_answered_and_told_without_its_values(
     running = RunningInbox(make_inbox(sqlite_url), dev=True)
     try:
         monkeypatch.setattr(running.service.store, "jobs", fail)
-        answers = [running.http.get("/admin/jobs") for _ in range(50)]
+        responses = [running.http.get("/admin/jobs") for _ in range(50)]
     finally:
         running.close()
-    assert {answer.status_code for answer in answers} == {500}
-    assert answers[0].json() == {"error": "internal", "message": "An error; see the log."}
-    told = [record for record in caplog.records if "defect" in record.getMessage()]
-    assert 1 <= len(told) <= 3  # one a second
-    assert "/admin/jobs: could not be answered: ZeroDivisionError" in told[0].getMessage()
+    assert {response.status_code for response in responses} == {500}
+    assert responses[0].json() == {
+        "error": "internal",
+        "message": "Internal error. The log has the details.",
+    }
+    lines = [record for record in caplog.records if "defect" in record.getMessage()]
+    assert 1 <= len(lines) <= 3  # one a second
+    assert "/admin/jobs: request failed: ZeroDivisionError" in lines[0].getMessage()
     assert "whsec" not in caplog.text

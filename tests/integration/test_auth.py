@@ -1,4 +1,4 @@
-"""Who gets in: tokens, what --dev opens and to whom, and what nobody may see."""
+"""Authentication: admin tokens, what --dev opens, host checks, and what stays hidden."""
 
 import hashlib
 import logging
@@ -22,8 +22,8 @@ from tests.integration.running import (
     stripe_webhook,
 )
 
-TOKEN = "a-token-of-ann-0123456789"
-OTHER_TOKEN = "a-token-of-bob-0123456789"
+TOKEN = "token-of-ann-0123456789"
+OTHER_TOKEN = "token-of-bob-0123456789"
 EVENT = {"event_id": "evt_1", "event_type": "order.paid", "payload": {}}
 ACT = {"actor": "ann", "reason": "because"}
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
@@ -36,7 +36,7 @@ GUARDED = [
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """A service as in production, with the tokens of two people."""
+    """A service in production mode, with two token holders."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}, bob:{OTHER_TOKEN}")
@@ -54,7 +54,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("method", "path", "body"), GUARDED)
-def test_without_a_token_nothing_is_told_and_nothing_done(
+def test_a_request_without_a_token_gets_401_and_changes_nothing(
     closed: RunningInbox, method: str, path: str, body: Any
 ) -> None:
     before = closed.rows()
@@ -66,14 +66,14 @@ def test_without_a_token_nothing_is_told_and_nothing_done(
 
 
 AUTHORIZATIONS = {
-    "wrong": b"Bearer a-token-of-ann-9876543210",
-    "too short": b"Bearer a-token-of-ann-012345678",
+    "wrong": b"Bearer token-of-ann-9876543210",
+    "too short": b"Bearer token-of-ann-012345678",
     "too long": f"Bearer {TOKEN}0".encode(),
     "empty": b"Bearer ",
-    "nothing": b"",
-    "only the kind": b"Bearer",
-    "another kind": f"Basic {TOKEN}".encode(),
-    "no kind": TOKEN.encode(),
+    "no value": b"",
+    "only the scheme": b"Bearer",
+    "another scheme": f"Basic {TOKEN}".encode(),
+    "no scheme": TOKEN.encode(),
     "with the name": f"Bearer ann:{TOKEN}".encode(),
     "not ASCII": b"Bearer \xff\xfe\xc3\xa9",
     "its hash": f"Bearer {hashlib.sha256(TOKEN.encode()).hexdigest()}".encode(),
@@ -82,26 +82,28 @@ AUTHORIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("given", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS)
-def test_what_is_not_a_token_does_not_get_in(closed: RunningInbox, given: bytes) -> None:
-    with closed.raw() as connection:
-        sent = b"GET /admin/events HTTP/1.1\r\nhost: x\r\nauthorization: " + given + b"\r\n\r\n"
-        answer = connection.send(sent).answer()
-    assert answer.status in (401, 400)  # a control character is no header at all
-    assert answer.status == 401 or not given.isascii()
+@pytest.mark.parametrize("authorization", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS)
+def test_a_wrong_authorization_gets_401(closed: RunningInbox, authorization: bytes) -> None:
+    with closed.connect() as connection:
+        head = b"GET /admin/events HTTP/1.1\r\nhost: x\r\nauthorization: "
+        response = connection.send(head + authorization + b"\r\n\r\n").read_response()
+    assert response.status in (401, 400)  # the parser rejects control characters
+    assert response.status == 401 or not authorization.isascii()
 
 
-def test_two_tokens_in_one_request_are_refused(closed: RunningInbox) -> None:
+def test_two_tokens_in_one_request_are_rejected(closed: RunningInbox) -> None:
     lines = f"authorization: Bearer {TOKEN}\r\nauthorization: Bearer nonsense\r\n".encode()
-    with closed.raw() as connection:
+    with closed.connect() as connection:
         assert (
-            connection.send(request("/admin/events", method="GET", lines=lines)).answer().status
+            connection.send(request("/admin/events", method="GET", lines=lines))
+            .read_response()
+            .status
             == 400
         )
 
 
 @pytest.mark.parametrize("token", [TOKEN, OTHER_TOKEN])
-def test_a_token_gets_in_whatever_the_host(closed: RunningInbox, token: str) -> None:
+def test_a_token_is_accepted_on_any_host(closed: RunningInbox, token: str) -> None:
     headers = bearer(token) | {"host": "a.public.name"}
     for method, path, body in GUARDED[:-1]:
         assert closed.http.request(method, path, json=body, headers=headers).is_success
@@ -110,7 +112,7 @@ def test_a_token_gets_in_whatever_the_host(closed: RunningInbox, token: str) -> 
     ).is_success
 
 
-def test_the_audit_entry_says_whose_token_it_was(closed: RunningInbox) -> None:
+def test_the_audit_entry_names_the_token_holder(closed: RunningInbox) -> None:
     closed.http.post(
         "/events/ingest",
         json=EVENT | {"event_id": "audit", "event_type": "order.broken"},
@@ -127,7 +129,7 @@ def test_the_audit_entry_says_whose_token_it_was(closed: RunningInbox) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "tokens",
     [
         "ann",
         TOKEN,
@@ -140,10 +142,10 @@ def test_the_audit_entry_says_whose_token_it_was(closed: RunningInbox) -> None:
         f"{TOKEN}:{OTHER_TOKEN},{TOKEN}:{OTHER_TOKEN}",
     ],
 )
-def test_faulty_tokens_stop_the_start_and_are_not_shown(
-    sqlite_url: str, given: str, monkeypatch: pytest.MonkeyPatch
+def test_invalid_tokens_prevent_the_start_and_are_not_shown(
+    sqlite_url: str, tokens: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", given)
+    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", tokens)
     with pytest.raises(ConfigurationError) as caught:
         make_inbox(sqlite_url).service()
     assert "ONCEWARD_ADMIN_TOKENS: " in str(caught.value)
@@ -151,7 +153,7 @@ def test_faulty_tokens_stop_the_start_and_are_not_shown(
     assert OTHER_TOKEN not in str(caught.value)
 
 
-def test_a_token_of_any_characters_can_be_used(
+def test_a_token_may_contain_any_characters(
     sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     token = "ключ-от-админки-äöü"
@@ -161,7 +163,7 @@ def test_a_token_of_any_characters_can_be_used(
     assert service.http.get("/admin/events", headers=headers).status_code == 200
 
 
-def test_the_first_start_makes_a_token_and_keeps_only_its_hash(
+def test_the_first_start_creates_a_token_and_stores_only_its_hash(
     database_url: str, serve: Serve
 ) -> None:
     first = serve(database_url, dev=False)
@@ -178,12 +180,12 @@ def test_the_first_start_makes_a_token_and_keeps_only_its_hash(
     assert second.http.get("/admin/events").status_code == 401
 
 
-async def test_of_two_first_starts_at_once_one_token_is_good_at_both(postgres_url: str) -> None:
+async def test_two_concurrent_first_starts_share_one_token(postgres_url: str) -> None:
     services = [make_inbox(postgres_url).service() for _ in range(2)]
     for service in services:
         await service.open()
     try:
-        (token,) = [it for service in services if (it := await service.create_first_token())]
+        (token,) = [made for service in services if (made := await service.create_first_token())]
         for service in services:
             transport = httpx.ASGITransport(service.app())
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
@@ -193,7 +195,7 @@ async def test_of_two_first_starts_at_once_one_token_is_good_at_both(postgres_ur
             await service.close()
 
 
-def test_with_tokens_of_ones_own_or_in_dev_none_is_made(
+def test_no_token_is_created_in_dev_or_with_configured_tokens(
     sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = serve(sqlite_url, dev=True)
@@ -205,7 +207,7 @@ def test_with_tokens_of_ones_own_or_in_dev_none_is_made(
     assert second.raw_db.count("onceward.tokens") == 0
 
 
-def test_with_tokens_of_ones_own_the_one_that_was_made_is_worth_nothing(
+def test_configured_tokens_replace_the_created_one(
     sqlite_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = serve(sqlite_url, dev=False)
@@ -217,9 +219,9 @@ def test_with_tokens_of_ones_own_the_one_that_was_made_is_worth_nothing(
     assert second.http.get("/admin/events", headers=bearer(TOKEN)).status_code == 200
 
 
-# What --dev opens, and to whom.
+# Dev mode.
 
-OWN = [
+SAME_SITE = [
     {},
     {"host": "localhost"},
     {"host": "LOCALHOST:3000"},
@@ -237,7 +239,7 @@ FOREIGN = [
     {"host": "127.0.0.1.nip.io"},
     {"host": "127.0.0.1.evil.example:3000"},
     {"host": "localhost."},
-    {"host": "0.0.0.0"},  # noqa: S104 - a name that browsers let reach this machine
+    {"host": "0.0.0.0"},  # noqa: S104 - browsers route this name to the local machine
     {"host": "[::]"},
     {"host": "[::1"},
     {"host": "[::1].evil.example"},
@@ -265,20 +267,18 @@ FOREIGN = [
 ]
 
 
-def told(headers: dict[str, str]) -> str:
-    return " ".join(f"{name}={value}" for name, value in headers.items()) or "as a client sends it"
+def label(headers: dict[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in headers.items()) or "defaults"
 
 
-@pytest.mark.parametrize("headers", OWN, ids=told)
+@pytest.mark.parametrize("headers", SAME_SITE, ids=label)
 def test_dev_is_open_to_this_machine(shared: RunningInbox, headers: dict[str, str]) -> None:
     for method, path, body in GUARDED[:-1]:
         assert shared.http.request(method, path, json=body, headers=headers).is_success
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=told)
-def test_dev_is_closed_to_other_names_and_other_sites(
-    shared: RunningInbox, headers: dict[str, str]
-) -> None:
+@pytest.mark.parametrize("headers", FOREIGN, ids=label)
+def test_dev_rejects_other_hosts_and_origins(shared: RunningInbox, headers: dict[str, str]) -> None:
     before = shared.rows()
     for method, path, body in GUARDED:
         response = shared.http.request(method, path, json=body, headers=headers)
@@ -288,28 +288,32 @@ def test_dev_is_closed_to_other_names_and_other_sites(
 
 
 @pytest.mark.parametrize("name", ["forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip"])
-def test_dev_is_closed_to_what_comes_through_a_proxy(shared: RunningInbox, name: str) -> None:
+def test_dev_rejects_requests_through_a_proxy(shared: RunningInbox, name: str) -> None:
     for method, path, body in GUARDED:
         response = shared.http.request(method, path, json=body, headers={name: "203.0.113.7"})
         assert (response.status_code, response.json()["error"]) == (403, "forwarded")
 
 
-def test_dev_tells_a_visitor_where_to_go(shared: RunningInbox, closed: RunningInbox) -> None:
-    told = shared.http.get("/").json()
-    assert (told["post"], "/admin/jobs" in told["look"]) == ("/events/ingest", True)
+def test_dev_has_an_index(shared: RunningInbox, closed: RunningInbox) -> None:
+    index = shared.http.get("/").json()
+    assert (index["post"], "/admin/jobs" in index["look"]) == ("/events/ingest", True)
     assert closed.http.get("/").status_code == 404
-    assert shared.http.post("/", json=EVENT).status_code == 405  # a 2xx would mean: recorded
+    assert (
+        shared.http.post("/", json=EVENT).status_code == 405
+    )  # a 2xx would mean that it is recorded
 
 
-def test_dev_wants_one_host(shared: RunningInbox) -> None:
-    with shared.raw() as connection:
+def test_dev_requires_exactly_one_host_header(shared: RunningInbox) -> None:
+    with shared.connect() as connection:
         lines = b"host: localhost\r\n"
         assert (
-            connection.send(request("/admin/events", method="GET", lines=lines)).answer().status
+            connection.send(request("/admin/events", method="GET", lines=lines))
+            .read_response()
+            .status
             == 400
         )
-    with shared.raw() as connection:
-        assert connection.send(b"GET /admin/events HTTP/1.0\r\n\r\n").answer().status == 403
+    with shared.connect() as connection:
+        assert connection.send(b"GET /admin/events HTTP/1.0\r\n\r\n").read_response().status == 403
 
 
 @pytest.mark.parametrize(
@@ -324,7 +328,7 @@ def test_dev_wants_one_host(shared: RunningInbox) -> None:
         "",
     ],
 )
-def test_what_a_form_can_send_is_not_taken_for_json(shared: RunningInbox, kind: str) -> None:
+def test_a_content_type_that_a_form_can_send_is_not_json(shared: RunningInbox, kind: str) -> None:
     before = shared.rows()
     for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
         content = httpx.Request("POST", "http://x", json=body).content
@@ -333,7 +337,7 @@ def test_what_a_form_can_send_is_not_taken_for_json(shared: RunningInbox, kind: 
     assert shared.rows() == before
 
 
-def test_dev_still_wants_signatures(shared: RunningInbox) -> None:
+def test_dev_still_verifies_signatures(shared: RunningInbox) -> None:
     response = shared.http.post("/webhooks/stripe", json={"id": "evt_1", "type": "x"})
     assert response.status_code == 401
 
@@ -347,7 +351,7 @@ def test_dev_works_over_ipv6(sqlite_url: str, serve: Serve) -> None:
 # Hosts.
 
 
-def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: RunningInbox) -> None:
+def test_a_signed_webhook_may_have_any_host_and_origin(closed: RunningInbox) -> None:
     for number, headers in enumerate(({"host": "x.tunnel.example"}, {"origin": "http://x"})):
         sent = stripe_webhook(f"host-{number}")
         response = closed.http.post(
@@ -369,7 +373,7 @@ def test_a_signed_webhook_may_come_under_any_name_and_from_anywhere(closed: Runn
         ("", 403),
     ],
 )
-def test_an_unsigned_source_is_reached_under_allowed_names_only(
+def test_an_unsigned_source_accepts_only_allowed_hosts(
     closed: RunningInbox, host: str, status: int
 ) -> None:
     headers = JSON | {"host": host, "x-event-id": f"unsigned-{host}"}
@@ -379,19 +383,19 @@ def test_an_unsigned_source_is_reached_under_allowed_names_only(
     assert (closed.rows() == before) is (status == 403)
 
 
-def test_an_unsigned_source_is_closed_to_pages_of_other_sites(closed: RunningInbox) -> None:
+def test_an_unsigned_source_rejects_pages_of_other_sites(closed: RunningInbox) -> None:
     before = closed.rows()
-    for page in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
-        headers = {"content-type": "text/plain", "x-event-id": "page", **page}
+    for origin in ({"origin": "http://evil.example"}, {"sec-fetch-site": "cross-site"}):
+        headers = {"content-type": "text/plain", "x-event-id": "page", **origin}
         response = closed.http.post("/webhooks/lab", content=b"{}", headers=headers)
         assert response.status_code == 403
     assert closed.rows() == before
 
 
-# What nobody may see.
+# What stays hidden.
 
 
-def test_neither_secrets_nor_payloads_are_in_logs_answers_or_lists(
+def test_secrets_and_payloads_never_appear_in_logs_responses_or_lists(
     sqlite_url: str,
     serve: Serve,
     monkeypatch: pytest.MonkeyPatch,
@@ -403,12 +407,12 @@ def test_neither_secrets_nor_payloads_are_in_logs_answers_or_lists(
     service.http.headers.update(bearer(TOKEN))
     private = "a-private-thing"
     signature = digest(STRIPE_SECRET, b"0.{}")
-    answers = [
+    responses = [
         service.post("evt_1", "order.paid", payload={"name": private}),
         service.post("evt_2", "order.broken", payload={"name": private}),
-        service.signed(stripe_webhook("evt_3", name=private)),
-        service.signed(stripe_webhook("evt_4", secret="whsec_not_the_one", name=private)),
-        service.signed(
+        service.send(stripe_webhook("evt_3", name=private)),
+        service.send(stripe_webhook("evt_4", secret="whsec_not_the_one", name=private)),
+        service.send(
             partner_webhook("evt_5", b'{"type":"order.paid","name":"a-private-thing","n":NaN}')
         ),
         service.http.post("/webhooks/stripe", headers={"stripe-signature": f"t=0,v1={signature}"}),
@@ -416,8 +420,8 @@ def test_neither_secrets_nor_payloads_are_in_logs_answers_or_lists(
     ]
     for event_id in ("evt_1", "evt_2", "evt_3", "evt_5"):
         service.settled_job(event_id)
-    answers += [service.http.get(f"/admin/{kind}") for kind in LISTS]
-    seen = caplog.text + "".join(answer.text for answer in answers)
+    responses += [service.http.get(f"/admin/{kind}") for kind in LISTS]
+    seen = caplog.text + "".join(response.text for response in responses)
     assert "no signature matched any of 2 secrets" in seen
     for hidden in (*SECRETS, TOKEN, private, signature):
         assert hidden not in seen

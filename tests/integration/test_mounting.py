@@ -1,4 +1,4 @@
-"""The inbox as a part of somebody's own application."""
+"""The inbox mounted in a user's own application."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,14 +16,14 @@ from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook
 
-TOKEN = "a-token-of-ann-0123456789"
+TOKEN = "token-of-ann-0123456789"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 EVENT = {"event_id": "evt_1", "event_type": "order.paid", "payload": {}}
 
 
 @pytest.fixture
 async def inbox(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inbox]:
-    """An inbox to mount, once on each store."""
+    """An inbox to mount, on each store."""
     monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
     inbox = make_inbox(database_url)
     yield inbox
@@ -31,8 +31,8 @@ async def inbox(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
         await inbox._mounted.close()
 
 
-class Life:
-    """An application between its start and its stop, as a server leads it through them."""
+class Lifespan:
+    """The lifespan protocol of an application, from the server's side."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._from_server: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -41,18 +41,18 @@ class Life:
             app({"type": "lifespan"}, self._from_server.get, self._from_app.put)
         )
 
-    async def say(self, what: str) -> Any:
-        self._from_server.put_nowait({"type": f"lifespan.{what}"})
+    async def send(self, event: str) -> Any:
+        self._from_server.put_nowait({"type": f"lifespan.{event}"})
         return await asyncio.wait_for(self._from_app.get(), 10)
 
 
 @asynccontextmanager
-async def living(app: ASGIApp) -> AsyncIterator[None]:
-    life = Life(app)
-    assert await life.say("startup") == {"type": "lifespan.startup.complete"}
+async def running(app: ASGIApp) -> AsyncIterator[None]:
+    lifespan = Lifespan(app)
+    assert await lifespan.send("startup") == {"type": "lifespan.startup.complete"}
     yield
-    assert await life.say("shutdown") == {"type": "lifespan.shutdown.complete"}
-    await life._task
+    assert await lifespan.send("shutdown") == {"type": "lifespan.shutdown.complete"}
+    await lifespan._task
 
 
 def client(app: Any) -> httpx.AsyncClient:
@@ -63,7 +63,7 @@ def mounted(inbox: Inbox) -> Starlette:
     return Starlette(
         routes=[
             Mount("/hooks", inbox.asgi()),
-            Mount("/desk/of/operators", inbox.admin_asgi()),
+            Mount("/ops/inbox", inbox.admin_asgi()),
         ]
     )
 
@@ -73,28 +73,30 @@ async def post_signed(http: httpx.AsyncClient, path: str, event_id: str) -> http
     return await http.post(f"{path}/webhooks/partner", content=sent.body, headers=sent.headers)
 
 
-async def test_both_parts_share_one_ledger_and_need_no_lifespan(inbox: Inbox) -> None:
+async def test_both_apps_share_one_ledger_and_need_no_lifespan(inbox: Inbox) -> None:
     async with client(mounted(inbox)) as http:
-        answers = await asyncio.gather(*(post_signed(http, "/hooks", f"evt_{n}") for n in range(5)))
-        assert [answer.status_code for answer in answers] == [202] * 5
-        events = await http.get("/desk/of/operators/events", headers=BEARER)
+        responses = await asyncio.gather(
+            *(post_signed(http, "/hooks", f"evt_{n}") for n in range(5))
+        )
+        assert [response.status_code for response in responses] == [202] * 5
+        events = await http.get("/ops/inbox/events", headers=BEARER)
         assert {event["event_id"] for event in events.json()["items"]} == {
             f"evt_{number}" for number in range(5)
         }
 
 
-async def test_an_application_of_its_own_opens_at_its_start_and_closes_at_its_end(
+async def test_a_standalone_app_opens_at_startup_and_closes_at_shutdown(
     inbox: Inbox,
 ) -> None:
     app = inbox.asgi()
     for number in range(2):  # a server may be started again in the same process
-        async with living(app), client(app) as http:
+        async with running(app), client(app) as http:
             assert (await post_signed(http, "", "evt_1")).json()["duplicate"] is bool(number)
     assert inbox._mounted is not None
     assert inbox._mounted.is_closed
 
 
-async def test_the_receiving_part_receives_and_nothing_else(inbox: Inbox) -> None:
+async def test_the_receiving_app_only_receives(inbox: Inbox) -> None:
     async with client(mounted(inbox)) as http:
         sent = stripe_webhook("evt_1")
         response = await http.post(
@@ -107,24 +109,22 @@ async def test_the_receiving_part_receives_and_nothing_else(inbox: Inbox) -> Non
         assert (await http.get("/hooks/events", headers=BEARER)).status_code == 404
         assert (await http.post("/hooks/webhooks/stripe", content=b"{}")).status_code == 401
         assert (await http.post("/hooks/events/ingest", json=EVENT)).status_code == 401
-        answer = await http.post("/hooks/events/ingest", json=EVENT, headers=BEARER)
-        assert answer.status_code == 202
+        response = await http.post("/hooks/events/ingest", json=EVENT, headers=BEARER)
+        assert response.status_code == 202
 
 
-async def test_the_admin_part_is_never_open(
+async def test_the_admin_app_always_needs_a_token(
     inbox: Inbox, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with client(mounted(inbox)) as http:
         for host in ("app.example", "localhost", "127.0.0.1"):
             for token in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer wrong"}):
-                response = await http.get(
-                    "/desk/of/operators/events", headers={"host": host, **token}
-                )
+                response = await http.get("/ops/inbox/events", headers={"host": host, **token})
                 assert response.status_code == 401
         act = {"actor": "ann", "reason": "x"}
-        response = await http.post("/desk/of/operators/jobs/1/requeue", json=act)
+        response = await http.post("/ops/inbox/jobs/1/requeue", json=act)
         assert response.status_code == 401
-        assert (await http.post("/desk/of/operators/webhooks/lab")).status_code == 404
+        assert (await http.post("/ops/inbox/webhooks/lab")).status_code == 404
         assert inbox._mounted is not None
         await inbox._mounted.close()
     monkeypatch.delenv("ONCEWARD_ADMIN_TOKENS")
@@ -136,7 +136,7 @@ async def test_the_admin_part_is_never_open(
     assert RawDatabase(database_url).count("onceward.tokens") == 0
 
 
-async def test_the_admin_part_has_its_lists_at_its_root(inbox: Inbox) -> None:
+async def test_the_admin_app_has_its_lists_at_its_root(inbox: Inbox) -> None:
     async with client(inbox.admin_asgi()) as http:
         for kind in ("events", "jobs", "effects", "deliveries", "audit"):
             response = await http.get(f"/{kind}", headers=BEARER)
@@ -150,63 +150,61 @@ async def test_the_admin_part_has_its_lists_at_its_root(inbox: Inbox) -> None:
     [
         ("", "/webhooks/partner"),
         ("/hooks", "/hooks/webhooks/partner"),  # as Starlette passes it
-        ("/hooks", "/webhooks/partner"),  # as a mount passes it that strips the prefix
+        ("/hooks", "/webhooks/partner"),  # as a mount that strips the prefix passes it
         ("/hooks/", "/hooks/webhooks/partner"),
         ("/web", "/webhooks/partner"),
     ],
 )
-async def test_it_finds_its_path_however_it_is_mounted(
-    sqlite_url: str, root: str, path: str
-) -> None:
+async def test_routes_work_with_every_kind_of_mount(sqlite_url: str, root: str, path: str) -> None:
     inbox = make_inbox(sqlite_url)
     transport = httpx.ASGITransport(inbox.asgi(), root_path=root)
     sent = partner_webhook("evt_1")
     async with httpx.AsyncClient(transport=transport, base_url="http://app.example") as http:
-        answer = await http.post(path, content=sent.body, headers=sent.headers)
-    assert answer.status_code == 202
+        response = await http.post(path, content=sent.body, headers=sent.headers)
+    assert response.status_code == 202
     assert inbox._mounted is not None
     await inbox._mounted.close()
 
 
-async def test_a_start_that_fails_says_why(sqlite_url: str) -> None:
-    life = Life(Inbox(f"{sqlite_url}?synchronous=off").asgi())
-    said = await life.say("startup")
-    assert said["type"] == "lifespan.startup.failed"
-    assert "synchronous = 0" in said["message"]
-    await life._task
+async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:
+    lifespan = Lifespan(Inbox(f"{sqlite_url}?synchronous=off").asgi())
+    failure = await lifespan.send("startup")
+    assert failure["type"] == "lifespan.startup.failed"
+    assert "synchronous = 0" in failure["message"]
+    await lifespan._task
 
 
-async def test_a_second_process_on_the_same_sqlite_file_is_refused(sqlite_url: str) -> None:
+async def test_a_second_process_on_the_same_sqlite_file_is_rejected(sqlite_url: str) -> None:
     first, second = make_inbox(sqlite_url), make_inbox(sqlite_url)
-    async with living(first.asgi()):
-        said = await Life(second.asgi()).say("startup")
-        assert said["type"] == "lifespan.startup.failed"
-        assert "Another process serves" in said["message"]
+    async with running(first.asgi()):
+        failure = await Lifespan(second.asgi()).send("startup")
+        assert failure["type"] == "lifespan.startup.failed"
+        assert "Another process serves" in failure["message"]
         with pytest.raises(ConfigurationError, match="Another process serves"):
             async with client(second.asgi()) as http:
                 await http.get("/healthz")
 
 
-async def test_while_the_database_is_away_senders_are_told_to_come_back(
+async def test_senders_get_503_while_the_database_is_down(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     inbox = make_inbox(postgres_url)
     async with client(inbox.asgi()) as http:
         postgres_cluster.crash()
-        answer = await post_signed(http, "", "evt_1")
-        assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
+        response = await post_signed(http, "", "evt_1")
+        assert (response.status_code, response.headers["retry-after"]) == (503, "2")
         postgres_cluster.start()
         assert (await post_signed(http, "", "evt_1")).status_code == 202
         assert inbox._mounted is not None
         await inbox._mounted.close()
 
 
-async def test_a_websocket_is_turned_away(sqlite_url: str) -> None:
-    said: asyncio.Queue[Any] = asyncio.Queue()
+async def test_a_websocket_is_closed(sqlite_url: str) -> None:
+    sent: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def nothing() -> dict[str, Any]:
+    async def connect() -> dict[str, Any]:
         return {"type": "websocket.connect"}
 
     scope = {"type": "websocket", "path": "/webhooks/partner", "headers": []}
-    await make_inbox(sqlite_url).asgi()(scope, nothing, said.put)
-    assert said.get_nowait() == {"type": "websocket.close"}
+    await make_inbox(sqlite_url).asgi()(scope, connect, sent.put)
+    assert sent.get_nowait() == {"type": "websocket.close"}

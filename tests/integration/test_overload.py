@@ -1,4 +1,4 @@
-"""When the ledger is slow, blocked or away: 503 in time, bounded, and well again afterwards."""
+"""A slow, blocked or missing ledger: a timely 503, bounded memory, and recovery."""
 
 import time
 from collections.abc import Iterator
@@ -8,20 +8,19 @@ from contextlib import contextmanager
 import httpx
 import pytest
 
-from onceward.http import admin_app as admin
-from onceward.http import receive_app as ingest
+from onceward.http import admin_app, receive_app
 from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually
 from tests.integration.conftest import Serve
 from tests.integration.running import RunningInbox
 
-WITHIN_SECONDS = 0.4
+COMMIT_TIMEOUT_SECONDS = 0.4
 
 
 @contextmanager
-def held(raw_db: RawDatabase, table: str = "events") -> Iterator[None]:
-    """Somebody else holds a lock that every write has to wait for."""
+def locked(raw_db: RawDatabase, table: str = "events") -> Iterator[None]:
+    """Hold a lock that every write must wait for."""
     with raw_db.connection() as connection:
         if raw_db.is_sqlite:
             connection.execute("BEGIN IMMEDIATE")
@@ -30,32 +29,33 @@ def held(raw_db: RawDatabase, table: str = "events") -> Iterator[None]:
         yield
 
 
-def assert_told_to_come_back(response: httpx.Response, *errors: str) -> None:
+def assert_retry_later(response: httpx.Response, *errors: str) -> None:
     assert response.status_code == 503
     assert response.headers["retry-after"] == "2"
     assert response.json()["error"] in errors
 
 
-def test_a_blocked_ledger_is_answered_in_time_and_forgotten_when_it_is_free(
-    database_url: str, serve: Serve
-) -> None:
-    service = serve(database_url, commit_timeout_seconds=WITHIN_SECONDS, workers=0)
-    with held(service.raw_db):
+def test_a_blocked_ledger_gets_a_timely_503_and_recovers(database_url: str, serve: Serve) -> None:
+    service = serve(database_url, commit_timeout_seconds=COMMIT_TIMEOUT_SECONDS, workers=0)
+    with locked(service.raw_db):
         started = time.monotonic()
         response = service.post("evt_1")
-        assert WITHIN_SECONDS / 2 < time.monotonic() - started < WITHIN_SECONDS + 0.5
-        assert_told_to_come_back(response, "slow", "unavailable")
+        assert (
+            COMMIT_TIMEOUT_SECONDS / 2 < time.monotonic() - started < COMMIT_TIMEOUT_SECONDS + 0.5
+        )
+        assert_retry_later(response, "slow", "unavailable")
         started = time.monotonic()
         assert service.http.get("/healthz").json() == {"healthy": True}
         assert time.monotonic() - started < 0.3
         assert service.http.get("/readyz").json() == {"ready": True}
-    answer = eventually(lambda: [it] if (it := service.post("evt_1")).is_success else [], "202")
-    assert answer[0].status_code == 202
+    eventually(lambda: service.post("evt_1").status_code == 202, "it accepts events again")
     assert service.post("evt_1").json()["duplicate"] is True
     assert service.rows()[0] == 1
 
 
-def test_more_than_may_wait_is_refused_at_once(database_url: str, serve: Serve) -> None:
+def test_requests_beyond_the_pending_limit_are_rejected_at_once(
+    database_url: str, serve: Serve
+) -> None:
     service = serve(
         database_url,
         commit_timeout_seconds=1.0,
@@ -63,19 +63,19 @@ def test_more_than_may_wait_is_refused_at_once(database_url: str, serve: Serve) 
         max_batch_events=1,
         workers=0,
     )
-    with held(service.raw_db), ThreadPoolExecutor(20) as senders:
-        answers = list(senders.map(lambda number: service.post(f"evt_{number}"), range(20)))
-    for answer in answers:
-        assert_told_to_come_back(answer, "overloaded", "slow", "unavailable")
-    refused = [answer for answer in answers if answer.json()["error"] == "overloaded"]
+    with locked(service.raw_db), ThreadPoolExecutor(20) as senders:
+        responses = list(senders.map(lambda number: service.post(f"evt_{number}"), range(20)))
+    for response in responses:
+        assert_retry_later(response, "overloaded", "slow", "unavailable")
+    refused = [response for response in responses if response.json()["error"] == "overloaded"]
     assert len(refused) == 15
-    assert max(answer.elapsed.total_seconds() for answer in refused) < 0.9
+    assert max(response.elapsed.total_seconds() for response in refused) < 0.9
     for number in range(20):
-        eventually(lambda: service.post(f"evt_{number}").is_success, "it takes events again")  # noqa: B023 - at once
+        eventually(lambda: service.post(f"evt_{number}").is_success, "it accepts events again")  # noqa: B023 - called in this iteration
     assert service.rows()[0] == 20
 
 
-def test_more_bytes_than_may_wait_are_refused(sqlite_url: str, serve: Serve) -> None:
+def test_requests_beyond_the_pending_bytes_are_rejected(sqlite_url: str, serve: Serve) -> None:
     service = serve(
         sqlite_url, commit_timeout_seconds=1.0, max_pending_bytes=20_000, max_body_bytes=15_000
     )
@@ -84,60 +84,60 @@ def test_more_bytes_than_may_wait_are_refused(sqlite_url: str, serve: Serve) -> 
     def post(number: int) -> httpx.Response:
         return service.post(f"evt_{number}", payload=large)
 
-    with held(service.raw_db), ThreadPoolExecutor(6) as senders:
-        answers = list(senders.map(post, range(6)))
-    errors = sorted(answer.json()["error"] for answer in answers)
+    with locked(service.raw_db), ThreadPoolExecutor(6) as senders:
+        responses = list(senders.map(post, range(6)))
+    errors = sorted(response.json()["error"] for response in responses)
     assert errors.count("overloaded") == 4
-    eventually(lambda: service.post("after", payload=large).is_success, "it takes events again")
+    eventually(lambda: service.post("after", payload=large).is_success, "it accepts events again")
     for number in range(10):
         assert post(number).status_code == 202
 
 
-def test_what_cannot_be_read_is_not_ready(
+def test_a_ledger_that_cannot_be_read_is_not_ready(
     postgres_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ingest, "READY_SECONDS", 0.3)
+    monkeypatch.setattr(receive_app, "READY_TIMEOUT_SECONDS", 0.3)
     service = serve(postgres_url, workers=0)
-    with held(service.raw_db, "sources"):
+    with locked(service.raw_db, "sources"):
         response = service.http.get("/readyz")
         assert (response.status_code, response.json()["ready"]) == (503, False)
         assert service.http.get("/healthz").status_code == 200
     assert service.http.get("/readyz").status_code == 200
 
 
-def test_a_database_that_goes_away_and_comes_back_is_used_again(
+def test_the_service_recovers_when_the_database_restarts(
     postgres_cluster: Cluster, postgres_url: str, serve: Serve
 ) -> None:
     service = serve(postgres_url, commit_timeout_seconds=1.0, workers=0)
     assert service.post("evt_1").status_code == 202
     postgres_cluster.crash()
-    assert_told_to_come_back(service.post("evt_2"), "unavailable", "slow")
+    assert_retry_later(service.post("evt_2"), "unavailable", "slow")
     assert service.http.get("/readyz").status_code == 503
     assert service.http.get("/healthz").status_code == 200
-    assert_told_to_come_back(service.http.get("/admin/events"), "unavailable")
+    assert_retry_later(service.http.get("/admin/events"), "unavailable")
     postgres_cluster.start()
-    eventually(lambda: service.post("evt_2").is_success, "it takes events again")
+    eventually(lambda: service.post("evt_2").is_success, "it accepts events again")
     eventually(lambda: service.http.get("/readyz").is_success, "it is ready again")
     assert {event["event_id"] for event in service.items("events")} == {"evt_1", "evt_2"}
 
 
-def test_an_operator_does_not_wait_for_ever(
+def test_an_operator_action_times_out(
     database_url: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin, "RESPONSE_TIMEOUT_SECONDS", 0.3)
+    monkeypatch.setattr(admin_app, "RESPONSE_TIMEOUT_SECONDS", 0.3)
     service = serve(database_url)
     assert service.post("evt_1", "order.broken").status_code == 202
     job = service.settled_job("evt_1")["id"]
-    with held(service.raw_db, "jobs"):
+    with locked(service.raw_db, "jobs"):
         started = time.monotonic()
         response = requeue(service, job)
         assert time.monotonic() - started < 3
-        assert_told_to_come_back(response, "unavailable")
+        assert_retry_later(response, "unavailable")
     assert service.items("audit") == []
     eventually(lambda: requeue(service, job).is_success, "the job is queued again")
     assert len(service.items("audit")) == 1
 
 
 def requeue(service: RunningInbox, job: str) -> httpx.Response:
-    act = {"actor": "ann", "reason": "mended"}
-    return service.http.post(f"/admin/jobs/{job}/requeue", json=act)
+    action = {"actor": "ann", "reason": "fixed"}
+    return service.http.post(f"/admin/jobs/{job}/requeue", json=action)

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what the service does, and whatever is sent, the service does it."""
+"""The OpenAPI document describes the service, and the service behaves as described."""
 
 import ast
 import re
@@ -15,7 +15,7 @@ from starlette.routing import Route
 
 import onceward
 from onceward.errors import RequestRefused
-from onceward.http import receive_app as ingest
+from onceward.http import receive_app
 from onceward.http.admin_app import ADMIN
 from onceward.http.errors import HttpError, status_of
 from onceward.http.openapi.document import INDEX_PATH, OPENAPI, document
@@ -25,11 +25,11 @@ from support.postgres import Cluster
 from support.processes import eventually
 from tests.integration.running import RunningInbox, make_inbox, partner_webhook
 
-TOKEN: Final = "a-token-of-ann-0123456789"
+TOKEN: Final = "token-of-ann-0123456789"
 BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
 API_PAGE: Final = Path(__file__).parents[2] / "docs" / "api.md"
 BROKEN: Final = {"event_id": "broken", "event_type": "order.broken", "payload": {}}
-ACT: Final = {"actor": "ann", "reason": "because"}
+ACTION: Final = {"actor": "ann", "reason": "because"}
 EXAMPLES: Final = 10
 
 Document = dict[str, Any]
@@ -45,7 +45,7 @@ def schema_of(described: Document) -> Any:
     config = {
         "generation": {"max-examples": EXAMPLES, "deterministic": True},
         "operations": [
-            {  # where the id has to be is the source's affair: any body may be without one
+            {  # each source decides where its id is, so any body may lack one
                 "include-operation-id": "receive_webhook",
                 "checks": {"positive_data_acceptance": {"enabled": False}},
             }
@@ -64,11 +64,11 @@ GUARDED: Final = {
     for operation in path.values()
     if operation["security"] == [{"admin_token": []}]
 }
-# The service runs in this process: while a value is drawn, one of its threads may use `random`.
+# A thread of the service may use `random` while hypothesis draws a value.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"
 )
-PATIENT: Final = settings(
+UNHURRIED: Final = settings(
     deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
 
@@ -77,7 +77,7 @@ PATIENT: Final = settings(
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningInbox]:
-    """A service on each store that is open to this machine."""
+    """A service in dev mode, on each store."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('open') / 'onceward.db'}"
     else:
@@ -89,9 +89,11 @@ def service(
     running.close()
 
 
-@pytest.fixture(scope="module", params=["sqlite"])  # schemathesis tells tests apart that have any
+@pytest.fixture(
+    scope="module", params=["sqlite"]
+)  # schemathesis needs a parameter to tell the tests apart
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """A service as in production, with the token of one person."""
+    """A service in production mode, with one token holder."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
@@ -101,47 +103,45 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     running.close()
 
 
-# Whatever is sent: values that fit the schemas and values that do not, and other methods.
+# Generated requests: values that fit the schemas, values that do not, and other methods.
 
 
 def aim(case: Case, service: RunningInbox) -> None:
-    """Where a job may have any number, take one that is there: else all that is said is 404."""
+    """Replace a random job id by an existing one, to test more than the 404."""
     if re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("job"))):
         job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")
         case.path_parameters["job"] = str(job)
 
 
 @open_api.parametrize()
-@PATIENT
-def test_every_answer_is_one_that_is_described(case: Case, service: RunningInbox) -> None:
+@UNHURRIED
+def test_every_response_is_described(case: Case, service: RunningInbox) -> None:
     aim(case, service)
     case.call_and_validate(base_url=service.address)
 
 
 @closed_api.parametrize()
-@PATIENT
-def test_with_a_token_every_answer_is_one_that_is_described(
-    case: Case, closed: RunningInbox
-) -> None:
+@UNHURRIED
+def test_with_a_token_every_response_is_described(case: Case, closed: RunningInbox) -> None:
     aim(case, closed)
     case.call_and_validate(base_url=closed.address, headers=BEARER)
 
 
 @closed_api.parametrize()
-@PATIENT
-def test_without_a_token_only_what_is_public_answers(case: Case, closed: RunningInbox) -> None:
+@UNHURRIED
+def test_without_a_token_only_public_routes_respond(case: Case, closed: RunningInbox) -> None:
     aim(case, closed)
     response = case.call(base_url=closed.address)
     if case.operation.definition.raw["operationId"] in GUARDED:
         assert response.status_code in (401, 405)
 
 
-def test_what_is_public_is_known() -> None:
+def test_the_public_routes_are_listed() -> None:
     every = {op["operationId"] for path in CLOSED["paths"].values() for op in path.values()}
     assert every - GUARDED == {"receive_webhook", "get_health", "get_readiness"}
 
 
-# What is described is there, and what is there is described.
+# The document and the service have the same routes.
 
 
 def test_the_document_is_valid() -> None:
@@ -149,74 +149,72 @@ def test_the_document_is_valid() -> None:
         schema.validate()
 
 
-def test_it_describes_the_service_that_serves_it(
-    service: RunningInbox, closed: RunningInbox
-) -> None:
+def test_the_service_serves_its_own_document(service: RunningInbox, closed: RunningInbox) -> None:
     assert service.http.get(OPENAPI).json() == OPEN
     assert closed.http.get(OPENAPI, headers=BEARER).json() == CLOSED
     assert closed.http.get(OPENAPI).status_code == 401
 
 
-def test_it_has_the_routes_and_methods_that_the_service_has(service: RunningInbox) -> None:
-    told = {
+def test_the_document_has_the_routes_and_methods_of_the_service(service: RunningInbox) -> None:
+    documented = {
         path: {method.upper() for method in operations}
         for path, operations in OPEN["paths"].items()
     }
-    assert told == {path: methods_at(service, path) for path in paths_of(service)}
+    assert documented == {path: methods_at(service, path) for path in paths_of(service)}
 
 
 def paths_of(service: RunningInbox) -> set[str]:
-    """Every path that the code names, of the admin side and of receiving."""
+    """Return every path that the code defines, for the admin API and for receiving."""
     admin = service.service.admin_app(prefix=ADMIN)
     assert isinstance(admin, Starlette)
     routes = [route.path for route in admin.routes if isinstance(route, Route)]
-    constants = [value for name, value in vars(ingest).items() if name.isupper()]
+    constants = [value for name, value in vars(receive_app).items() if name.isupper()]
     return {
         INDEX_PATH,
         *(path.format(kind=kind, id="{id}") for path in routes for kind in LISTS),
         *(value for value in constants if isinstance(value, str) and value.startswith("/")),
-    } - {ingest.WEBHOOKS} | {f"{ingest.WEBHOOKS}{{source}}"}
+    } - {receive_app.WEBHOOKS} | {f"{receive_app.WEBHOOKS}{{source}}"}
 
 
 def methods_at(service: RunningInbox, path: str) -> set[str]:
-    """What may be used there, as the service says to someone who uses another method."""
+    """Return the methods that the service allows on a path."""
     response = service.http.request("TRACE", path.format(id="1", source="lab"))
     assert response.status_code == 405
     return set(response.headers["allow"].split(", ")) - {"HEAD"}
 
 
-async def test_an_admin_side_that_is_mounted_alone_describes_itself_alone(
+async def test_a_mounted_admin_app_describes_only_itself(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
     inbox = make_inbox(sqlite_url)
     transport = httpx.ASGITransport(inbox.admin_asgi())
     async with httpx.AsyncClient(transport=transport, base_url="http://app.example") as http:
-        told = (await http.get(OPENAPI, headers=BEARER)).json()
-        lists = [path for path in told["paths"] if "{" not in path]
-        answers = [(await http.get(path, headers=BEARER)).status_code for path in lists]
+        served = (await http.get(OPENAPI, headers=BEARER)).json()
+        lists = [path for path in served["paths"] if "{" not in path]
+        responses = [(await http.get(path, headers=BEARER)).status_code for path in lists]
     await inbox._mount().close()
-    acts = {"/jobs/{id}/requeue", "/rejections/{id}/verify", "/deliveries/{id}/accept"}
-    assert set(told["paths"]) == {f"/{kind}" for kind in LISTS} | acts | {OPENAPI}
-    assert list(told["components"]["securitySchemes"]) == ["admin_token"]
-    assert answers == [200] * len(lists)
+    actions = {"/jobs/{id}/requeue", "/rejections/{id}/verify", "/deliveries/{id}/accept"}
+    assert set(served["paths"]) == {f"/{kind}" for kind in LISTS} | actions | {OPENAPI}
+    assert list(served["components"]["securitySchemes"]) == ["admin_token"]
+    assert responses == [200] * len(lists)
 
 
-def test_every_code_of_a_refusal_is_told() -> None:
-    refusals = OPEN["components"]["responses"].values()
-    told = {
+def test_every_error_code_is_documented() -> None:
+    errors = OPEN["components"]["responses"].values()
+    documented = {
         code
-        for refusal in refusals
-        for code in re.findall(r"\b[a-z]+(?:_[a-z]+)*\b", refusal["description"].split("Codes:")[1])
+        for error in errors
+        for code in re.findall(r"\b[a-z]+(?:_[a-z]+)*\b", error["description"].split("Codes:")[1])
     }
-    in_front = {"wrong_method", "not_found"}  # of any path and method, told in the description
-    assert set(codes_in_the_source()) - in_front <= told
+    everywhere = {"wrong_method", "not_found"}  # documented once, in the description
+    assert set(codes_in_the_source()) - everywhere <= documented
 
 
 def codes_in_the_source() -> Iterator[str]:
-    """Each code of a refusal: that of its class, or one written where it is raised."""
+    """Yield every error code: of an error class, or given where the error is raised."""
     yield from (refused.code for refused in subclasses(RequestRefused) if "code" in vars(refused))
-    makers = {"HttpError", "_refused"} | {made.__name__ for made in subclasses(RequestRefused)}
+    makers = {"_Row"} | {made.__name__ for made in subclasses(RequestRefused)}
     for path in Path(onceward.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in makers:
@@ -231,18 +229,18 @@ def subclasses(error: type[RequestRefused]) -> Iterator[type[RequestRefused]]:
         yield from subclasses(sub)
 
 
-def test_every_refusal_has_a_status() -> None:
+def test_every_error_has_a_status() -> None:
     for refused in subclasses(RequestRefused):
         if refused is not HttpError:
             made = refused.__new__(refused)
             assert 400 <= status_of(made) < 600, refused
 
 
-# What really happens.
+# Real responses.
 
 
 def strict(part: Any) -> Any:
-    """The same document, in which an object has the members that it names and no others."""
+    """Return the document with no members allowed beyond those it names."""
     if isinstance(part, list):
         return [strict(item) for item in part]
     if not isinstance(part, dict):
@@ -251,7 +249,7 @@ def strict(part: Any) -> Any:
     return {name: strict(value) for name, value in part.items()} | closed
 
 
-def test_what_happens_is_told_in_the_members_that_are_described(service: RunningInbox) -> None:
+def test_real_responses_have_exactly_the_documented_members(service: RunningInbox) -> None:
     api = schema_of(strict(OPEN))
 
     def check(path: str, response: httpx.Response, status: int) -> httpx.Response:
@@ -261,20 +259,20 @@ def test_what_happens_is_told_in_the_members_that_are_described(service: Running
 
     for more in ({}, {}, {"payload": "another"}):
         check("/events/ingest", service.post("openapi-paid", **more), 202)
-    check("/webhooks/{source}", service.signed(partner_webhook("openapi")), 202)
+    check("/webhooks/{source}", service.send(partner_webhook("openapi")), 202)
     broken, done = (service.settled_job(event) for event in ("broken", "openapi-paid"))
     requeue = "/admin/jobs/{id}/requeue"
     for job, status in ((broken, 200), (done, 409), ({"id": "999999999"}, 404)):
         path = requeue.format(id=job["id"])
-        check(requeue, service.http.post(path, json=ACT), status)
+        check(requeue, service.http.post(path, json=ACTION), status)
     check("/webhooks/{source}", service.http.post("/webhooks/partner", content=b"{}"), 401)
     eventually(lambda: service.items("rejections"), "the rejection is listed")
     (conflict, *_) = service.items("deliveries", status="conflict")
     accept = "/admin/deliveries/{id}/accept"
     for status in (200, 409):
-        check(accept, service.http.post(accept.format(id=conflict["id"]), json=ACT), status)
+        check(accept, service.http.post(accept.format(id=conflict["id"]), json=ACTION), status)
     again = "/admin/rejections/{id}/verify"
-    check(again, service.http.post(again.format(id="1"), json=ACT), 409)
+    check(again, service.http.post(again.format(id="1"), json=ACTION), 409)
     for kind in LISTS:
         page = check(f"/admin/{kind}", service.http.get(f"/admin/{kind}?limit=1"), 200).json()
         assert len(page["items"]) == 1
@@ -285,10 +283,10 @@ def test_what_happens_is_told_in_the_members_that_are_described(service: Running
 # The page.
 
 
-def test_the_page_about_the_api_has_every_route() -> None:
+def test_docs_api_has_every_route() -> None:
     plain = document(settings=Settings(), sources={}, prefix=ADMIN, dev=False)
     rows = [
-        f"| `{method.upper()} {path}` | {operation['summary']} | {whom(operation)} |"
+        f"| `{method.upper()} {path}` | {operation['summary']} | {credential(operation)} |"
         for path, operations in plain["paths"].items()
         for method, operation in operations.items()
     ]
@@ -296,7 +294,7 @@ def test_the_page_about_the_api_has_every_route() -> None:
     assert [line for line in page.splitlines() if line.startswith("| `")] == rows
 
 
-def whom(operation: dict[str, Any]) -> str:
+def credential(operation: dict[str, Any]) -> str:
     if operation["operationId"] == "receive_webhook":
         return "a signature"
-    return "a token" if operation["security"] else "everybody"
+    return "a token" if operation["security"] else "nothing"

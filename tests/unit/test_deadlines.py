@@ -1,4 +1,4 @@
-"""One timer for many waits: each ends in time, and none that is done is ended."""
+"""One timer for many waits: each expires in time, and finished waits never do."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ def wait() -> Wait:
     return asyncio.get_running_loop().create_future()
 
 
-async def test_what_is_not_done_in_time_is_ended_once() -> None:
+async def test_an_unfinished_wait_expires_once() -> None:
     expired: list[Wait] = []
     deadlines = Deadlines(0.05, expired.append)
     early, late = wait(), wait()
@@ -22,11 +22,11 @@ async def test_what_is_not_done_in_time_is_ended_once() -> None:
     assert expired == [late]
 
 
-async def test_each_has_its_own_time() -> None:
+async def test_each_wait_has_its_own_deadline() -> None:
     loop = asyncio.get_running_loop()
     expired: list[float] = []
-    deadlines: Deadlines[Wait] = Deadlines(0.1, lambda _: expired.append(loop.time() - began))
-    began = loop.time()
+    deadlines: Deadlines[Wait] = Deadlines(0.1, lambda _: expired.append(loop.time() - started))
+    started = loop.time()
     deadlines.add(wait())
     await asyncio.sleep(0.06)
     deadlines.add(wait())
@@ -38,17 +38,17 @@ async def test_each_has_its_own_time() -> None:
     assert expired[1] >= 0.16
 
 
-async def test_it_waits_again_after_a_pause() -> None:
+async def test_deadlines_work_again_after_a_pause() -> None:
     expired: list[Wait] = []
     deadlines = Deadlines(0.02, expired.append)
     waits = [wait() for _ in range(3)]
-    for one in waits:
-        deadlines.add(one)
+    for each in waits:
+        deadlines.add(each)
         await asyncio.sleep(0.1)
     assert expired == waits
 
 
-async def test_a_closed_one_ends_nothing() -> None:
+async def test_nothing_expires_after_close() -> None:
     expired: list[Wait] = []
     deadlines = Deadlines(0.02, expired.append)
     deadlines.add(wait())
@@ -57,12 +57,12 @@ async def test_a_closed_one_ends_nothing() -> None:
     assert expired == []
 
 
-async def test_what_is_done_is_not_held() -> None:
+async def test_finished_waits_do_not_pile_up() -> None:
     expired: list[Wait] = []
     deadlines = Deadlines(60.0, expired.append)
     for _ in range(1000):
-        done = wait()
-        deadlines.add(done)
-        done.set_result(None)
+        finished = wait()
+        deadlines.add(finished)
+        finished.set_result(None)
     assert len(deadlines._waits) == 1
     deadlines.close()

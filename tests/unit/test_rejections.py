@@ -1,4 +1,4 @@
-"""What is remembered of a request that did not verify, and what never is."""
+"""Rejected requests: what is counted, what is kept, and which headers never are."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from onceward.sources.kept_request import unpack
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
 
-SENT = [
+HEADERS = [
     (b"host", b"shop.example"),
     (b"x-signature", b"00"),
     (b"x-signature", b"11"),
@@ -21,80 +21,80 @@ SENT = [
 ]
 
 
-class Noted:
-    """Where rejections end up."""
+class FakeStore:
+    """Collects the rejections that are written."""
 
-    def __init__(self, *, is_away: bool = False) -> None:
+    def __init__(self, *, is_down: bool = False) -> None:
         self.rejections: list[Rejection] = []
-        self.is_away = is_away
+        self.is_down = is_down
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
         assert keep == 7
-        if self.is_away:
-            raise StoreUnavailable("it is away")
+        if self.is_down:
+            raise StoreUnavailable("connection refused")
         self.rejections += rejections
 
 
 def source(**options: Any) -> Source:
-    return make_source("partner", secrets=["a-secret-of-ours"], keep_rejected=True, **options)
+    return make_source("partner", secrets=["partner-secret"], keep_rejected=True, **options)
 
 
 def request(body: bytes = b"{}") -> Request:
-    return Request(Headers(SENT), body, url="https://shop.example/webhooks/partner")
+    return Request(Headers(HEADERS), body, url="https://shop.example/webhooks/partner")
 
 
-def why(check: str = "no signature matched") -> SignatureRejected:
+def error(check: str = "no signature matched") -> SignatureRejected:
     return SignatureRejected(check, RejectionCause.MISMATCH)
 
 
-async def test_a_kept_request_comes_back_as_it_was_but_for_credentials() -> None:
-    noted = Noted()
-    rejections = Rejections(noted, keep=7)
-    rejections.add(source(), request(), why(), 5.0)
+async def test_a_kept_request_loses_only_its_credentials() -> None:
+    store = FakeStore()
+    rejections = Rejections(store, keep=7)
+    rejections.add(source(), request(), error(), 5.0)
     await rejections.flush()
-    (kept,) = noted.rejections
+    (kept,) = store.rejections
     assert kept.request is not None
     assert kept.body is not None
-    again = unpack(kept.request, kept.body)
-    assert again.headers.pairs == tuple(SENT[:3])
-    assert (again.body, again.url, again.method) == (b"{}", request().url, "POST")
+    unpacked = unpack(kept.request, kept.body)
+    assert unpacked.headers.pairs == tuple(HEADERS[:3])
+    assert (unpacked.body, unpacked.url, unpacked.method) == (b"{}", request().url, "POST")
 
 
-async def test_a_token_is_kept_where_it_is_the_proof() -> None:
-    noted = Noted()
-    rejections = Rejections(noted, keep=7)
-    rejections.add(source(preset="cloudevents"), request(), why(), 5.0)
+async def test_a_token_is_kept_if_it_is_the_proof() -> None:
+    store = FakeStore()
+    rejections = Rejections(store, keep=7)
+    rejections.add(source(preset="cloudevents"), request(), error(), 5.0)
     await rejections.flush()
-    again = unpack(noted.rejections[0].request or b"", b"")
-    assert dict(again.headers.pairs).keys() == {b"host", b"x-signature", b"authorization"}
+    unpacked = unpack(store.rejections[0].request or b"", b"")
+    assert dict(unpacked.headers.pairs).keys() == {b"host", b"x-signature", b"authorization"}
 
 
-async def test_however_many_there_are_a_few_are_noted_and_all_are_counted() -> None:
-    noted = Noted()
-    rejections = Rejections(noted, keep=7)
+async def test_a_flood_is_counted_completely_in_few_rows() -> None:
+    store = FakeStore()
+    rejections = Rejections(store, keep=7)
     for number in range(5000):
-        rejections.add(source(), request(), why(f"timestamp {number} s off"), float(number))
+        rejections.add(source(), request(), error(f"timestamp {number} s off"), float(number))
     await rejections.flush()
-    kept = [it for it in noted.rejections if it.body is not None]
-    alike = [it for it in noted.rejections if it.body is None]
-    assert (len(kept), len(alike)) == (10, 11)
-    assert sum(it.count for it in noted.rejections) == 5000
-    assert max(it.last_at for it in alike) == 4999.0
+    kept = [rejection for rejection in store.rejections if rejection.body is not None]
+    counted = [rejection for rejection in store.rejections if rejection.body is None]
+    assert (len(kept), len(counted)) == (10, 11)
+    assert sum(rejection.count for rejection in store.rejections) == 5000
+    assert max(rejection.last_at for rejection in counted) == 4999.0
 
 
 async def test_a_large_body_is_not_kept() -> None:
-    noted = Noted()
-    rejections = Rejections(noted, keep=7)
-    rejections.add(source(), request(b"x" * (MAX_KEPT_BODY_BYTES + 1)), why(), 5.0)
+    store = FakeStore()
+    rejections = Rejections(store, keep=7)
+    rejections.add(source(), request(b"x" * (MAX_KEPT_BODY_BYTES + 1)), error(), 5.0)
     await rejections.flush()
-    assert noted.rejections[0].body is None
+    assert store.rejections[0].body is None
 
 
-async def test_a_ledger_that_is_away_loses_the_note_and_nothing_else() -> None:
-    noted = Noted(is_away=True)
-    rejections = Rejections(noted, keep=7)
-    rejections.add(source(), request(), why(), 5.0)
+async def test_a_batch_is_dropped_while_the_store_is_down() -> None:
+    store = FakeStore(is_down=True)
+    rejections = Rejections(store, keep=7)
+    rejections.add(source(), request(), error(), 5.0)
     await rejections.flush()
-    noted.is_away = False
+    store.is_down = False
     await rejections.flush()
-    assert noted.rejections == []
+    assert store.rejections == []

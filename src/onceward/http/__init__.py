@@ -1,1 +1,1 @@
-"""What speaks HTTP: receiving as raw ASGI, the admin API, and the server under both."""
+"""HTTP: the receiving app as raw ASGI, the admin app, and the server that runs both."""

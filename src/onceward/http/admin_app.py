@@ -1,4 +1,4 @@
-"""The admin API: lists, and acts with an actor and a reason."""
+"""The admin API: lists, and actions that need an actor and a reason."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class _ActionBody(msgspec.Struct):
 
 
 class _ContainedApp(Starlette):
-    """An application that lets no error out: it was answered, and its text is not for the log."""
+    """An app that logs errors itself, redacted, instead of passing them to the server's log."""
 
     def __init__(self, request_log: RequestLog, **options: Any) -> None:
         super().__init__(**options)
@@ -45,12 +45,12 @@ class _ContainedApp(Starlette):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
-        except Exception as error:  # noqa: BLE001 - as it says
+        except Exception as error:  # noqa: BLE001 - the client already has its 500
             self._request_log.failed(scope, error)
 
 
 class AdminApp:
-    """The routes below ``/admin``, and what describes them; each asks who is there first."""
+    """The routes below ``/admin`` and the OpenAPI document. Every route authenticates first."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class AdminApp:
         self._document = json_response(200, document)
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
-        """An ASGI application, with its routes below `prefix`."""
+        """Return the ASGI application with its routes below `prefix`."""
         api = _ContainedApp(
             self._request_log,
             routes=[
@@ -87,7 +87,7 @@ class AdminApp:
                 Exception: _internal_error,
             },
         )
-        api.router.redirect_slashes = False  # it would redirect to whatever Host the request names
+        api.router.redirect_slashes = False  # a redirect would trust the request's Host
         return api
 
     async def _describe(self, request: Request) -> StarletteResponse:
@@ -98,11 +98,13 @@ class AdminApp:
         self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
         kind = request.path_params["kind"]
         if kind not in LISTS:
-            message = f"There is no such list; there are {', '.join(LISTS)}."
+            message = f"There is no list of that name. Use one of {', '.join(LISTS)}."
             raise HttpError(404, "not_found", message)
         parameters = request.query_params
         if len(parameters.multi_items()) != len(parameters):
-            raise HttpError(422, "bad_filter", "A filter is given more than once.")
+            raise HttpError(
+                422, "bad_filter", "A filter occurs more than once. Send each filter once."
+            )
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
             return _starlette(json_response(200, await self._operator.page(kind, parameters)))
 
@@ -137,7 +139,7 @@ class AdminApp:
             )
 
     async def _action(self, request: Request) -> OperatorAction:
-        """Who acts, and why. Raises RequestRefused."""
+        """Return who acts and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
         authenticated_as = self._authenticator.authenticate(headers)
         require_json(headers)
@@ -145,22 +147,24 @@ class AdminApp:
 
 
 def _recorded(recording: ManualRecording) -> StarletteResponse:
-    events = [{"id": str(it.event), "outcome": it.outcome} for it in recording.events]
+    events = [
+        {"id": str(receipt.event), "outcome": receipt.outcome} for receipt in recording.events
+    ]
     return _starlette(json_response(200, {"ok": True, "events": events, "audit": recording.audit}))
 
 
 def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:
-    """Read who acts and why. Raises RequestRefused (422)."""
+    """Return who acts and why, from the body of an action. Raises HttpError (422)."""
     try:
         parsed = msgspec.json.decode(body, type=_ActionBody)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = "Send a JSON object with actor and reason, both texts."
+        message = "Send a JSON object with the strings actor and reason."
         raise HttpError(422, "bad_act", message) from error
     for field in ("actor", "reason"):
         text = getattr(parsed, field).strip()
-        fault = "is missing" if not text else invalid_text_reason(text)
+        fault = invalid_text_reason(text) if text else "is missing"
         if fault:
-            raise HttpError(422, "bad_act", f"{field} {fault}")
+            raise HttpError(422, "bad_act", f"{field} {fault}. Send actor and reason.")
     return OperatorAction(parsed.actor.strip(), authenticated_as, parsed.reason.strip())
 
 
@@ -172,19 +176,24 @@ async def _mapped_error(_: Request, error: Exception) -> StarletteResponse:
 
 
 async def _no_route(_: Request, __: Exception) -> StarletteResponse:
-    return _starlette(error_response(HttpError(404, "not_found", "There is nothing here.")))
+    return _starlette(
+        error_response(HttpError(404, "not_found", "There is nothing at this path. Check the URL."))
+    )
 
 
 async def _wrong_method(_: Request, error: Exception) -> StarletteResponse:
     allow = getattr(error, "headers", None) or {}
     refused = HttpError(
-        405, "wrong_method", "This method cannot be used here.", headers=tuple(allow.items())
+        405,
+        "wrong_method",
+        "This path does not support the method. The Allow header lists those it does.",
+        headers=tuple(allow.items()),
     )
     return _starlette(error_response(refused))
 
 
 async def _disconnected(_: Request, __: Exception) -> StarletteResponse:
-    return StarletteResponse(status_code=400)  # nobody is there to read it
+    return StarletteResponse(status_code=400)  # the client has disconnected and cannot read it
 
 
 async def _internal_error(_: Request, __: Exception) -> StarletteResponse:

@@ -1,4 +1,4 @@
-"""Who gets in: admin tokens, and the checks on what is open."""
+"""Authentication: admin tokens, and the host and origin checks on open endpoints."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onceward.sources.request import Headers
 
 MIN_TOKEN_LENGTH: Final = 16
 DEV_NAME: Final = "dev"
-"""Who is authenticated where everything is open."""
+"""The name that every request has under ``--dev``."""
 
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
@@ -23,26 +23,26 @@ _HOST: Final = re.compile(
 
 _PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 
-# A page that the user opened by hand, one of our own, or no browser at all.
+# A page that the user opened directly, one of our own pages, or no browser at all.
 _SAME_SITE: Final = (None, b"none", b"same-origin")
 
 
 def parse_tokens(text: str) -> dict[str, bytes]:
-    """Read ``name:token,name:token`` into hashes.
+    """Return the token hashes of ``name:token,name:token``, by name.
 
-    Raises ConfigurationError. It shows no name either: who mixes the two up would see the token.
+    Raises ConfigurationError. Its message never quotes an entry: name and token may be swapped.
     """
     hashes: dict[str, bytes] = {}
     faults = []
     for position, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
         name, _, token = (piece.strip() for piece in part.partition(":"))
         if not name or not token:
-            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} is not name:token")
+            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} must be name:token")
         elif name in hashes:
-            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} has the name of another")
+            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} repeats a name; use one each")
         elif len(token) < MIN_TOKEN_LENGTH:
             faults.append(
-                f"ONCEWARD_ADMIN_TOKENS: the token of entry {position} is shorter than "
+                f"ONCEWARD_ADMIN_TOKENS: the token of entry {position} needs at least "
                 f"{MIN_TOKEN_LENGTH} characters"
             )
         else:
@@ -53,12 +53,12 @@ def parse_tokens(text: str) -> dict[str, bytes]:
 
 
 def token_hash(token: bytes) -> bytes:
-    """What is kept of a token."""
+    """Return the SHA-256 of a token, the only form in which it is stored."""
     return hashlib.sha256(token).digest()
 
 
 class Authenticator:
-    """Decides who a request comes from. With `dev`, everybody on this machine may do everything."""
+    """Checks who sends a request. With `dev`, every client on this machine is authenticated."""
 
     def __init__(
         self, *, tokens: Mapping[str, bytes], allowed_hosts: Collection[str] = (), dev: bool = False
@@ -68,10 +68,10 @@ class Authenticator:
         self._dev = dev
 
     def authenticate(self, headers: Headers) -> str:
-        """The name behind a request. Raises RequestRefused (401 or, where open, 403)."""
+        """Return the name of the token holder. Raises HttpError (401; under ``--dev`` 403)."""
         if self._dev:
             if any(headers.joined(name) is not None for name in _PROXY_HEADERS):
-                message = "This came through a proxy; --dev is for this machine only."
+                message = "--dev serves this machine only; connect without a proxy."
                 raise HttpError(403, "forwarded", message)
             _check_host_and_origin(headers, hosts=())
             return DEV_NAME
@@ -91,12 +91,12 @@ class Authenticator:
         return name
 
     def check_host_and_origin(self, headers: Headers) -> None:
-        """Keep other sites' pages out of what is open. Raises RequestRefused (403)."""
+        """Reject requests from pages of other sites. Raises HttpError (403)."""
         _check_host_and_origin(headers, hosts=self._hosts)
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host name or an address can only mean this machine."""
+    """Return whether a host name or address can only mean this machine."""
     try:
         return ipaddress.ip_address(name).is_loopback
     except ValueError:
@@ -107,17 +107,17 @@ def _check_host_and_origin(headers: Headers, hosts: Collection[str]) -> None:
     host = (headers.get(b"host") or b"").decode("latin-1").lower()
     name = _host_name(host)
     if name not in hosts and not is_loopback(name):
-        message = "This host name is not allowed here; see the setting allowed_hosts."
+        message = "This host name is not allowed. Add it to the setting allowed_hosts."
         raise HttpError(403, "foreign_host", message)
     origin = headers.get(b"origin")
     is_foreign = origin is not None and not _is_same_origin(origin, host)
     if is_foreign or headers.get(b"sec-fetch-site") not in _SAME_SITE:
-        message = "Requests from other sites' pages are not accepted."
+        message = "Requests from pages of other sites are rejected. Send it from a server."
         raise HttpError(403, "foreign_origin", message)
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port; "" where there is none."""
+    """Return the name in a Host header without its port, or "" if the header is malformed."""
     match = _HOST.fullmatch(host)
     return (match["address"] or match["name"]) if match else ""
 

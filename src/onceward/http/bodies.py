@@ -1,4 +1,4 @@
-"""Reading headers and bodies within limits of size, time and memory."""
+"""Headers and bodies, read within limits on size, time and memory."""
 
 from __future__ import annotations
 
@@ -16,46 +16,48 @@ _MAX_LENGTH_DIGITS: Final = 18
 
 
 class Disconnected(OncewardError):
-    """The sender went away before its body was whole. Nothing was recorded."""
+    """The sender disconnected before its body was complete. Nothing was recorded."""
 
 
 def require_json(headers: Headers) -> None:
-    """Raise RequestRefused (415) unless the body is said to be JSON: no form can say that."""
+    """Raise HttpError (415) unless the content type is JSON, which no HTML form can send."""
     kind = (headers.get(b"content-type") or b"").partition(b";")[0].strip().lower()
     if kind != b"application/json":
-        message = "Send JSON, with the header Content-Type: application/json."
+        message = "Send JSON with the header Content-Type: application/json."
         raise HttpError(415, "not_json", message)
 
 
 def bounded_headers(scope: Scope, settings: Settings) -> Headers:
-    """The headers of a request. Raises RequestRefused (431) for too many or too large ones."""
+    """Return the headers of a request. Raises HttpError (431) if they exceed the limits."""
     raw = scope["headers"]
     target = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
-    size = target + sum([len(name) + len(value) for name, value in raw])  # quicker as a list
+    size = target + sum(
+        [len(name) + len(value) for name, value in raw]
+    )  # a list is faster than a generator here
     if len(raw) > settings.max_headers or size > settings.max_header_bytes:
-        message = "The headers are too many or too large."
+        message = "The headers are too many or too large. Send fewer or shorter ones."
         raise HttpError(431, "large_headers", message, headers=CLOSE)
     return Headers(raw)
 
 
 class _BodyRead:
-    """A body that is being read, until it is whole."""
+    """The task that reads one body, and whether its time is up."""
 
     def __init__(self) -> None:
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.is_complete = False
-        self.is_late = False
+        self.is_expired = False
 
     def done(self) -> bool:
         return self.is_complete
 
     def expire(self) -> None:
-        self.is_late = True
+        self.is_expired = True
         self.task.cancel()
 
 
 class BodyReader:
-    """Reads bodies; all that are being read share one limit of memory."""
+    """Reads bodies. All bodies that are being read share one memory limit."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -63,7 +65,7 @@ class BodyReader:
         self._deadlines = Deadlines(settings.body_timeout_seconds, _BodyRead.expire)
 
     def check(self, headers: Headers, body: bytes) -> None:
-        """Raise RequestRefused (400, 413, 415) for a body that is encoded or too large."""
+        """Check a complete body. Raises RequestRefused (400, 413, 415)."""
         self._check_encoding(headers)
         if len(body) > self._limit:
             raise self._too_large()
@@ -75,7 +77,10 @@ class BodyReader:
             raise HttpError(415, "encoded_body", message, headers=CLOSE)
 
     async def read(self, headers: Headers, receive: Receive) -> bytes:
-        """The whole body. Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected."""
+        """Return the complete body.
+
+        Raises RequestRefused (400, 408, 413, 415, 503) or Disconnected.
+        """
         self._check_encoding(headers)
         content_length = headers.get(b"content-length")
         if content_length is not None and not self._is_within_limit(content_length):
@@ -85,9 +90,10 @@ class BodyReader:
         try:
             body = await self._read_body(receive)
         except asyncio.CancelledError:
-            if not reading.is_late or reading.task.uncancel() > 0:  # somebody else broke it off
+            if not reading.is_expired or reading.task.uncancel() > 0:  # cancelled by another task
                 raise
-            message = f"The body did not arrive in {self._settings.body_timeout_seconds:g} s."
+            seconds = f"{self._settings.body_timeout_seconds:g}"
+            message = f"The body did not arrive within {seconds} seconds. Send it again."
             raise HttpError(408, "slow_body", message, headers=CLOSE) from None
         finally:
             reading.is_complete = True
@@ -114,7 +120,7 @@ class BodyReader:
                 if length > self._limit:
                     raise self._too_large()
                 if self._buffered_bytes > self._settings.max_pending_bytes:
-                    raise Overloaded("Too many bodies arrive at once. Try again later.")
+                    raise Overloaded("Too many bodies are arriving at once. Retry later.")
                 if not more:
                     return b"".join(chunks)
                 message = await receive()
@@ -132,7 +138,7 @@ class BodyReader:
         return is_number and int(content_length) <= self._limit
 
     def _too_large(self) -> RequestRefused:
-        message = f"The body is larger than {self._limit} bytes; see the setting max_body_bytes."
+        message = f"The body exceeds {self._limit} bytes. Raise the setting max_body_bytes."
         return HttpError(413, "too_large", message, headers=CLOSE)
 
     @staticmethod

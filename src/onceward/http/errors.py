@@ -1,4 +1,4 @@
-"""HTTP errors: the one table that maps the errors of the flow to statuses."""
+"""HTTP errors: the one table that maps errors to statuses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ UNAVAILABLE: Final = 503
 
 
 class _Row(NamedTuple):
-    """A status; a code and a message where the error has none that a client may see."""
+    """A status. Code and message are set where the error has none that a client may see."""
 
     status: int
     code: str | None = None
@@ -37,7 +37,7 @@ class _Row(NamedTuple):
 
 
 _LEDGER_UNAVAILABLE: Final = _Row(
-    UNAVAILABLE, LedgerUnavailable.code, "The ledger cannot be used now. Try again later."
+    UNAVAILABLE, LedgerUnavailable.code, "The ledger is unavailable. Retry later."
 )
 _TABLE: Final[Mapping[type[Exception], _Row]] = {
     RepeatedHeader: _Row(400),
@@ -55,11 +55,11 @@ _TABLE: Final[Mapping[type[Exception], _Row]] = {
     TimeoutError: _LEDGER_UNAVAILABLE,
 }
 MAPPED: Final = (RequestRefused, *_TABLE)
-"""The errors that become a response other than 500."""
+"""Errors with a status of their own; every other error is a 500."""
 
 
 class HttpError(RequestRefused):
-    """A request is refused for a reason that only HTTP has."""
+    """A refusal for a reason that exists only in HTTP, such as a header or a method."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: ErrorHeaders = ()) -> None:
         self.status = status

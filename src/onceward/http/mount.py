@@ -1,4 +1,4 @@
-"""An application inside the user's own: opened at start, or at its first request."""
+"""An app mounted in the user's own, opened at startup or at its first request."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ _log = logging.getLogger("onceward.http")
 
 
 class Mountable(Protocol):
-    """What is mounted: a service that is opened and closed."""
+    """A service that can be opened and closed."""
 
     async def open(self) -> None:
-        """Open it; a second call does nothing. Raises OncewardError."""
+        """Open the service; a second call does nothing. Raises OncewardError."""
 
     async def close(self) -> None:
-        """Close it for good."""
+        """Close the service. It cannot be opened again."""
 
 
 S = TypeVar("S", bound=Mountable)
 
 
 class MountedApp(Generic[S]):
-    """A part of a service as an application: opened at start, or at its first request."""
+    """An ASGI app of a service, opened at startup or at its first request."""
 
     def __init__(self, service: Callable[[], S], build: Callable[[S], ASGIApp]) -> None:
         self._service = service
@@ -37,7 +37,7 @@ class MountedApp(Generic[S]):
         self._opened: S | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or follow the server's start and stop."""
+        """Handle a request, or the lifespan of the server."""
         if scope["type"] == "lifespan":
             await self._run_lifespan(receive, send)
             return
@@ -47,7 +47,7 @@ class MountedApp(Generic[S]):
         try:
             app = await self._open()
         except StoreError as error:
-            _log.warning("the inbox could not be opened: %s", redact(str(error)))
+            _log.warning("inbox unavailable; asking senders to retry: %s", redact(str(error)))
             await error_response(error).send(send)
             return
         await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
@@ -66,8 +66,8 @@ class MountedApp(Generic[S]):
                 try:
                     await self._open()
                 except OncewardError as error:
-                    fault = f"Onceward: {redact(str(error))}"
-                    await send({"type": "lifespan.startup.failed", "message": fault})
+                    message_text = f"Onceward: {redact(str(error))}"
+                    await send({"type": "lifespan.startup.failed", "message": message_text})
                     return
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":

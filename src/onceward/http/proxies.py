@@ -1,4 +1,4 @@
-"""What a proxy in front says of a request: believed only where the proxy is configured."""
+"""Forwarded headers, trusted only from configured proxies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]
 
 
 class Proxies:
-    """The proxies that are trusted, as addresses and networks. Raises ConfigurationError."""
+    """Trusted proxies, as addresses and networks. Raises ConfigurationError."""
 
     def __init__(self, trusted: Iterable[str]) -> None:
         self._networks = []
@@ -23,11 +23,14 @@ class Proxies:
             try:
                 self._networks.append(ipaddress.ip_network(text, strict=False))
             except ValueError:
-                message = f"trusted_proxies: {text!r} is neither an address nor a network"
+                message = (
+                    f"trusted_proxies: {text!r} is neither an address nor a network; "
+                    "write it like 10.0.0.7 or 10.0.0.0/8"
+                )
                 raise ConfigurationError(message) from None
 
     def origin(self, scope: Scope, headers: Headers) -> tuple[str, str]:
-        """The scheme and the host that the sender used, as far as anybody knows."""
+        """Return the scheme and host that the sender used, as far as the headers show."""
         scheme = scope.get("scheme", "http")
         host = (headers.get(b"host") or b"").decode("latin-1")
         if self._trusts(scope):
@@ -49,6 +52,6 @@ class Proxies:
 
 
 def _last_value(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:
-    """What the nearest proxy said, if it can be true: others before it may be the sender's own."""
+    """Return the last value, set by the nearest proxy. Earlier values may be the sender's own."""
     value = (headers.joined(name) or b"").decode("latin-1").rpartition(",")[2].strip()
     return value if pattern.fullmatch(value) else None

@@ -1,4 +1,4 @@
-"""Receiving over HTTP, as a raw ASGI application: the hot path."""
+"""Receiving over HTTP, as a raw ASGI application. This is the hot path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,15 @@ from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, requ
 from onceward.http.errors import HttpError
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
-from onceward.http.responses import Receive, Response, Scope, Send, error_response, json_response
+from onceward.http.responses import (
+    Receive,
+    Respond,
+    Response,
+    Scope,
+    Send,
+    error_response,
+    json_response,
+)
 from onceward.model.events import INGEST_SOURCE, Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.receiver import Receiver
@@ -29,15 +37,13 @@ WEBHOOKS: Final = "/webhooks/"
 INGEST: Final = "/events/ingest"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
-READY_SECONDS: Final = 2.0
+READY_TIMEOUT_SECONDS: Final = 2.0
 ACCEPTED: Final = 202
 CLIENT_ERROR: Final = 400
 
-Respond = Callable[[Response], None]
 
-
-class _Delivery(msgspec.Struct, frozen=True, gc=False):
-    """A request whose sender may post here. Without a source it came to `/events/ingest`."""
+class _InboundRequest(msgspec.Struct, frozen=True, gc=False):
+    """A request to receive. It has a source unless it was posted to ``/events/ingest``."""
 
     scope: Scope
     headers: Headers
@@ -50,7 +56,7 @@ class _Delivery(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Receipt(msgspec.Struct, gc=False):
-    """What a sender is told of an event that is durable now."""
+    """The receipt for one event of several in a request."""
 
     duplicate: bool
     conflict: bool
@@ -59,7 +65,7 @@ class _Receipt(msgspec.Struct, gc=False):
 
 
 class _Accepted(msgspec.Struct, gc=False):
-    """The same, of a request with one event."""
+    """The receipt for a request with one event."""
 
     accepted: bool
     duplicate: bool
@@ -93,7 +99,7 @@ class ReceiveApp:
         self._provisioning_paths = frozenset(
             WEBHOOKS + name for name in receiver.provisioned_sources
         )
-        """Where a secret may be handed over, which takes a transaction of its own."""
+        """Paths where a provider may provision a secret, which needs an await."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request. Never raises: every failure becomes a response."""
@@ -120,21 +126,21 @@ class ReceiveApp:
         if path == READYZ:
             _allow(scope, "GET", "HEAD")
             return await self._readiness()
-        raise HttpError(404, "not_found", "There is nothing here.")
+        raise HttpError(404, "not_found", "There is nothing at this path. Check the URL.")
 
     # Receiving. Every request takes the same steps: `_open`, the body, `_record`, `_response`. The
     # two entries differ in where the body comes from and in how they wait for the commit.
 
     async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
         """Receive a request whose body may still be arriving. Raises RequestRefused."""
-        delivery = self._open(scope, headers)
+        inbound = self._open(scope, headers)
         body = await self._bodies.read(headers, receive)
-        result = self._record(delivery, body)
+        result = self._record(inbound, body)
         if isinstance(result, Pending):
             await result
         elif result.provisioned_secret is not None:
-            await self._receiver.store_secret(delivery.source_name, result.provisioned_secret)
-        return self._response(delivery, result)
+            await self._receiver.store_secret(inbound.source_name, result.provisioned_secret)
+        return self._response(inbound, result)
 
     def can_handle_directly(self, path: str) -> bool:
         """Return whether a POST to `path` may go to `handle_directly`."""
@@ -147,51 +153,51 @@ class ReceiveApp:
         """
         try:
             headers = bounded_headers(scope, self._settings)
-            delivery = self._open(scope, headers)
+            inbound = self._open(scope, headers)
             self._bodies.check(headers, body)
-            result = self._record(delivery, body)
+            result = self._record(inbound, body)
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
             respond(self._error_response(scope, error))
             return
         if isinstance(result, Reply):
-            respond(self._response(delivery, result))
+            respond(self._response(inbound, result))
             return
 
         def finish(pending: Pending) -> None:
-            respond(self._response(delivery, pending))
+            respond(self._response(inbound, pending))
             self._reach_answered()
 
         result.add_done_callback(finish)
 
-    def _open(self, scope: Scope, headers: Headers) -> _Delivery:
+    def _open(self, scope: Scope, headers: Headers) -> _InboundRequest:
         """Find the endpoint and check that the sender may post there. Raises RequestRefused."""
         path = route_path(scope)
         if path == INGEST:
             self._authenticator.authenticate(headers)
             require_json(headers)
-            return _Delivery(scope, headers)
+            return _InboundRequest(scope, headers)
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             self._authenticator.check_host_and_origin(headers)
         url = self._public_url(source, scope, headers) if source.needs_url else ""
-        return _Delivery(scope, headers, source, url)
+        return _InboundRequest(scope, headers, source, url)
 
-    def _record(self, delivery: _Delivery, body: bytes) -> Pending | Reply:
+    def _record(self, inbound: _InboundRequest, body: bytes) -> Pending | Reply:
         """Verify the request and submit its events. Raises RequestRefused."""
         self._failpoints.reach("receive.read")
-        request = Request(delivery.headers, body, url=delivery.url)
-        if delivery.source is None:
+        request = Request(inbound.headers, body, url=inbound.url)
+        if inbound.source is None:
             return self._receiver.ingest(request)
-        return self._receiver.receive(delivery.source, request)
+        return self._receiver.receive(inbound.source, request)
 
-    def _response(self, delivery: _Delivery, result: Pending | Reply) -> Response:
+    def _response(self, inbound: _InboundRequest, result: Pending | Reply) -> Response:
         """Return the response to a challenge or to finished events. Never raises."""
         try:
             if isinstance(result, Reply):
-                return self._challenge_response(delivery.scope, result)
-            return _accepted(delivery, result)
+                return self._challenge_response(inbound.scope, result)
+            return _accepted(inbound, result)
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
-            return self._error_response(delivery.scope, error)
+            return self._error_response(inbound.scope, error)
 
     def _error_response(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, RequestRefused):
@@ -205,17 +211,21 @@ class ReceiveApp:
             loop = asyncio.get_running_loop()
             loop.call_soon(lambda: self._failpoints.reach("receive.answered"))
 
-    # Challenges, URLs and readiness.
+    # Challenges, URLs, readiness.
 
     def _challenge(self, scope: Scope, headers: Headers) -> Response:
-        """What a sender asks before it sends: whether there is somebody here."""
+        """Respond to a challenge that a provider sends before its first webhook."""
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
-        asked = ("POST", *(source.preset.challenge.methods if source.preset.challenge else ()))
-        _allow(scope, *dict.fromkeys(asked))
+        methods = ("POST", *(source.preset.challenge.methods if source.preset.challenge else ()))
+        _allow(scope, *dict.fromkeys(methods))
         url = self._public_url(source, scope, headers)
         reply = source.answer_challenge(Request(headers, b"", method=scope["method"], url=url))
         if reply is None:
-            raise HttpError(400, "no_question", "The sender's question was not understood.")
+            raise HttpError(
+                400,
+                "no_question",
+                "This is not a challenge that the source supports. Check the URL.",
+            )
         return self._challenge_response(scope, reply)
 
     def _challenge_response(self, scope: Scope, reply: Reply) -> Response:
@@ -224,7 +234,7 @@ class ReceiveApp:
         return _reply(reply)
 
     def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
-        """The URL as the sender has it: the one that is configured, else as the request came."""
+        """Return the URL that the sender used: the configured one, else the request's own."""
         query = scope.get("query_string", b"").decode("latin-1")
         if source.url is not None:
             return source.public_url(query)
@@ -234,15 +244,17 @@ class ReceiveApp:
 
     async def _readiness(self) -> Response:
         try:
-            async with asyncio.timeout(READY_SECONDS):
+            async with asyncio.timeout(READY_TIMEOUT_SECONDS):
                 await self._ready()
         except (StoreError, TimeoutError):
-            return json_response(503, {"ready": False, "message": "The ledger cannot be read."})
+            return json_response(
+                503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
+            )
         return json_response(200, {"ready": True})
 
 
 def route_path(scope: Scope) -> str:
-    """The path below the point where the application is mounted."""
+    """Return the path below the mount point of the application."""
     path: str = scope["path"]
     root: str = scope.get("root_path", "").rstrip("/")
     if not root:
@@ -256,7 +268,7 @@ def _is_receiving(path: str) -> bool:
 
 def _allow(scope: Scope, *methods: str) -> None:
     if scope["method"] not in methods:
-        message = f"Only {' and '.join(methods)} can be used here."
+        message = f"This path supports only {' and '.join(methods)}."
         allow = (("allow", ", ".join(methods)),)
         raise HttpError(405, "wrong_method", message, headers=allow)
 
@@ -266,20 +278,20 @@ def _reply(reply: Reply) -> Response:
     return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(delivery: _Delivery, pending: Pending) -> Response:
-    """The answer to what is durable now: a receipt, unless the sender insists on another."""
-    source = delivery.source
+def _accepted(inbound: _InboundRequest, pending: Pending) -> Response:
+    """Return the response to durable events: a receipt, or the reply the provider expects."""
+    source = inbound.source
     accepted = ACCEPTED if source is None else source.preset.success_response
     receipts = pending.result()
     if isinstance(accepted, Reply):
         return _reply(accepted)
     if len(receipts) == 1:
         fields = _receipt_fields(pending.arrivals[0], receipts[0])
-        return json_response(accepted, _Accepted(True, *fields, delivery.source_name))  # noqa: FBT003 - as the fields
+        return json_response(accepted, _Accepted(True, *fields, inbound.source_name))  # noqa: FBT003 - `accepted`
     pairs = zip(pending.arrivals, receipts, strict=True)
     events = [_Receipt(*_receipt_fields(arrival, receipt)) for arrival, receipt in pairs]
     return json_response(
-        accepted, {"accepted": True, "events": events, "source": delivery.source_name}
+        accepted, {"accepted": True, "events": events, "source": inbound.source_name}
     )
 
 

@@ -1,4 +1,4 @@
-"""What the operator is told of requests that went wrong, without letting a sender fill the log."""
+"""Log lines about failed requests, limited per path: a sender must not fill the log."""
 
 from __future__ import annotations
 
@@ -17,40 +17,40 @@ _log = logging.getLogger("onceward.http")
 
 LINE_INTERVAL_SECONDS: Final = 1.0
 MAX_PATHS: Final = 100
-"""How many paths are told apart; who tries more has them told together."""
+"""Paths that are limited separately; further paths share one limit."""
 INTERNAL_ERROR: Final[Response] = json_response(
-    500, {"error": "internal", "message": "An error; see the log."}
+    500, {"error": "internal", "message": "Internal error. The log has the details."}
 )
 
 
 @dataclass(slots=True)
 class _PathLog:
-    """What was said of one path lately, and what was not."""
+    """When the next line about a path is due, and how many were suppressed."""
 
     quiet_until: float = 0.0
     suppressed: int = 0
 
 
 class RequestLog:
-    """Tells of the first on each path, and of the others how many there were."""
+    """Logs the first failure of each second on a path, and counts the rest."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._paths: dict[str, _PathLog] = {}
 
     def refused(self, scope: Scope, error: RequestRefused) -> None:
-        """A request was refused."""
+        """Log that a request was refused."""
         reason = error.check if isinstance(error, SignatureRejected) else error.message
         self._write(logging.WARNING, scope, f"{status_of(error)}: {printable(reason)}")
 
     def challenge_rejected(self, scope: Scope, status: int) -> None:
-        """What a sender asked before it sends was answered with no."""
-        what = "the sender's question was answered with no; see the source's verify_token"
-        self._write(logging.WARNING, scope, f"{status}: {what}")
+        """Log that a provider's challenge was rejected."""
+        text = "challenge rejected; check the source's verify_token"
+        self._write(logging.WARNING, scope, f"{status}: {text}")
 
     def failed(self, scope: Scope, error: Exception) -> Response:
-        """A request could not be answered, and nobody foresaw why. Answers with what to say."""
-        self._write(logging.ERROR, scope, f"could not be answered: {locate(error)}")
+        """Log an unexpected error and return the response to it."""
+        self._write(logging.ERROR, scope, f"request failed: {locate(error)}")
         return INTERNAL_ERROR
 
     def _write(self, level: int, scope: Scope, text: str) -> None:
@@ -60,6 +60,6 @@ class RequestLog:
         if now < entry.quiet_until:
             entry.suppressed += 1
             return
-        more = f" ({entry.suppressed} more since the last such line)" if entry.suppressed else ""
+        more = f" ({entry.suppressed} more since the last line)" if entry.suppressed else ""
         _log.log(level, "%s: %s%s", printable(path), text, more)
         entry.quiet_until, entry.suppressed = now + LINE_INTERVAL_SECONDS, 0

@@ -1,4 +1,4 @@
-"""Answers: in one shape, made once."""
+"""Responses: JSON by default, with the same headers everywhere."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Header = tuple[bytes, bytes]
 
 
 class Response(msgspec.Struct, frozen=True, gc=False):
-    """A status, a body, JSON unless it says otherwise, and further headers."""
+    """A status, a body (JSON unless `content_type` differs) and extra headers."""
 
     status: int
     body: bytes
@@ -40,23 +40,23 @@ class Response(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def all_headers(self) -> list[Header]:
-        """The headers as they go out."""
+        """All headers, in the order they are sent."""
         return [*_base_headers(self.status, self.content_type, len(self.body)), *self.headers]
 
     @property
     def closes_connection(self) -> bool:
-        """Whether the connection ends with it."""
+        """Whether the connection closes after this response."""
         return _CLOSE in self.headers
 
     def to_bytes(self, default_headers: Iterable[Header], *, keep_alive: bool) -> bytes:
-        """All of it, as bytes, with what every answer of the server has."""
+        """Return the response as HTTP/1.1 bytes, with the server's default headers."""
         extra = *default_headers, *self.headers
         if not (keep_alive or self.closes_connection):
             extra = *extra, _CLOSE
         return _head(self.status, self.content_type, len(self.body), extra) + self.body
 
     async def send(self, send: Send) -> None:
-        """Put it on the wire."""
+        """Send the response over ASGI."""
         await send(
             {
                 "type": "http.response.start",
@@ -65,6 +65,10 @@ class Response(msgspec.Struct, frozen=True, gc=False):
             }
         )
         await send({"type": "http.response.body", "body": self.body})
+
+
+Respond = Callable[[Response], None]
+"""A callback that sends the response to one request."""
 
 
 @lru_cache(maxsize=1_000)
@@ -77,26 +81,26 @@ def _base_headers(status: int, content_type: bytes, length: int) -> tuple[Header
 
 @lru_cache(maxsize=1_000)
 def _head(status: int, content_type: bytes, length: int, extra: tuple[Header, ...]) -> bytes:
-    """All that goes before the body: most answers of a second have one of a few."""
+    """Return the status line and headers. Cached: most responses share a few heads."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
     headers = *_base_headers(status, content_type, length), *extra
     if any(_CONTROL.search(value) for _, value in headers):
-        raise ValueError("a header cannot hold control characters")
+        raise ValueError("a header cannot contain control characters")
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
     return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, phrase.encode(), lines)
 
 
 def json_response(status: int, content: object) -> Response:
-    """An answer with anything that msgspec can encode."""
+    """Return a JSON response. `content` is anything that msgspec can encode."""
     return Response(status, _encode(content))
 
 
 def error_response(error: Exception) -> Response:
     """Return the response to a mapped error: a code for programs, a message for people."""
-    found = to_http_error(error)
-    headers = [(name.encode(), value.encode()) for name, value in found.headers]
-    body = _encode({"error": found.code, "message": found.message})
-    return Response(found.status, body, headers)
+    http_error = to_http_error(error)
+    headers = [(name.encode(), value.encode()) for name, value in http_error.headers]
+    body = _encode({"error": http_error.code, "message": http_error.message})
+    return Response(http_error.status, body, headers)

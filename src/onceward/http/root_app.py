@@ -1,4 +1,4 @@
-"""The application that ``onceward serve`` runs: receiving, the admin API and a welcome page."""
+"""The application that ``onceward serve`` runs: receiving, the admin API and an index."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from onceward.http.responses import (
 from onceward.operate.filters import LISTS
 
 INDEX: Final = {
-    "message": "Onceward is running. Post events, then look at what happened.",
+    "message": "Onceward is running. Post an event, then look at the lists.",
     "post": INGEST,
     "look": [f"{ADMIN}/{kind}" for kind in LISTS],
 }
 
 
 class RootApp:
-    """Receiving and the admin API behind one address."""
+    """Receiving and the admin API on one address."""
 
     def __init__(self, receiving: ReceiveApp, admin: ASGIApp, *, dev: bool) -> None:
         self._receiving = receiving
@@ -37,7 +37,7 @@ class RootApp:
         self.handle_directly = receiving.handle_directly
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Handle one request."""
         path: str = scope["path"]
         if self._dev and path == INDEX_PATH:
             await _index(scope["method"]).send(send)
@@ -47,9 +47,9 @@ class RootApp:
 
 
 def _index(method: str) -> Response:
-    """Tell a visitor where to go. Nobody else gets a 2xx here: to a post it would mean recorded."""
+    """Return the index. A POST gets no 2xx: a sender would take it for recorded."""
     if method in ("GET", "HEAD"):
         return json_response(200, INDEX)
-    message = "Only GET and HEAD can be used here."
+    message = f"This path supports GET and HEAD. Post events to {INGEST}."
     allow = (("allow", "GET, HEAD"),)
     return error_response(HttpError(405, "wrong_method", message, headers=allow))

@@ -1,1 +1,1 @@
-"""What people do with the ledger, and what time does."""
+"""Operating an inbox: lists, operator actions and retention."""

@@ -44,7 +44,7 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
     filters = FILTERS[kind]
     for name in parameters:
         if name not in filters:
-            _reject(f"{kind} cannot be filtered by {name[:40]!r}; there are {', '.join(filters)}")
+            _reject(f"{kind} cannot be filtered by {name[:40]!r}. Use {', '.join(filters)}.")
     status_filter = "cause" if "cause" in filters else "status"
     return PageQuery(
         limit=_limit(parameters.get("limit")),
@@ -61,7 +61,7 @@ def _limit(text: str | None) -> int:
         return DEFAULT_LIMIT
     number = parse_id(text)
     if number is None or not 1 <= number <= MAX_LIMIT:
-        _reject(f"limit must be a whole number from 1 to {MAX_LIMIT}")
+        _reject(f"limit must be a whole number from 1 to {MAX_LIMIT}.")
     return number
 
 
@@ -70,26 +70,26 @@ def _after(text: str | None) -> int | None:
         return None
     number = parse_id(text)
     if number is None:
-        _reject("after must be the id of an item of this list")
+        _reject("after must be the `next` of another page of this list.")
     return number
 
 
 def _status(kind: str, name: str, text: str | None) -> str | None:
     if text is not None and text not in list(STATUSES[kind]):
-        _reject(f"{name} must be one of {', '.join(STATUSES[kind])}")
+        _reject(f"{name} must be one of {', '.join(STATUSES[kind])}.")
     return text
 
 
 def _text(name: str, text: str | None) -> str | None:
     fault = invalid_text_reason(text) if text is not None else None
     if fault:
-        _reject(f"{name} {fault}")
+        _reject(f"{name} {fault}. Send a valid value.")
     return text
 
 
 def _flag(name: str, text: str | None) -> bool:
     if text not in (None, "true"):
-        _reject(f"{name} can only be true")
+        _reject(f"{name} must be true or left out.")
     return text is not None
 
 

@@ -1,4 +1,4 @@
-"""What operators do: list, requeue, verify again, accept; each action with its audit entry."""
+"""Operator actions: list, requeue, verify again, accept. Each action leaves an audit entry."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ from onceward.sources.source import Source
 
 CONFLICT_ID_DIGITS: Final = 16
 """How many hex digits of a hash end the id of an accepted conflict."""
+_REQUEUEABLE: Final = " or ".join(sorted(REQUEUEABLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ class Operator:
         status = await self._store.job_status(job_id)
         if status is None:
             raise _not_found("job", job)
-        message = f"Job {job} is {status}; only {' or '.join(sorted(REQUEUEABLE))} can be requeued."
+        message = f"Job {job} is {status}; only {_REQUEUEABLE} jobs can be requeued."
         raise NotInState(message)
 
     async def verify_again(self, rejection: str, action: OperatorAction) -> ManualRecording:
@@ -109,7 +110,7 @@ class Operator:
 
     def _source(self, name: str) -> Source:
         if name not in self._sources:
-            raise NotInState(f"There is no source {name} any more.")
+            raise NotInState(f"Source {name} is no longer configured. Add it and try again.")
         return self._sources[name]
 
 
@@ -121,15 +122,18 @@ def _parse_id(kind: str, text: str) -> int:
 
 
 def _not_found(kind: str, text: str) -> NotFound:
-    return NotFound(f"There is no {kind} {text[:40]}.")
+    return NotFound(f"There is no {kind} {text[:40]}. Check the id in its list.")
 
 
 def _kept_request(rejection: str, kept: StoredRejection) -> Request:
     """Return the request of a rejection. Raises NotInState if it is received or not kept."""
     if kept.received_as is not None:
-        raise NotInState(f"Rejection {rejection} was received as event {kept.received_as}.")
+        raise NotInState(f"Rejection {rejection} is already received as event {kept.received_as}.")
     if kept.request is None or kept.body is None:
-        message = f"Of rejection {rejection} nothing is kept; see the source's keep_rejected."
+        message = (
+            f"The request of rejection {rejection} was not kept. "
+            "Set keep_rejected=True on the source to keep the next ones."
+        )
         raise NotInState(message)
     return unpack(kept.request, kept.body)
 
@@ -139,11 +143,13 @@ def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arr
     try:
         admitted = source.verify(request, now)
     except SignatureRejected as rejected:
-        raise NotInState(f"It does not verify: {rejected.check}.") from None
+        raise NotInState(f"It does not verify: {rejected.check}. Correct the source.") from None
     except RequestRefused as refused:
-        raise NotInState(f"It verifies, and has no usable id: {refused.message}.") from None
+        raise NotInState(
+            f"It verifies but has no usable id: {refused.message}. Correct the source."
+        ) from None
     if isinstance(admitted, Reply):
-        raise NotInState("It asks for an answer and tells of nothing.")
+        raise NotInState("It is a challenge without events. Nothing is left to record.")
     return source.arrivals(admitted, request.headers)
 
 
@@ -153,9 +159,11 @@ def _conflicting_body(delivery: str, conflict: StoredDelivery) -> bytes:
         message = f"Delivery {delivery} is a {conflict.outcome}; only a conflict can be accepted."
         raise NotInState(message)
     if conflict.accepted_as is not None:
-        raise NotInState(f"Delivery {delivery} was accepted as event {conflict.accepted_as}.")
+        raise NotInState(
+            f"Delivery {delivery} is already accepted as event {conflict.accepted_as}."
+        )
     if conflict.body is None:
-        raise NotInState(f"The body of delivery {delivery} is no longer kept.")
+        raise NotInState(f"The body of delivery {delivery} is purged. Ask for a resend.")
     return conflict.body
 
 

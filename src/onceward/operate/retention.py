@@ -30,4 +30,4 @@ async def purge(store: Store, dedupe_window_days: int) -> None:
         purged += progress.events
         position = progress.next
     if purged:
-        _log.info("%d events older than %d days are purged", purged, dedupe_window_days)
+        _log.info("%d events purged: older than %d days", purged, dedupe_window_days)

@@ -1,1 +1,1 @@
-"""From a request to a durable receipt."""
+"""Receiving: from a request to a durable receipt."""

@@ -1,4 +1,4 @@
-"""A request whose events wait for the commit."""
+"""The events of one request, pending until their commit."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = logging.getLogger("onceward.receive")
 
 
 class Pending:
-    """What came in one request, and its receipts once all is durable, or why there are none.
+    """The events of one request. Resolves to their receipts, or to the error that prevented them.
 
-    A future would do, and would cost more than the rest of what the recorder does for a request.
+    Replaces asyncio.Future, which dominated the recorder's cost (decision 0008).
     """
 
     __slots__ = ("_callback", "_error", "_receipts", "arrivals", "size")
@@ -29,19 +29,21 @@ class Pending:
         self._callback: Callable[[Pending], None] | None = None
 
     def done(self) -> bool:
-        """Whether it is there."""
+        """Return whether the result or the error is set."""
         return self._receipts is not None or self._error is not None
 
     def result(self) -> Sequence[Receipt]:
-        """The receipts. Raises RequestRefused (503)."""
+        """Return the receipts. Raises RequestRefused if the events are not durable."""
         if self._receipts is None:
-            raise self._error or LedgerUnavailable("There is no answer yet.", code="slow")
+            raise self._error or LedgerUnavailable(
+                "The commit is not finished. Retry later.", code="slow"
+            )
         return self._receipts
 
     def add_done_callback(self, callback: Callable[[Pending], None]) -> None:
-        """Call `callback` as soon as it is done, in the same iteration of the loop.
+        """Call `callback` when done, in the same loop iteration.
 
-        Only one callback can be added.
+        Raises RuntimeError if there is a callback already.
         """
         if self._callback is not None:
             raise RuntimeError("a Pending takes only one callback")
@@ -56,18 +58,18 @@ class Pending:
             try:
                 yield from waiter
             except asyncio.CancelledError:
-                self.set_error(LedgerUnavailable("The sender is gone."))
+                self.set_error(LedgerUnavailable("The request was cancelled."))
                 raise
         return self.result()
 
     def set_result(self, receipts: Sequence[Receipt]) -> None:
-        """Give the receipts, unless the request was answered before."""
+        """Resolve to the receipts. Does nothing if already done."""
         if not self.done():
             self._receipts = receipts
             self._run_callback()
 
     def set_error(self, error: RequestRefused) -> None:
-        """Refuse the request, unless it was answered before."""
+        """Resolve to an error. Does nothing if already done."""
         if not self.done():
             self._error = error
             self._run_callback()
@@ -76,5 +78,5 @@ class Pending:
         if self._callback is not None:
             try:
                 self._callback(self)
-            except Exception:  # noqa: BLE001 - whoever comes after it must be told too
-                _log.exception("an answer could not be given")
+            except Exception:  # noqa: BLE001 - the requests behind it still need theirs
+                _log.exception("response could not be sent")

@@ -21,13 +21,13 @@ from onceward.sources.request import Request
 from onceward.sources.source import Source
 
 StoreSecret = Callable[[str, bytes], Awaitable[None]]
-"""Keeps a secret that the sender of a source handed over, durably."""
+"""Stores a secret that a provider provisioned for a source, durably."""
 
 _INGEST_HEADERS: Final = (b"content-type", b"user-agent")
 
 
 class Receiver:
-    """Takes whole requests; what it answers for is durable."""
+    """Verifies complete requests and submits their events to the recorder."""
 
     def __init__(
         self,
@@ -48,19 +48,19 @@ class Receiver:
 
     @property
     def provisioned_sources(self) -> list[str]:
-        """The sources whose senders may hand over a secret."""
+        """The sources whose providers may provision a secret."""
         return [name for name, source in self._sources.items() if source.provisions_secret]
 
     def source(self, name: str) -> Source:
-        """The source of a name. Raises UnknownSource."""
+        """Return the source called `name`. Raises UnknownSource."""
         try:
             return self._sources[name]
         except KeyError:
-            message = "No source has this name."
+            message = "No source has this name. Check the URL and the configured sources."
             raise UnknownSource(message) from None
 
     def receive(self, source: Source, request: Request) -> Pending | Reply:
-        """Verify, identify and record a webhook. Raises RequestRefused, and so does the answer."""
+        """Verify, identify and record a webhook. The call and its result raise RequestRefused."""
         now = self._clock.now()
         try:
             admitted = source.verify(request, now)
@@ -74,7 +74,7 @@ class Receiver:
         return self._recorder.submit(arrivals)
 
     def ingest(self, request: Request) -> Pending:
-        """Identify and record what one of the team's own applications sends."""
+        """Identify and record an event posted to ``/events/ingest``. Raises RequestRefused."""
         identity = identify_envelope(request.body)
         headers = {
             name.decode(): value.decode("latin-1")

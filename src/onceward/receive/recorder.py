@@ -1,9 +1,9 @@
-"""Group commit: deliveries that wait together are written together.
+"""Group commit: pending requests are written in batches.
 
-There is no artificial delay: a lone delivery is written at once, and what arrives while a batch is
-being written forms the next one. What came in one request stays together. What seems to repeat
-events and what seems to be new is written in turn, because these are different statements. What
-waits is bounded, in number, in bytes and in time.
+A batch never waits for company: a lone request is written at once, and the requests that arrive
+during a write form the next batch. The events of one request stay in one batch. New events and
+repeated events are written alternately, because they take different statements. Pending requests
+are bounded in number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.redact import redact
 from onceward.settings import Settings
 
-_log = logging.getLogger("onceward.record")
+_log = logging.getLogger("onceward.receive")
 SLOW_WRITE_SECONDS: Final = 0.05
+"""A write that takes longer gets a second writer beside it."""
 
 
 class Recorder:
-    """Takes deliveries one by one and writes them in batches."""
+    """Writes the events of many requests in few transactions."""
 
     def __init__(self, ledger: Ledger, settings: Settings, clock: Clock) -> None:
         self._ledger = ledger
@@ -47,18 +48,18 @@ class Recorder:
         self._rejected = 0
 
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
-        """Queue what came in one request. What comes back has the receipts once all are durable.
+        """Queue the events of one request and return their pending receipts.
 
-        Raises Overloaded when too much waits already. The result raises LedgerUnavailable when
-        the ledger does not commit in time or cannot be used.
+        Raises Overloaded if too much is pending. The result raises LedgerUnavailable if the ledger
+        does not commit in time or cannot be used.
         """
         pending = Pending(arrivals)
         if (
             self._pending_events >= self._settings.max_pending_events
             or self._pending_bytes + pending.size > self._settings.max_pending_bytes
         ):
-            raise Overloaded("Too many deliveries wait for the ledger. Try again later.")
-        if not arrivals:  # a request that held no events
+            raise Overloaded("Too many requests wait for the ledger. Retry later.")
+        if not arrivals:  # a request may contain no events
             pending.set_result(())
             return pending
         self._deadlines.add(pending)
@@ -77,10 +78,10 @@ class Recorder:
         return len(self._new) + len(self._repeats)
 
     def _add_writer(self) -> None:
-        """Write what waits, beside what is being written.
+        """Start a writer, unless the ledger has its maximum.
 
-        One lane makes larger batches, and these cost less; another one helps when a whole batch
-        waits, or when the ledger takes long.
+        One writer makes larger batches, which cost less per event. A second helps when a full
+        batch is pending or a write is slow.
         """
         if len(self._writers) < self._ledger.max_writers:
             self._writers.add(asyncio.create_task(self._write_batches()))
@@ -90,7 +91,7 @@ class Recorder:
         self._slow_timer = loop.call_later(SLOW_WRITE_SECONDS, self._add_writer_if_slow)
 
     def _add_writer_if_slow(self) -> None:
-        """Open another lane when something waits, and no batch was begun for a while."""
+        """Add a writer if requests are pending and no batch was started lately."""
         self._slow_timer = None
         if self._pending_requests:
             if self._clock.monotonic() - self._last_batch_at > SLOW_WRITE_SECONDS:
@@ -98,7 +99,7 @@ class Recorder:
             self._arm_slow_timer()
 
     async def close(self) -> None:
-        """Write what waits. Whoever still does after the time for an answer has had one."""
+        """Flush pending batches; callers past the deadline already got 503."""
         if self._writers:
             await asyncio.wait(set(self._writers), timeout=self._settings.commit_timeout_seconds)
         self._deadlines.close()
@@ -116,22 +117,22 @@ class Recorder:
                 finally:
                     self._release(batch)
         finally:
-            # At once, not in a callback: what is submitted from now on needs another lane.
+            # Not in a callback: a request submitted right after this needs a new writer.
             self._writers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _next_batch(self) -> list[Pending]:
-        """The next batch, of one kind. It is empty where nobody waits for an answer any more."""
+        """Return the next batch, all new or all repeated. Empty if its requests have expired."""
         self._queues.rotate()
         queue = self._queues[0] or self._queues[1]
         batch: list[Pending] = []
-        room = self._settings.max_batch_events
-        while queue and (not batch or room >= len(queue[0].arrivals)):
+        capacity = self._settings.max_batch_events
+        while queue and (not batch or capacity >= len(queue[0].arrivals)):
             pending = queue.popleft()
-            if pending.done():  # it was told to come back later
+            if pending.done():  # expired or cancelled
                 self._release([pending])
             else:
                 batch.append(pending)
-                room -= len(pending.arrivals)
+                capacity -= len(pending.arrivals)
         return batch
 
     def _release(self, batch: Sequence[Pending]) -> None:
@@ -148,33 +149,34 @@ class Recorder:
             await self._write_halves(batch, error)
         except StoreError as error:
             self._reject(batch, redact(str(error)))
-        except Exception as error:  # noqa: BLE001 - whoever waits must be answered
+        except Exception as error:  # noqa: BLE001 - every pending request needs a response
             self._reject(batch, locate(error))
         else:
             self._log_recovery()
-            # Not yet: to tell the senders takes a while, and the next batch can be written then.
+            # In the next iteration: building responses takes time in which the next batch can run.
             asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
     def _reject(self, batch: Sequence[Pending], reason: str) -> None:
-        """Refuse a batch. An outage is told when it begins and when it ends, not in between."""
+        """Reject a batch. An outage is logged when it begins and when it ends."""
         if self._rejected == 0:
-            _log.warning("the ledger cannot be written, senders are asked to retry: %s", reason)
+            _log.warning("ledger unavailable; asking senders to retry: %s", reason)
         self._rejected += len(batch)
         for pending in batch:
-            pending.set_error(
-                LedgerUnavailable("The ledger cannot be written now. Try again later.")
-            )
+            pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
     def _log_recovery(self) -> None:
         if self._rejected:
-            _log.warning("the ledger can be written again; %d were asked to retry", self._rejected)
+            _log.warning("ledger available again; asked %d requests to retry", self._rejected)
             self._rejected = 0
 
     async def _write_halves(self, batch: Sequence[Pending], error: Unwritable) -> None:
-        """One delivery that the database refuses must not take the others down with it."""
+        """Find the request that the database refuses by halving the batch; record the others."""
         if len(batch) == 1:
-            _log.error("a delivery could not be recorded: %s", redact(str(error)))
-            message = "The ledger refused this delivery."
+            _log.error(
+                "request rejected by the database; asking the sender to retry: %s",
+                redact(str(error)),
+            )
+            message = "The database refused this request. Retry later."
             batch[0].set_error(LedgerUnavailable(message, code="not_recorded"))
             return
         middle = len(batch) // 2
@@ -183,7 +185,7 @@ class Recorder:
 
 
 def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
-    """Answer each request with its own receipts."""
+    """Give each request its own receipts."""
     first = 0
     for pending in batch:
         last = first + len(pending.arrivals)
@@ -192,6 +194,6 @@ def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
 
 
 def _expire(pending: Pending) -> None:
-    """Answer what has waited too long; it may still be written."""
-    message = "The ledger is slow. Try again later."
+    """Reject a request whose time is up. Its events may still be written."""
+    message = "The ledger is slow. Retry later."
     pending.set_error(LedgerUnavailable(message, code="slow"))

@@ -1,7 +1,7 @@
-"""What is remembered of requests that did not verify: counted all, and noted in bounds.
+"""Requests that did not verify: all are counted, a few are kept.
 
-Whoever sends garbage must not make the ledger work: what comes within a second is noted together,
-and what does not fit is counted only.
+A flood of forged requests must not load the ledger: rejections are written once a second, and
+those beyond the limits are only counted.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _log = logging.getLogger("onceward.rejections")
 
 FLUSH_INTERVAL_SECONDS: Final = 1.0
 MAX_REASONS_PER_SOURCE: Final = 10
-"""Different reasons that are noted of a source at one time; others are counted together."""
+"""Distinct reasons listed per source and flush; further ones are counted together."""
 MAX_KEPT_PER_SOURCE: Final = 10
-"""Requests of a source that are kept at one time."""
+"""Requests kept per source and flush."""
 MAX_KEPT_BYTES: Final = 4 * 1024 * 1024
-"""How many bytes of bodies, of all sources, are kept at one time."""
+"""Bytes of bodies kept per flush, over all sources."""
 MAX_KEPT_BODY_BYTES: Final = 256 * 1024
-"""Largest body that is kept."""
+"""The largest body that is kept."""
 MAX_KEPT_HEADER_BYTES: Final = 16 * 1024
-OTHER_REASONS: Final = "for various reasons"
+OTHER_REASONS: Final = "other reasons"
 
 _Key = tuple[str, RejectionCause, str]
 
 
 class Rejections:
-    """Takes them as they come, and writes them from time to time."""
+    """Collects rejections and writes them in batches."""
 
     def __init__(self, store: RejectionStore, *, keep: int) -> None:
         self._store = store
@@ -48,7 +48,7 @@ class Rejections:
         self._kept_bytes = 0
 
     def add(self, source: Source, request: Request, error: SignatureRejected, now: float) -> None:
-        """Remember one. It costs little, however many there are."""
+        """Count a rejection, and keep its request if the source says so and the limits allow it."""
         if source.keeps_rejected and self._has_room(source.name, request):
             self._keep_request(source, request, error, now)
         else:
@@ -84,7 +84,7 @@ class Rejections:
         self._counted[key] = Rejection(*key, first, now, count + 1)
 
     async def flush(self) -> None:
-        """Write what was remembered. What cannot be written now is told, and forgotten."""
+        """Write the collected rejections. A batch that cannot be written is logged and dropped."""
         batch = [*self._counted.values(), *self._kept]
         if not batch:
             return
@@ -94,7 +94,7 @@ class Rejections:
             await self._store.add_rejections(batch, keep=self._keep)
         except StoreError as error:
             count = sum(rejection.count for rejection in batch)
-            _log.warning("%d rejected requests are not noted: %s", count, redact(str(error)))
+            _log.warning("%d rejections dropped; ledger unavailable: %s", count, redact(str(error)))
 
 
 def _fits(request: Request) -> bool:

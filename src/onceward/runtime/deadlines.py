@@ -1,4 +1,4 @@
-"""Many waits of the same length under one timer: a timer each would cost more than the waiting."""
+"""One timer for many waits of equal length: a timer for each dominated the cost of a wait."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Generic, Protocol, TypeVar
 
 
 class Wait(Protocol):
-    """Something that ends, such as a future."""
+    """Something that finishes, such as a future."""
 
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Return whether the wait is over."""
 
 
 W = TypeVar("W", bound=Wait)
 
 
 class Deadlines(Generic[W]):
-    """Gives to `expire` what is not done after so many seconds."""
+    """Calls `expire` with each wait that is not done after `seconds`."""
 
     def __init__(self, seconds: float, expire: Callable[[W], object]) -> None:
         self._seconds = seconds
@@ -28,22 +28,22 @@ class Deadlines(Generic[W]):
         self._timer: asyncio.TimerHandle | None = None
 
     def add(self, wait: W) -> None:
-        """Begin to wait for one more."""
+        """Start the deadline of a wait."""
         loop = asyncio.get_running_loop()
-        at = loop.time() + self._seconds
-        while self._waits and self._waits[0][1].done():  # nothing that is done is held for long
+        deadline = loop.time() + self._seconds
+        while self._waits and self._waits[0][1].done():  # finished waits must not pile up
             self._waits.popleft()
-        self._waits.append((at, wait))
+        self._waits.append((deadline, wait))
         if self._timer is None:
-            self._timer = loop.call_at(at, self._expire_due)
+            self._timer = loop.call_at(deadline, self._expire_due)
 
     def close(self) -> None:
-        """Wait for nothing any more."""
+        """Cancel all deadlines."""
         if self._timer is not None:
             self._timer.cancel()
 
     def _expire_due(self) -> None:
-        """End what has waited too long, and look again when the next one will have."""
+        """Expire the waits that are due, then set the timer for the next one."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         while self._waits and (self._waits[0][0] <= now or self._waits[0][1].done()):

@@ -12,17 +12,17 @@ from onceward.runtime.redact import redact
 
 _log = logging.getLogger("onceward.runtime")
 
-
 RETRY_SECONDS: Final = 60.0
+"""The longest pause after a failure."""
 
 
-async def repeat(task: Callable[[], Awaitable[object]], every_seconds: float) -> None:
-    """Do something now and every so often. Every process does: doing it twice is harmless."""
+async def repeat(task: Callable[[], Awaitable[object]], interval_seconds: float) -> None:
+    """Run `task` now and at every interval. Every process does, so it must be safe to run twice."""
     while True:
-        pause = every_seconds
+        pause = interval_seconds
         try:
             await task()
         except StoreError as error:
-            pause = min(every_seconds, RETRY_SECONDS)
-            _log.warning("upkeep will be tried again: %s", redact(str(error)))
+            pause = min(interval_seconds, RETRY_SECONDS)
+            _log.warning("background task failed; retrying in %g s: %s", pause, redact(str(error)))
         await asyncio.sleep(pause)

@@ -1,4 +1,4 @@
-"""Runs that may take only so long: then they are broken off, and left to themselves if need be."""
+"""Coroutines with a deadline: cancelled at the deadline, abandoned if they do not stop."""
 
 from __future__ import annotations
 
@@ -9,33 +9,36 @@ from typing import Any, Final
 from onceward.errors import OncewardError
 
 GRACE_SECONDS: Final = 5.0
-"""How long a run may take to end when it is broken off."""
+"""How long a cancelled coroutine may take to stop."""
 
 
 async def run_with_deadline(
     name: str, run: Coroutine[Any, Any, None], remaining: Callable[[], float]
 ) -> bool:
-    """Let something run for as long as seconds remain to it. False when it was broken off."""
+    """Run a coroutine while `remaining()` is positive. Return whether it finished.
+
+    Raises its error, and OncewardError if it cancelled itself.
+    """
     task = asyncio.create_task(run)
     task.add_done_callback(_retrieve_exception)
-    is_late = False
+    is_expired = False
     try:
         while not task.done() and (seconds := remaining()) > 0:
             await asyncio.wait({task}, timeout=seconds)
     finally:
-        is_late = not task.done()
-        if is_late:
+        is_expired = not task.done()
+        if is_expired:
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
-    if task.cancelled() and not is_late:
-        message = f"{name} was cancelled from inside"
+    if task.cancelled() and not is_expired:
+        message = f"{name} cancelled itself"
         raise OncewardError(message)
-    if not is_late:
+    if not is_expired:
         task.result()
-    return not is_late
+    return not is_expired
 
 
 def _retrieve_exception(task: asyncio.Task[None]) -> None:
-    """Have seen how a task ended, also when nobody waits for it any more."""
+    """Mark the exception of an abandoned task as retrieved, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""The API as an OpenAPI 3.1 document, made from the tables that the code itself goes by."""
+"""The OpenAPI 3.1 document, built from the tables that the code itself uses."""
 
 from __future__ import annotations
 
@@ -33,27 +33,34 @@ from onceward.version import __version__
 OPENAPI: Final = "/openapi.json"
 INDEX_PATH: Final = "/"
 
-_TOKEN: Final = "admin_token"  # noqa: S105 - the name of a scheme
-_ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "requests that did not verify"}
+_TOKEN: Final = "admin_token"  # noqa: S105 - a scheme's name, not a token
+_ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "rejected requests"}
 
-# What is refused: why, and with which codes. Codes may be added; go by the status first.
+# The description and the codes of each error status. Codes may be added; clients should use the
+# status first.
 _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     400: (
-        "A header that decides occurs more than once, or what a sender asks cannot be done.",
+        "A header that must be unique is repeated, or a challenge cannot be answered.",
         ["no_question", "repeated_header", "unusable_secret"],
     ),
-    401: ("The token or the signature was not accepted.", ["signature_rejected", "unauthorized"]),
+    401: (
+        "The token or the signature is missing or wrong.",
+        ["signature_rejected", "unauthorized"],
+    ),
     403: (
-        "A foreign host name, a page of another site, or a proxy, on what is open.",
+        "The host name, origin or proxy is not allowed on this open endpoint.",
         ["foreign_host", "foreign_origin", "forwarded"],
     ),
-    404: ("There is no such thing.", ["not_found", "unknown_source"]),
-    408: ("The body took too long.", ["slow_body"]),
-    409: ("It is not in a state that allows this.", ["not_in_state"]),
+    404: ("The path, source or row does not exist.", ["not_found", "unknown_source"]),
+    408: ("The body did not arrive in time.", ["slow_body"]),
+    409: ("The current state does not allow the action.", ["not_in_state"]),
     413: ("The body is too large.", ["too_large"]),
-    415: ("A Content-Encoding, or JSON that is not said to be JSON.", ["encoded_body", "not_json"]),
+    415: (
+        "The body has a Content-Encoding, or its content type is not JSON.",
+        ["encoded_body", "not_json"],
+    ),
     422: (
-        "What was sent cannot be used; the message names the field.",
+        "The content is unusable; the message names the field.",
         [
             *("bad_act", "bad_filter", "bad_reference", "invalid_json"),
             *("no_event_id", "no_event_type", "no_payload"),
@@ -61,7 +68,7 @@ _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     ),
     431: ("The headers are too many or too large.", ["large_headers"]),
     503: (
-        "The ledger cannot be used now. Nothing is known to be written: try again.",
+        "The ledger is unavailable. The request may or may not be recorded: retry it.",
         ["not_recorded", "overloaded", "slow", "unavailable"],
     ),
 }
@@ -73,7 +80,7 @@ _BODY_ERRORS: Final = (408, 413, 415, 422)
 
 @dataclass(frozen=True, slots=True)
 class _Guard:
-    """Who gets in: how to prove it, and the refusals for who cannot."""
+    """How a caller authenticates, and the errors for callers that fail to."""
 
     security: Sequence[Json] = ()
     statuses: tuple[int, ...] = ()
@@ -120,11 +127,11 @@ def _parameter(location: str, name: str, description: str, schema: Json) -> Json
 
 
 def _filter(kind: str, name: str) -> Json:
-    """One query parameter of a list, by the name that `operate` knows it by."""
+    """Return one query parameter of a list."""
     statuses = STATUSES.get(kind)
     parameters: dict[str, tuple[str, Json]] = {
         "limit": (
-            "How many at most.",
+            "The maximum number of items.",
             {
                 "type": "integer",
                 "minimum": 1,
@@ -132,15 +139,15 @@ def _filter(kind: str, name: str) -> Json:
                 "default": DEFAULT_LIMIT,
             },
         ),
-        "after": ("The `next` of the part before.", ID),
-        "event_id": ("The sender's id of the event.", text("An event's id.")),
-        "status": ("Only those that stand so.", schema_of(statuses) if statuses else {}),
-        "cause": ("Only those that failed this check.", schema_of(statuses) if statuses else {}),
+        "after": ("The `next` of the previous page.", ID),
+        "event_id": ("Filter by the provider's event id.", text("An event's id.")),
+        "status": ("Filter by status.", schema_of(statuses) if statuses else {}),
+        "cause": ("Filter by the check that failed.", schema_of(statuses) if statuses else {}),
         "duplicate_body": (
-            "Only those whose body came before under another id.",
+            "Filter for events whose body came before under another id.",
             {"type": "string", "enum": ["true"]},
         ),
-        "reference": ("Only those about this object.", text("A reference.")),
+        "reference": ("Filter by the related object.", text("A reference.")),
     }
     description, schema = parameters[name]
     return _parameter("query", name, description, schema)
@@ -154,11 +161,11 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         f"{prefix}/{kind}": {
             "get": _operation(
                 f"list_{kind}",
-                f"List {_ITEM_NAMES.get(kind, kind)}, the newest first",
+                f"List {_ITEM_NAMES.get(kind, kind)}, newest first",
                 guard,
                 {
                     200: _json_content(
-                        "A part of the list.", ref("schemas", f"{item_name(kind)}Page")
+                        "One page of the list.", ref("schemas", f"{item_name(kind)}Page")
                     )
                 },
                 *(422, 503),
@@ -176,7 +183,7 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
     }
     openapi = _operation(
         "get_openapi",
-        "This document",
+        "Get this document",
         guard,
         {200: _json_content("An OpenAPI 3.1 document.", {"type": "object"})},
         tags=["service"],
@@ -186,56 +193,56 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
 
 _ACTIONS: Final = {
     ("jobs", "requeue"): (
-        f"Queue a job again that is {' or '.join(sorted(REQUEUEABLE))}",
+        f"Requeue a {' or '.join(sorted(REQUEUEABLE))} job",
         "Requeued",
     ),
     ("rejections", "verify"): (
-        "Verify a kept request again, with the secrets of now, and receive it",
+        "Verify a kept request again and record its events",
         "ManualRecording",
     ),
-    ("deliveries", "accept"): ("Accept a conflict as an event of its own", "ManualRecording"),
+    ("deliveries", "accept"): ("Accept a conflict as a new event", "ManualRecording"),
 }
 
 
 def _action(id: str, guard: _Guard, summary: str, schema: str) -> Json:
-    """What a person does to one thing, with an actor and a reason."""
+    """Return the operation of an operator action."""
     return _operation(
         id,
         summary,
         guard,
-        {200: _json_content("It is done, and the audit entry is there.", ref("schemas", schema))},
+        {200: _json_content("The action is done and audited.", ref("schemas", schema))},
         *(*_BODY_ERRORS, 404, 409, 503),
         tags=["admin"],
-        parameters=[_parameter("path", "id", "Its id.", ID)],
+        parameters=[_parameter("path", "id", "The row's id.", ID)],
         requestBody=_body(ref("schemas", "OperatorAction")),
     )
 
 
 def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _Guard) -> Json:
-    largest = f"The body may have {settings.max_body_bytes} bytes."
-    durable = "It is durable: new, known, or in conflict."
+    largest = f"The body may have up to {settings.max_body_bytes} bytes."
+    durable = "The delivery is durable, as a new event, a duplicate or a conflict."
     receipt, receipts = ref("schemas", "Receipt"), ref("schemas", "Receipts")
     webhook = _operation(
         "receive_webhook",
-        "Receive a webhook from a source",
+        "Receive a webhook",
         _source_guard(sources),
         {
             status: _json_content(durable, {"anyOf": [receipt, receipts]})
             if is_receipt
-            else {"description": f"{durable} The sender insists on this answer."}
+            else {"description": f"{durable} The provider expects this response."}
             for status, is_receipt in _success_statuses(sources)
         },
         *(*_BODY_ERRORS, 400, 404, 503),
         tags=["receiving"],
-        description=f"Any content type. {largest} Nothing signed is refused for its content.",
+        description=f"Any content type. {largest} No signed request is refused for its content.",
         parameters=[
-            _parameter("path", "source", "The source's name.", _source_name_schema(sources))
+            _parameter("path", "source", "The name of a source.", _source_name_schema(sources))
         ],
         requestBody={"content": {"*/*": {"schema": {}}}},
     )
     ingest = _operation(
         "ingest_event",
-        f"Receive an event from an application of your own, as source {INGEST_SOURCE}",
+        f"Receive an event of your own, as source {INGEST_SOURCE}",
         guard,
         {202: _json_content(durable, receipt)},
         *(*_BODY_ERRORS, 503),
@@ -247,13 +254,16 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
 
 
 def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
-    """How what is durable is answered, and whether by a receipt; those with one come last."""
+    """Return each success status, and whether its body is a receipt. Receipts come last."""
     accepted = [source.preset.success_response for source in sources.values()] or [202]
-    return sorted((it, True) if isinstance(it, int) else (it.status, False) for it in set(accepted))
+    return sorted(
+        (reply, True) if isinstance(reply, int) else (reply.status, False)
+        for reply in set(accepted)
+    )
 
 
 def _source_guard(sources: Mapping[str, Source]) -> _Guard:
-    """Each source proves itself with its own signature; an unsigned one with none."""
+    """Return the guard of the webhooks: a signature for each source that has one."""
     proofs: list[Json] = [{scheme: []} for scheme in _signatures(sources)]
     if any(source.unsigned for source in sources.values()):
         return _Guard([*proofs, {}], (401, 403))
@@ -266,9 +276,7 @@ def _signatures(sources: Mapping[str, Source]) -> Json:
             "type": "apiKey",
             "in": "header",
             "name": header,
-            "description": (
-                f"The signature of source {name}, as the preset {source.preset_name} has it."
-            ),
+            "description": f"The signature of source {name} (preset {source.preset_name}).",
         }
         for name, source in sorted(sources.items())
         if not source.unsigned and (header := _signature_header(source.scheme))
@@ -289,22 +297,27 @@ def _source_name_schema(sources: Mapping[str, Source]) -> Json:
 def _service_paths(*, dev: bool) -> Json:
     health = _operation(
         "get_health",
-        "Whether the process is there",
+        "Check that the process runs",
         _PUBLIC,
-        {200: _json_content("It is.", HEALTH)},
+        {200: _json_content("The process runs.", HEALTH)},
         tags=["service"],
     )
     readiness = _operation(
         "get_readiness",
-        "Whether the ledger can be read",
+        "Check that the ledger can be read",
         _PUBLIC,
-        {200: _json_content("It can.", READY), 503: _json_content("It cannot.", NOT_READY)},
+        {
+            200: _json_content("The ledger can be read.", READY),
+            503: _json_content("The ledger cannot be read.", NOT_READY),
+        },
         tags=["service"],
     )
     paths: Json = {HEALTHZ: {"get": health}, READYZ: {"get": readiness}}
     if dev:
-        found = {200: _json_content("Where to post and where to look.", INDEX)}
-        index = _operation("get_index", "Where to go", _PUBLIC, found, tags=["service"])
+        responses = {200: _json_content("Where to post events and which lists to read.", INDEX)}
+        index = _operation(
+            "get_index", "List the entry points", _PUBLIC, responses, tags=["service"]
+        )
         paths[INDEX_PATH] = {"get": index}
     return paths
 
@@ -315,9 +328,10 @@ def _service_paths(*, dev: bool) -> Json:
 def document(
     *, settings: Settings, sources: Mapping[str, Source] | None, prefix: str, dev: bool
 ) -> Json:
-    """Describe the API as it is served: the admin side below `prefix`, with `dev` open to all.
+    """Return the document of the API as served, with the admin API below `prefix`.
 
-    Receiving is described where `sources` are given; they are not for an admin side on its own.
+    With `dev`, no route needs a token. `sources` is None for an admin API mounted on its own, which
+    does not receive.
     """
     guard = _Guard((), (400, 403)) if dev else _Guard([{_TOKEN: []}], (400, 401))
     paths = _admin_paths(prefix, guard)
@@ -326,7 +340,7 @@ def document(
     return {
         "openapi": "3.1.0",
         "info": _info(settings),
-        "servers": [{"url": ".", "description": "Where this document is."}],
+        "servers": [{"url": ".", "description": "The folder of this document."}],
         "paths": paths,
         "components": {
             "schemas": schemas(),
@@ -342,9 +356,9 @@ def _info(settings: Settings) -> Json:
         "version": __version__,
         "summary": "A webhook inbox: every event recorded once, every effect happens once.",
         "description": (
-            "Every answer is JSON. HEAD may be used wherever GET may; any other method that is "
-            "not listed is 405, any other path 404. A request may have "
-            f"{settings.max_headers} headers, {settings.max_header_bytes} bytes with its target."
+            "Every response is JSON. HEAD works wherever GET does. Other methods get 405, other "
+            f"paths 404. A request may have up to {settings.max_headers} headers, and up to "
+            f"{settings.max_header_bytes} bytes of target and headers."
         ),
         "license": {"name": "MIT", "identifier": "MIT"},
     }

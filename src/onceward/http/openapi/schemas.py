@@ -1,4 +1,4 @@
-"""What is sent and answered, as schemas, made from the model's own classes."""
+"""JSON schemas of requests and responses, built from the model's classes."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ _TIME: Final[Json] = {"type": "string", "format": "date-time"}
 
 
 def text(description: str, *types: str) -> Json:
-    """What can be an id, a type, a reference or a key."""
+    """Return the schema of an id, a type, a reference or a key."""
     return {
-        "description": f"{description} At most {ID_LIMIT_BYTES} bytes in UTF-8, without a NUL.",
+        "description": f"{description} At most {ID_LIMIT_BYTES} bytes of UTF-8, without NUL.",
         "type": ["string", *types] if types else "string",
         "minLength": 1,
         "maxLength": ID_LIMIT_BYTES,
@@ -59,7 +59,7 @@ def _object(description: str, optional: Collection[str] = (), **properties: Json
 
 
 def schema_of(kind: Any) -> Json:
-    """The schema of a field of one of the model's items."""
+    """Return the schema of a type in the model."""
     if isinstance(kind, UnionType):
         return {"anyOf": [schema_of(part) for part in get_args(kind)]}
     if issubclass(kind, StrEnum):
@@ -84,56 +84,57 @@ def _item(item: type) -> Json:
 def _page(kind: str) -> Json:
     counts = {"type": "array", "items": _item(RejectionCount)}
     return _object(
-        "A part of a list, the newest first.",
+        "One page of a list, newest first.",
         **({"counts": counts} if kind == "rejections" else {}),
         items={"type": "array", "maxItems": MAX_LIMIT, "items": ref("schemas", item_name(kind))},
         limit={"type": "integer", "minimum": 1, "maximum": MAX_LIMIT},
         next={
-            "description": "The `after` of the part that follows; null where none does.",
+            "description": "The `after` of the following page; null on the last page.",
             "anyOf": [ID, {"type": "null"}],
         },
     )
 
 
 def item_name(kind: str) -> str:
-    """What an item of a list is called."""
+    """Return the schema name of a list's items."""
     return ITEMS[kind].__name__.removesuffix("Item")
 
 
 _ENVELOPE: Final = _object(
-    "An event that one of your own applications sends. Further members are kept and passed over.",
+    "An event from one of your own applications. Other members are stored and ignored.",
     optional=["reference"],
-    event_id=text("The event's id, unique among what is sent here.", "integer"),
-    event_type=text("What happened.", "integer"),
-    payload={"description": "What the handlers get: any JSON."},
-    reference=text("The related object, to find the event by.", "integer", "null"),
+    event_id=text("The event's id, unique within this source.", "integer"),
+    event_type=text("The event's type.", "integer"),
+    payload={"description": "The payload for the handlers: any JSON."},
+    reference=text("The related object, for filtering.", "integer", "null"),
 )
 _OPERATOR_ACTION: Final = _object(
-    "Who acts, and why: both go into the audit entry.",
-    actor=text("Who says so.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
-    reason=text("Why.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
+    "Who acts and why. Both are stored in the audit entry.",
+    actor=text("Who acts.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
+    reason=text("Why they act.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
 _ACCEPTED_FIELDS: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
 _RECEIPT_FIELDS: Final[Json] = {
-    "duplicate": _FLAG | {"description": "The event is known; nothing is applied again."},
+    "duplicate": _FLAG
+    | {"description": "The event was recorded before; its handlers do not run again."},
     "conflict": _FLAG
-    | {"description": "It is known with another body; this one is kept beside it."},
-    "event_id": text("The event's id, as text."),
-    "id": ID | {"description": "The ledger's own id of the event."},
+    | {"description": "The event was recorded with another body; this body is kept, not applied."},
+    "event_id": text("The event's id, as a string."),
+    "id": ID | {"description": "The ledger's id of the event."},
 }
 _RECEIPT: Final = _object("The delivery is durable.", **_ACCEPTED_FIELDS, **_RECEIPT_FIELDS)
 _RECEIPTS: Final = _object(
-    "A delivery of several events, or of none, is durable.",
+    "A delivery of several events, or of no event, is durable.",
     **_ACCEPTED_FIELDS,
     events={"type": "array", "items": _object("One of the events.", **_RECEIPT_FIELDS)},
 )
 _ERROR: Final = _object(
-    "Why a request is refused.",
-    error={"type": "string", "description": "A code, for programs."},
-    message={"type": "string", "description": "A sentence, for people."},
+    "Why a request failed.",
+    error={"type": "string", "description": "A code for programs."},
+    message={"type": "string", "description": "A sentence for people, ending with what to do."},
 )
 _REQUEUED: Final = _object(
-    "What a requeue left behind.",
+    "The requeued job and its audit entry.",
     ok={"const": True},
     id=ID,
     status={"const": "queued"},
@@ -141,7 +142,7 @@ _REQUEUED: Final = _object(
     audit={"$ref": "#/components/schemas/Audit"},
 )
 _MANUAL_RECORDING: Final = _object(
-    "What was recorded on a person's word.",
+    "The events that an operator recorded, and the audit entry.",
     ok={"const": True},
     events={
         "type": "array",
@@ -149,13 +150,13 @@ _MANUAL_RECORDING: Final = _object(
     },
     audit={"$ref": "#/components/schemas/Audit"},
 )
-HEALTH: Final = _object("The process is there.", healthy={"const": True})
+HEALTH: Final = _object("The process runs.", healthy={"const": True})
 READY: Final = _object("The ledger can be read.", ready={"const": True})
 NOT_READY: Final = _object(
     "The ledger cannot be read.", ready={"const": False}, message={"type": "string"}
 )
 INDEX: Final = _object(
-    "Where to go.",
+    "The entry points.",
     message={"type": "string"},
     post={"type": "string"},
     look={"type": "array", "items": {"type": "string"}},
@@ -163,12 +164,12 @@ INDEX: Final = _object(
 
 
 def ref(part: str, name: str) -> Json:
-    """A reference to what is described elsewhere in the document."""
+    """Return a reference to a component of the document."""
     return {"$ref": f"#/components/{part}/{name}"}
 
 
 def schemas() -> Json:
-    """All that is referred to by name."""
+    """Return all named schemas."""
     items = {item_name(kind): _item(item) for kind, item in ITEMS.items()}
     pages = {f"{item_name(kind)}Page": _page(kind) for kind in ITEMS}
     others = {

@@ -1,1 +1,1 @@
-"""The HTTP server."""
+"""The HTTP server: uvicorn with our own connection protocol."""

@@ -1,21 +1,21 @@
-"""HTTP on one connection: what is to be recorded goes the short way, all else goes uvicorn's.
+"""One HTTP connection: complete webhooks go directly to the application, the rest to uvicorn.
 
-The short way is for a request that is whole when its first bytes are read, as webhooks are: the
-application takes it without a task, and answers with a call. uvicorn is told of nothing until it is
-needed; then it is told what the parser said, in the same order.
+Most webhooks arrive in a single read. Such a request is passed to the application in a plain call,
+without a task. For any other request, the parser's callbacks are replayed to uvicorn in their
+original order.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, Protocol, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from onceward.http.responses import Receive, Response, Scope, Send
+from onceward.http.responses import Receive, Respond, Response, Scope, Send
 from onceward.http.server.writes import BufferedTransport, TickQueue
 from onceward.settings import Settings
 
@@ -23,10 +23,6 @@ KEEP_ALIVE_SECONDS: Final = 75
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _END_OF_HEAD: Final = b"\r\n\r\n"
 _EMPTY_RESPONSE: Final = "HTTP/1.1 {}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-
-
-Respond = Callable[[Response], None]
-"""Sends the response to a request."""
 
 
 class Application(Protocol):
@@ -49,11 +45,11 @@ FlushQueue = TickQueue[BufferedTransport]
 
 
 class _DirectRequest:
-    """A request that the application took, where uvicorn looks for one that it runs."""
+    """A request handled directly, with the attributes that uvicorn reads from its own cycle."""
 
     __slots__ = ("_protocol", "disconnected", "keep_alive", "response_complete")
 
-    message_event: Final = asyncio.Event()
+    message_event: Final = asyncio.Event()  # uvicorn sets it on disconnect; no task waits for it
 
     def __init__(self, protocol: BoundedProtocol, *, keep_alive: bool) -> None:
         self._protocol = protocol
@@ -62,14 +58,14 @@ class _DirectRequest:
         self.response_complete = False
 
     def respond(self, response: Response) -> None:
-        """Send the answer, if there is still somebody to read it."""
+        """Send the response, unless the sender has disconnected."""
         self.response_complete = True
         if not self.disconnected:
             self._protocol.send(response, keep_alive=self.keep_alive)
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Ends a connection whose header block is too large, or whose sender is too slow."""
+    """An HTTP/1.1 connection with limits on header size and on the time a sender may take."""
 
     def __init__(
         self,
@@ -87,85 +83,85 @@ class BoundedProtocol(HttpToolsProtocol):
         self._settings = settings
         self._url = b""
         self._headers: list[tuple[bytes, bytes]] = []
-        self._scope: Scope | None = None  # of a request that can be taken once its body is whole
+        self._scope: Scope | None = None  # set while a direct request waits for its body
         self._body = b""
         self._header_bytes = 0
         self._in_headers = True
         self._is_chunk_mixed = False
         self._awaits_head = True
-        self._timer: asyncio.TimerHandle | None = None
+        self._read_timer: asyncio.TimerHandle | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
         self._idle_since = 0.0
 
     # The connection.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn does
-        """Begin to wait for the first request."""
+        """Start the timeout for the first request."""
         buffered = BufferedTransport(transport, self._flushes)
         super().connection_made(cast("asyncio.Transport", buffered))
-        self._start_timer()
+        self._start_read_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop waiting."""
-        self._cancel_timer()
+        """Cancel the timers."""
+        self._cancel_read_timer()
         if self._idle_timer is not None:
             self._idle_timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came, and see whether the header block is still open."""
+        """Parse a chunk, then enforce the limits on an unfinished header block."""
         self._is_chunk_mixed = False
         super().data_received(_without_upgrade(data) if self._awaits_head else data)
         if self.transport.is_closing():
             return
         if self._scope is not None:
-            self._replay_to_uvicorn()  # the rest of its body is on the way
+            self._replay_to_uvicorn()  # the rest of the body is still to come
         if self._in_headers and not self._is_chunk_mixed:
             self._header_bytes += len(data)
         if self._in_headers and self._header_bytes > self._settings.max_header_bytes:
             self._close_with("431 Request Header Fields Too Large")
-        elif self._timer is None and (self._in_headers or not self._owes_response):
-            self._start_timer()
+        elif self._read_timer is None and (self._in_headers or not self._owes_response):
+            self._start_read_timer()
 
-    # What the parser says.
+    # Parser callbacks.
 
     def on_message_begin(self) -> None:
-        """Begin to count a header block."""
+        """Start a new header block."""
         self._url = b""
         self._headers = []
         self._in_headers = True
         self._header_bytes = 0
 
     def on_url(self, url: bytes) -> None:
-        """Keep a part of the address."""
+        """Collect a part of the request target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
+        """Collect a header."""
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """End to count; the time for the body is the application's to watch."""
+        """Choose between direct handling and uvicorn. The application times the body."""
         if self.parser.should_upgrade():
-            raise ValueError("a request to upgrade would be taken without its body")  # it is 400
+            raise ValueError("an upgrade request would lose its body")  # uvicorn responds with 400
         self._in_headers = False
         self._awaits_head = False
         self._is_chunk_mixed = True
-        self._cancel_timer()
+        self._cancel_read_timer()
         self._body = b""
         self._scope = self._direct_scope()
         if self._scope is None:
             self._replay_to_uvicorn()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a part of a body, or pass it on."""
+        """Collect a part of the body, or pass it to uvicorn."""
         if self._scope is not None:
             self._body += body
         else:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Have the application take what is whole. What follows in the same chunk is another."""
+        """Queue a complete direct request. Further data in the chunk is the next request."""
         self._is_chunk_mixed = True
         self._awaits_head = True
         scope, self._scope = self._scope, None
@@ -177,7 +173,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._requests.add(scope, self._body, request.respond)
 
     def _direct_scope(self) -> Scope | None:
-        """The scope of a request that can be taken; None where it goes uvicorn's way."""
+        """Return the scope of a request for direct handling, or None if uvicorn must handle it."""
         is_plain = self.parser.get_method() == b"POST" and self.parser.get_http_version() == "1.1"
         if not is_plain or self._owes_response or self.flow.write_paused:
             return None
@@ -194,7 +190,7 @@ class BoundedProtocol(HttpToolsProtocol):
         }
 
     def _replay_to_uvicorn(self) -> None:
-        """Tell uvicorn what the parser said until now."""
+        """Pass the callbacks collected so far to uvicorn."""
         self._scope = None
         super().on_message_begin()
         super().on_url(self._url)
@@ -204,10 +200,10 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._body:
             super().on_body(self._body)
 
-    # Answers.
+    # Responses.
 
     def send(self, response: Response, *, keep_alive: bool) -> None:
-        """Send the answer to a request that was taken."""
+        """Send the response to a direct request."""
         default_headers = self.server_state.default_headers
         self.transport.write(response.to_bytes(default_headers, keep_alive=keep_alive))
         if response.closes_connection or not keep_alive:
@@ -215,9 +211,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self.on_response_complete()
 
     def on_response_complete(self) -> None:
-        """Go on with what waits, or wait for a while.
+        """Start the next pipelined request, or start the idle timeout.
 
-        One timer stays for the connection: to set one after each answer costs more than to look.
+        The connection keeps one idle timer: setting a timer per response would cost more than
+        checking the time when it fires.
         """
         if self.pipeline or self.transport.is_closing():
             super().on_response_complete()
@@ -229,7 +226,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _close_if_idle(self) -> None:
         self._idle_timer = None
-        if self._owes_response or self._timer is not None:
+        if self._owes_response or self._read_timer is not None:
             return
         remaining = self._idle_since + KEEP_ALIVE_SECONDS - self.loop.time()
         if remaining > 0:
@@ -239,23 +236,23 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _owes_response(self) -> bool:
-        """Whether a request is being answered. Else what comes belongs to none, or comes late."""
+        """Whether a request still needs its response."""
         cycle: Any = self.cycle
         return cycle is not None and not cycle.response_complete
 
-    # Time.
+    # Timeouts.
 
-    def _start_timer(self) -> None:
+    def _start_read_timer(self) -> None:
         seconds = self._settings.body_timeout_seconds
-        self._timer = self.loop.call_later(seconds, self._close_with, "408 Request Timeout")
+        self._read_timer = self.loop.call_later(seconds, self._close_with, "408 Request Timeout")
 
-    def _cancel_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _cancel_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
     def _close_with(self, status: str) -> None:
-        """Close the connection, with an answer where it cannot be taken for another's."""
+        """Close the connection; respond only if no other request is owed a response."""
         if self._in_headers and not self._owes_response:
             self.transport.write(_EMPTY_RESPONSE.format(status).encode())
         self.transport.close()
@@ -263,7 +260,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 @lru_cache(maxsize=100)
 def _target(url: bytes) -> Mapping[str, Any] | None:
-    """The parts of an address, as a scope has them; None where they are not plain to see."""
+    """Return the scope's parts of a plain target, or None if it needs uvicorn's full parsing."""
     if not url.startswith(b"/") or b"%" in url or b"#" in url:
         return None
     path, _, query = url.partition(b"?")
@@ -271,7 +268,7 @@ def _target(url: bytes) -> Mapping[str, Any] | None:
 
 
 def _without_upgrade(data: bytes) -> bytes:
-    """A request that offers another protocol, without the offer: the parser would stop at it."""
+    """Return the chunk without an upgrade offer, at which the parser would stop."""
     end = data.find(_END_OF_HEAD)
     head = data if end < 0 else data[:end]
     if b"pgrade:" not in head.lower():

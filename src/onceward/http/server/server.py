@@ -1,4 +1,4 @@
-"""The HTTP server: uvicorn, with limits on its senders that it does not have itself."""
+"""The HTTP server: uvicorn with our connection protocol, and the listening socket."""
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ from onceward.settings import Settings
 
 BACKLOG: Final = 4096
 REQUESTS_PER_TICK: Final = 16
+"""Direct requests handled per loop iteration. More would delay the commits of earlier requests:
+process and database would alternate instead of working in parallel (decision 0008)."""
 
 
 class Server(uvicorn.Server):
-    """A server in a process that has more to do: logs and signals are left to the process."""
+    """A uvicorn server that leaves logging and signals to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
         protocol = partial(
@@ -33,7 +35,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol,  # type: ignore[arg-type] # a factory will do
+                http=protocol,  # type: ignore[arg-type] # uvicorn only calls it
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -47,14 +49,14 @@ class Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Capture none."""
+        """Capture no signals: the process handles them."""
         yield
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on which to serve. Raises ConfigurationError that says what to do."""
+    """Return a listening socket. Raises ConfigurationError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol named, asyncio sets TCP_NODELAY on what it accepts.
+    # asyncio sets TCP_NODELAY only if the socket names its protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -63,6 +65,6 @@ def listen(host: str, port: int) -> socket.socket:
     except (OSError, OverflowError) as error:
         listener.close()
         reason = getattr(error, "strerror", None) or str(error)
-        msg = f"Cannot listen on {host}:{port}: {reason}. Choose another with --host or --port."
+        msg = f"Cannot listen on {host}:{port}: {reason}. Choose another --host or --port."
         raise ConfigurationError(msg) from error
     return listener

@@ -42,7 +42,7 @@ class OncewardError(Exception):
 
 
 class ConfigurationError(OncewardError):
-    """What the user wrote cannot work. Holds every fault found, so that all can be mended."""
+    """The configuration cannot work. Lists every fault, so that all can be fixed at once."""
 
     def __init__(self, faults: str | Sequence[str]) -> None:
         self.faults = (faults,) if isinstance(faults, str) else tuple(faults)
@@ -137,60 +137,60 @@ class StoreError(OncewardError):
 
 
 class StoreUnavailable(StoreError):
-    """The database cannot be reached, is full or is busy. Nothing was written."""
+    """The database is unreachable, full or busy. Nothing was written."""
 
 
 class OutcomeUnknown(StoreError):
-    """The connection was lost while committing. Written or not: only the ledger can tell."""
+    """The connection was lost during the commit. Only the ledger knows whether it landed."""
 
 
 class Unwritable(StoreError):
-    """The database refuses what it was given. Nothing was written."""
+    """The database refuses this value. Nothing was written."""
 
 
 class NeedsOwnTransaction(OncewardError):
-    """A statement would reach beyond its job; the job is run again in a transaction of its own."""
+    """A statement would affect more than its job; the job runs again in its own transaction."""
 
 
 class LeaseLost(OncewardError):
-    """The lease on a job ended before it was settled. Nothing was committed."""
+    """The lease on a job ended before the job was settled. Nothing was committed."""
 
 
 class OperatorError(OncewardError):
-    """An operator's act cannot be done."""
+    """An operator's action is not possible."""
 
 
 class NotFound(OperatorError):
-    """There is no such thing."""
+    """There is no such row."""
 
 
 class NotInState(OperatorError):
-    """The thing is not in a state that allows the act."""
+    """The row's state does not allow the action."""
 
 
 class HandlerTimeout(OncewardError):
-    """A handler took longer than its timeout."""
+    """A handler exceeded its timeout."""
 
 
 class TransactionIdleTimeout(OncewardError):
-    """A handler kept SQLite's only write transaction open for too long; it was rolled back."""
+    """A handler held SQLite's only write transaction for too long; it was rolled back."""
 
 
 class RetryLater(OncewardError):
-    """Raise it in a handler to have the job run again after `seconds`."""
+    """Raise it in a handler to run the job again after `seconds`."""
 
-    def __init__(self, seconds: float, reason: str = "asked to be run later") -> None:
+    def __init__(self, seconds: float, reason: str = "the handler asked for a retry") -> None:
         self.seconds = seconds
         super().__init__(reason)
 
 
 class PermanentError(OncewardError):
-    """Raise it in a handler when running again would not help: the job fails at once."""
+    """Raise it in a handler when a retry cannot help: the job fails at once."""
 
 
 class MalformedPayload(PermanentError):
-    """The payload is not what the handler needs. The text names the field, never its value."""
+    """The payload does not fit the handler. The message names the field, never its value."""
 
 
 class TransactionMisuse(PermanentError):
-    """The handler did with its transaction what only Onceward may do."""
+    """The handler tried to control its transaction, which only Onceward may do."""

@@ -61,7 +61,7 @@ def plan(
     ("name", "parameters", "session"),
     [
         ("record_new", BATCH, RECORDING),
-        ("record_new", BATCH | {"rules": ints([1, 2]), "held": "x"}, RECORDING),
+        ("record_new", BATCH | {"rules": ints([1, 2]), "held_error": "x"}, RECORDING),
         ("record_duplicates", BATCH, RECORDING),
         ("record_redeliveries", BATCH, RECORDING),
         ("reclaim_expired", WORK, CLAIMING),

@@ -169,7 +169,7 @@ class BatchWriter:
         }
         if any(arrival.duplicate_body for arrival in arrivals):
             rules = ints([int(arrival.duplicate_body) for arrival in arrivals])
-            columns |= {"rules": rules, "held": HELD_AS_DUPLICATE_BODY}
+            columns |= {"rules": rules, "held_error": HELD_AS_DUPLICATE_BODY}
         return columns
 
     def _keys(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
+-- Filters by event id go through `sources`, so that they can use the index on (source, event_id).
+
 -- name: effects_page
--- Effects, the newest first.
+-- A page of effects, newest first.
 SELECT
     CAST(f.id AS text) AS id, idempotency_key, CAST(job AS text) AS job_id, reference, status,
     error_message, created_at, updated_at
@@ -26,7 +28,7 @@ ORDER BY f.id DESC
 LIMIT :limit
 
 -- name: deliveries_page
--- Deliveries, the newest first: the first of each event, and those that came again.
+-- A page of deliveries, newest first: the first delivery of each event, and its redeliveries.
 SELECT
     CAST(l.id AS text) AS id, CAST(l.event AS text) AS event_ledger_id, s.name AS source,
     e.event_id, l.outcome, l.received_at, CAST(l.accepted_as AS text) AS accepted_as
@@ -45,7 +47,7 @@ FROM (
             AND event_id = :event_id AND source IN (SELECT id FROM onceward.sources)
         -- end
         ORDER BY id DESC LIMIT :limit
-    ) AS first_ones
+    ) AS first_deliveries
     UNION ALL
     SELECT * FROM (
         SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries
@@ -63,7 +65,7 @@ FROM (
             )
         -- end
         ORDER BY id DESC LIMIT :limit
-    ) AS later_ones
+    ) AS redeliveries
 ) AS l
 JOIN onceward.events e ON e.id = l.event
 JOIN onceward.sources s ON s.id = e.source
@@ -71,7 +73,7 @@ ORDER BY l.id DESC
 LIMIT :limit
 
 -- name: audit_page
--- Audit entries, the newest first.
+-- A page of audit entries, newest first.
 SELECT
     CAST(a.id AS text) AS id,
     CASE WHEN subject LIKE 'job:%' THEN substr(subject, 5) END AS job_id, subject,
@@ -93,11 +95,11 @@ ORDER BY a.id DESC
 LIMIT :limit
 
 -- name: add_audit_entry
--- Note what a person did.
+-- Record an operator's action.
 INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
 VALUES (:now, :actor, :authenticated_as, :action, :reason, :subject)
 RETURNING CAST(id AS text) AS id, at AS created_at
 
 -- name: ping
--- Whether the ledger can be read.
+-- Read the ledger, to check that it can be read.
 SELECT 1 AS ready FROM onceward.sources LIMIT 1

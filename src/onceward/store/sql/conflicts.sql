@@ -1,5 +1,6 @@
 -- name: load_conflict
--- A delivery that is in conflict with its event, with all that an event of its own needs.
+-- A redelivery and the facts of its event, to record a conflict as an event of its own. A body is
+-- stored once, with the first delivery that had it.
 SELECT
     d.outcome, CAST(d.accepted_as AS text) AS accepted_as, s.name AS source, e.event_id, e.type,
     e.reference, d.body_sha256, p.headers,
@@ -15,7 +16,7 @@ LEFT JOIN onceward.payloads p ON p.event = e.id AND p.received_at = e.received_a
 WHERE d.id = :id
 
 -- name: accept_conflict
--- Note the event that a person made of a conflict, on every delivery of the same body.
+-- Store the event that an operator made of a conflict, on every delivery with the same body.
 UPDATE onceward.deliveries SET accepted_as = :event
 WHERE outcome = 'conflict' AND accepted_as IS NULL
 AND (event, body_sha256) = (SELECT event, body_sha256 FROM onceward.deliveries WHERE id = :id)

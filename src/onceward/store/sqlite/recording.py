@@ -70,7 +70,7 @@ class BatchWriter:
             "body": arrival.body,
             "row_limit": self._row_limit,
             "rule": int(arrival.duplicate_body),
-            "held": HELD_AS_DUPLICATE_BODY,
+            "held_error": HELD_AS_DUPLICATE_BODY,
         }
 
 

@@ -13,8 +13,8 @@ CREATE TABLE onceward.handlers (
     max_attempts integer NOT NULL
 );
 
--- What each handler wants: a type, or the beginning of one, from any source (0) or from one. The
--- processes that have the handler say so again and again.
+-- The event types that each handler wants: exact or as a prefix, from one source or from any (0).
+-- Processes renew the routes of their handlers; routes that no process renews are deleted.
 CREATE TABLE onceward.routes (
     handler integer NOT NULL REFERENCES onceward.handlers,
     source integer NOT NULL,
@@ -24,8 +24,8 @@ CREATE TABLE onceward.routes (
     PRIMARY KEY (handler, source, type, is_prefix)
 );
 
--- One row for each event, for as long as it must be recognised. An event's id is the id of its
--- first delivery; the deliveries that follow take theirs from the same sequence.
+-- One row for each event, kept for the dedupe window. The id of an event is the id of its first
+-- delivery; redeliveries take theirs from the same sequence.
 CREATE TABLE onceward.events (
     id bigint PRIMARY KEY,
     received_at timestamptz NOT NULL,
@@ -49,11 +49,11 @@ CREATE TABLE onceward.payloads (
     body bytea NOT NULL,
     PRIMARY KEY (event, received_at)
 ) PARTITION BY RANGE (received_at);
--- What falls outside the partitions made ahead of time: nothing, unless nobody made them.
+-- Payloads for which no partition was created in time.
 CREATE TABLE onceward.payloads_default PARTITION OF onceward.payloads DEFAULT;
 
--- Makes this week's partition and those of the weeks ahead. A partition is made beside the table and
--- then attached, because that lets inserts go on.
+-- Creates the partitions of this week and of the weeks ahead. CREATE and ATTACH instead of PARTITION
+-- OF, which would block inserts. A week whose payloads are in the default partition is skipped.
 CREATE FUNCTION onceward.make_payload_partitions(ahead_weeks integer) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -95,7 +95,7 @@ CREATE TABLE onceward.deliveries (
 CREATE INDEX deliveries_by_event ON onceward.deliveries (event, id);
 CREATE INDEX deliveries_in_conflict ON onceward.deliveries (id) WHERE outcome = 'conflict';
 
--- A leased job is still queued here: the lease says that it is in progress.
+-- A leased job is still `queued` here; its lease makes it in progress.
 CREATE TABLE onceward.jobs (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     event bigint NOT NULL,
@@ -114,7 +114,7 @@ CREATE TABLE onceward.jobs (
     CONSTRAINT jobs_once UNIQUE (event, handler)
 );
 CREATE INDEX jobs_due ON onceward.jobs (handler, solo, available_at, id) WHERE status = 'queued';
-CREATE INDEX jobs_to_look_at ON onceward.jobs (status, id)
+CREATE INDEX jobs_by_status ON onceward.jobs (status, id)
     WHERE status IN ('failed', 'ignored', 'cancelled');
 
 CREATE TABLE onceward.leases (
@@ -147,7 +147,7 @@ CREATE TABLE onceward.effects (
 );
 CREATE INDEX effects_by_job ON onceward.effects (job);
 CREATE INDEX effects_by_reference ON onceward.effects (reference, id) WHERE reference IS NOT NULL;
-CREATE INDEX effects_to_look_at ON onceward.effects (status, id) WHERE status <> 'succeeded';
+CREATE INDEX effects_by_status ON onceward.effects (status, id) WHERE status <> 'succeeded';
 
 CREATE TABLE onceward.audit (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -160,13 +160,13 @@ CREATE TABLE onceward.audit (
 );
 CREATE INDEX audit_by_subject ON onceward.audit (subject, id);
 
-CREATE FUNCTION onceward.refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION onceward.reject_audit_change() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     RAISE EXCEPTION 'onceward.audit is append only';
 END
 $$;
 CREATE TRIGGER audit_is_append_only BEFORE UPDATE OR DELETE OR TRUNCATE ON onceward.audit
-    FOR EACH STATEMENT EXECUTE FUNCTION onceward.refuse_change();
+    FOR EACH STATEMENT EXECUTE FUNCTION onceward.reject_audit_change();
 
 CREATE TABLE onceward.tokens (
     name text COLLATE "C" PRIMARY KEY,
@@ -174,19 +174,19 @@ CREATE TABLE onceward.tokens (
     created_at timestamptz NOT NULL
 );
 
--- The first event of each body, for sources whose ids nobody signs.
+-- The first event with each body, for sources that do not sign the event id.
 CREATE TABLE onceward.body_hashes (
     source integer NOT NULL,
     body_sha256 bytea NOT NULL,
     event bigint NOT NULL,
     PRIMARY KEY (source, body_sha256)
 );
--- The events that came later with the body of another.
+-- Events whose body came before, under another id.
 CREATE TABLE onceward.duplicate_bodies (
     event bigint PRIMARY KEY
 );
 
--- Requests that did not verify. What is kept of one is kept to be verified again.
+-- Rejected requests. `request` and `body` are stored if the request may be verified again.
 CREATE TABLE onceward.rejections (
     id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     received_at timestamptz NOT NULL,

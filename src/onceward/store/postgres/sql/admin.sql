@@ -1,6 +1,7 @@
 -- name: events_page
--- Events, the newest first. Each filter drives from an index, but for the one that most events pass.
-WITH held AS (
+-- A page of events, newest first. A filter by state starts from an index, except for `succeeded`,
+-- which most events pass.
+WITH leased AS (
     SELECT unnest(jobs) AS id FROM onceward.leases
 )
 SELECT
@@ -18,7 +19,7 @@ JOIN onceward.sources s ON s.id = e.source
 CROSS JOIN LATERAL (
     SELECT
         CASE
-            WHEN bool_or(status = 'queued' AND id IN (SELECT id FROM held)) THEN 'processing'
+            WHEN bool_or(status = 'queued' AND id IN (SELECT id FROM leased)) THEN 'processing'
             WHEN bool_or(status = 'queued') THEN 'pending'
             WHEN bool_or(status = 'failed') THEN 'failed'
             WHEN bool_or(status = 'done') THEN 'succeeded'
@@ -44,7 +45,7 @@ WHERE TRUE
     AND j.state = :status
 -- end
 -- if processing
-    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+    AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM leased))
 -- end
 -- if pending
     AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued')
@@ -62,13 +63,13 @@ ORDER BY e.id DESC
 LIMIT :limit
 
 -- name: jobs_page
--- Jobs, the newest first. A queued job under a lease is in progress.
-WITH held AS (
+-- A page of jobs, newest first. A queued job under a lease is in progress.
+WITH leased AS (
     SELECT unnest(jobs) AS id FROM onceward.leases
 )
 SELECT
     CAST(j.id AS text) AS id,
-    CASE WHEN j.status = 'queued' AND j.id IN (SELECT id FROM held) THEN 'in_progress'
+    CASE WHEN j.status = 'queued' AND j.id IN (SELECT id FROM leased) THEN 'in_progress'
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
@@ -88,16 +89,16 @@ WHERE TRUE
     AND j.status = :status
 -- end
 -- if queued
-    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM leased)
 -- end
 -- if in_progress
-    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM leased)
 -- end
 ORDER BY j.id DESC
 LIMIT :limit
 
 -- name: requeue
--- Queue a failed or cancelled job again, with as many attempts more, and note who did it and why.
+-- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
 WITH
 requeued AS (
     UPDATE onceward.jobs j
@@ -107,20 +108,20 @@ requeued AS (
     WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'cancelled')
     RETURNING j.id, j.available_at
 ),
-noted AS (
+entry AS (
     INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
     SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
 ),
-woken AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM requeued
 )
-SELECT requeued.available_at, CAST(noted.id AS text) AS audit, noted.at AS created_at
-FROM requeued, noted, woken
+SELECT requeued.available_at, CAST(entry.id AS text) AS audit, entry.at AS created_at
+FROM requeued, entry, notified
 
 -- name: job_status
--- Where one job stands.
+-- The status of one job.
 SELECT
     CASE WHEN status = 'queued' AND EXISTS (
         SELECT 1 FROM onceward.leases l WHERE :job = ANY(l.jobs)

@@ -1,6 +1,8 @@
 -- name: record_new
--- Record what has not been seen before: events, payloads and jobs. Answers with the new ones.
--- Ids are taken in order of arrival, rows inserted in order of key: two receivers cannot deadlock.
+-- Record new events with their payloads and jobs, and return the new ones.
+-- Rule 1 of duplicate_body flags an event whose body came before, rule 2 also holds its jobs.
+-- Ids follow the order of arrival. Rows are inserted in the order of their keys, so that two receivers
+-- cannot deadlock.
 WITH
 arrived AS MATERIALIZED (
     SELECT nextval('onceward.ledger_ids') AS id, a.*
@@ -30,29 +32,29 @@ recorded AS (
     RETURNING id
 ),
 -- if duplicate_body
-duplicate_body AS MATERIALIZED (
-    SELECT id, source, sha256, w.rule
+checked AS MATERIALIZED (
+    SELECT id, source, sha256, r.rule
     FROM recorded JOIN arrived USING (id)
-    JOIN unnest(:rules::int[]) WITH ORDINALITY AS w (rule, position) USING (position)
-    WHERE w.rule > 0
+    JOIN unnest(:rules::int[]) WITH ORDINALITY AS r (rule, position) USING (position)
+    WHERE r.rule > 0
 ),
-first_ones AS (
+first_bodies AS (
     INSERT INTO onceward.body_hashes (source, body_sha256, event)
     SELECT DISTINCT ON (source, sha256) source, sha256, id
-    FROM duplicate_body ORDER BY source, sha256, id
+    FROM checked ORDER BY source, sha256, id
     ON CONFLICT DO NOTHING
     RETURNING event
 ),
-later_ones AS (
+later_bodies AS (
     INSERT INTO onceward.duplicate_bodies (event)
-    SELECT id FROM duplicate_body WHERE id NOT IN (SELECT event FROM first_ones)
+    SELECT id FROM checked WHERE id NOT IN (SELECT event FROM first_bodies)
     RETURNING event
 ),
-stopped AS MATERIALIZED (
-    SELECT id FROM duplicate_body WHERE rule = 2 AND id IN (SELECT event FROM later_ones)
+held AS MATERIALIZED (
+    SELECT id FROM checked WHERE rule = 2 AND id IN (SELECT event FROM later_bodies)
 ),
 -- end
-kept AS (
+stored_payloads AS (
     INSERT INTO onceward.payloads (event, received_at, headers, body)
     SELECT id, now(), headers, body FROM recorded JOIN arrived USING (id)
 ),
@@ -65,31 +67,31 @@ queued AS (
     )
     SELECT
         -- if duplicate_body
-        CASE WHEN s.id IS NULL THEN 'queued' ELSE 'failed' END,
-        CASE WHEN s.id IS NOT NULL THEN 'held' END,
-        CASE WHEN s.id IS NOT NULL THEN :held END,
-        CASE WHEN s.id IS NOT NULL THEN now() END,
+        CASE WHEN held.id IS NULL THEN 'queued' ELSE 'failed' END,
+        CASE WHEN held.id IS NOT NULL THEN 'held' END,
+        CASE WHEN held.id IS NOT NULL THEN :held_error END,
+        CASE WHEN held.id IS NOT NULL THEN now() END,
         -- end
         id, now(), now(), now(), handler, max_attempts
     FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
     -- if duplicate_body
-    LEFT JOIN stopped s USING (id)
+    LEFT JOIN held USING (id)
     -- end
     ORDER BY id, handler
     RETURNING 1
 ),
-woken AS MATERIALIZED (
+notified AS MATERIALIZED (
     SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
 )
 SELECT position, id AS event, 'recorded' AS outcome
-FROM recorded JOIN arrived USING (id) LEFT JOIN woken ON true
+FROM recorded JOIN arrived USING (id) LEFT JOIN notified ON true
 
 -- name: record_duplicates
--- Record duplicates of events whose ids are known, in the order of these: counted all, a row each for
--- the first. Answers with the events that are there, and are what they are said to be: a ledger that
--- went back to an earlier state may have given an id to another event. The bucket of a sorted array
--- is the place of an event in it, found by halves. Rows are counted in order of their ids, because an
--- index is read for them: two receivers cannot deadlock.
+-- Record duplicates of events whose ids are known: count all, and store a row each up to the limit.
+-- Returns the events that have the expected key and body. After a failover to a standby that lacks the
+-- last transactions, an id may belong to another event.
+-- width_bucket() on a sorted array is a binary search that returns the index. The index scan locks
+-- rows in the order of their ids, so that two receivers cannot deadlock.
 WITH
 counted AS (
     UPDATE onceward.events e
@@ -102,7 +104,7 @@ counted AS (
         id AS event, body_sha256, deliveries - 1 - conflicts AS last,
         deliveries - conflicts - (:counts::int[])[width_bucket(id, :events::bigint[])] AS first
 ),
-kept AS (
+stored AS (
     INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256)
     SELECT nextval('onceward.ledger_ids'), event, clock_timestamp(), 'duplicate', body_sha256
     FROM counted, generate_series(first, least(last, :row_limit))
@@ -110,19 +112,18 @@ kept AS (
 SELECT event FROM counted
 
 -- name: record_redeliveries
--- Record what has been seen before: duplicates and conflicts, counted all, a row each for the first.
--- A second statement, because the first cannot see a row that it lost to. Two receivers that keep the
--- same conflicting body at the same moment keep it twice; that is cheaper than to let them wait.
--- Rows are looked up by their keys, whatever the planner knows: a plan that is made while the tables
--- are small is kept when they are large. They are counted in order of their ids, as above. A conflict
--- whose body was not sent is left out.
+-- Record duplicates and conflicts: count all, and store a row each up to the limit. A conflict whose
+-- body was not sent is left out.
+-- This is a statement of its own, because record_new cannot see the rows to which it lost a race.
+-- LIMIT 1 forces a lookup by key, as in load_jobs, and rows are locked in the order of their ids, as
+-- above. Two receivers may store the same conflicting body twice, which is cheaper than a lock.
 WITH
 arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
 ),
-known AS MATERIALIZED (
+matched AS MATERIALIZED (
     SELECT e.*
     FROM (SELECT DISTINCT source, event_id FROM arrived) AS key
     CROSS JOIN LATERAL (
@@ -132,22 +133,22 @@ known AS MATERIALIZED (
         LIMIT 1
     ) AS e
 ),
-judged AS MATERIALIZED (
+classified AS MATERIALIZED (
     SELECT
-        a.position, k.id AS event, a.sha256, a.body,
-        a.sha256 <> k.body_sha256 AS is_conflict, kept.at IS NOT NULL AS body_is_kept
+        a.position, m.id AS event, a.sha256, a.body,
+        a.sha256 <> m.body_sha256 AS is_conflict, stored.at IS NOT NULL AS body_is_stored
     FROM arrived a
-    JOIN known k USING (source, event_id)
+    JOIN matched m USING (source, event_id)
     LEFT JOIN LATERAL (
         SELECT received_at AS at FROM onceward.deliveries
-        WHERE event = k.id AND body_sha256 = a.sha256 AND a.sha256 <> k.body_sha256
+        WHERE event = m.id AND body_sha256 = a.sha256 AND a.sha256 <> m.body_sha256
         LIMIT 1
-    ) AS kept ON true
-    WHERE a.body IS NOT NULL OR a.sha256 = k.body_sha256
+    ) AS stored ON true
+    WHERE a.body IS NOT NULL OR a.sha256 = m.body_sha256
 ),
 tally AS MATERIALIZED (
     SELECT event, count(*) AS deliveries, count(*) FILTER (WHERE is_conflict) AS conflicts
-    FROM judged GROUP BY event ORDER BY event
+    FROM classified GROUP BY event ORDER BY event
 ),
 tallies AS MATERIALIZED (
     SELECT
@@ -166,23 +167,23 @@ counted AS (
 ),
 ranked AS (
     SELECT
-        j.*,
+        c.*,
         CASE
-            WHEN is_conflict THEN c.conflicts - t.conflicts
-            ELSE c.deliveries - t.deliveries - 1 - (c.conflicts - t.conflicts)
+            WHEN is_conflict THEN n.conflicts - t.conflicts
+            ELSE n.deliveries - t.deliveries - 1 - (n.conflicts - t.conflicts)
         END + row_number() OVER (PARTITION BY event, is_conflict ORDER BY position) AS ordinal,
         row_number() OVER (PARTITION BY event, sha256 ORDER BY position) AS body_ordinal
-    FROM judged j JOIN tally t USING (event) JOIN counted c USING (event)
+    FROM classified c JOIN tally t USING (event) JOIN counted n USING (event)
 ),
-kept AS (
+stored AS (
     INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256, body)
     SELECT
         nextval('onceward.ledger_ids'), event, clock_timestamp(),
         CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END, sha256,
-        CASE WHEN is_conflict AND NOT body_is_kept AND body_ordinal = 1 THEN body END
+        CASE WHEN is_conflict AND NOT body_is_stored AND body_ordinal = 1 THEN body END
     FROM ranked
     WHERE ordinal <= :row_limit
     ORDER BY position
 )
 SELECT position, event, CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END AS outcome
-FROM judged
+FROM classified

@@ -1,6 +1,6 @@
 -- name: purge_events
--- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
--- One that a queued or a failed job still needs stays. Answers with where the next part begins.
+-- Delete the events of one page that are beyond the horizon, with all their rows. Events that a
+-- queued or failed job still needs are kept. Returns the last id of the page.
 WITH
 page AS MATERIALIZED (
     SELECT
@@ -9,7 +9,7 @@ page AS MATERIALIZED (
     FROM onceward.events WHERE id > :after ORDER BY id LIMIT :limit
 ),
 old AS MATERIALIZED (
-    -- Locked in the order in which receivers count them: nobody waits for the other in a circle.
+    -- Locked in the order in which receivers count duplicates, so that the two cannot deadlock.
     SELECT e.id, e.source, e.body_sha256, e.received_at FROM onceward.events e
     WHERE e.id IN (SELECT id FROM page WHERE is_old) AND NOT EXISTS (
         SELECT 1 FROM onceward.jobs j WHERE j.event = e.id AND j.status IN ('queued', 'failed')
@@ -17,31 +17,31 @@ old AS MATERIALIZED (
     ORDER BY e.id
     FOR UPDATE
 ),
-gone_attempts AS (
+deleted_attempts AS (
     DELETE FROM onceward.attempts a USING onceward.jobs j, old
     WHERE a.job = j.id AND j.event = old.id
 ),
-gone_jobs AS (
+deleted_jobs AS (
     DELETE FROM onceward.jobs j USING old WHERE j.event = old.id
 ),
-gone_payloads AS (
+deleted_payloads AS (
     DELETE FROM onceward.payloads p USING old
     WHERE p.event = old.id AND p.received_at = old.received_at
 ),
-gone_deliveries AS (
+deleted_deliveries AS (
     DELETE FROM onceward.deliveries d USING old WHERE d.event = old.id
 ),
-gone_body_hashes AS (
+deleted_body_hashes AS (
     DELETE FROM onceward.body_hashes b USING old
     WHERE b.source = old.source AND b.body_sha256 = old.body_sha256 AND b.event = old.id
 ),
-gone_duplicate_bodies AS (
+deleted_duplicate_bodies AS (
     DELETE FROM onceward.duplicate_bodies t USING old WHERE t.event = old.id
 ),
-gone_events AS (
+deleted_events AS (
     DELETE FROM onceward.events e USING old WHERE e.id = old.id RETURNING e.id
 )
 SELECT
     max(id) AS last, COALESCE(bool_and(is_old), false) AS has_more,
-    (SELECT count(*) FROM gone_events) AS purged
+    (SELECT count(*) FROM deleted_events) AS purged
 FROM page

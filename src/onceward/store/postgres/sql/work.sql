@@ -1,8 +1,7 @@
 -- name: reclaim_expired
--- End expired leases. A job that ran alone is blamed for its worker's death; jobs that shared a
--- worker are only marked to run alone next time. The lock lets one worker at a time reclaim_expired and
--- claim, over all machines; it is a statement of its own so that the next one sees what came before.
--- "Is not distinct" says "equals", so that a claim in a large backlog does not read all of it here.
+-- Delete expired leases. A job that ran alone is blamed for the death of its worker and loses an
+-- attempt. Jobs that ran together are only marked to run alone next time.
+-- IS NOT DISTINCT FROM keeps the planner from the index of due jobs: it would read the whole backlog.
 WITH
 expired AS MATERIALIZED (
     SELECT token, worker, until, jobs FROM onceward.leases
@@ -12,16 +11,16 @@ expired AS MATERIALIZED (
 ended AS (
     DELETE FROM onceward.leases l USING expired WHERE l.token = expired.token
 ),
-stranded AS MATERIALIZED (
+abandoned AS MATERIALIZED (
     SELECT j.id, j.solo, expired.worker, expired.until
     FROM expired
-    CROSS JOIN LATERAL unnest(expired.jobs) AS held (id)
-    JOIN onceward.jobs j ON j.id = held.id AND j.status IS NOT DISTINCT FROM 'queued'
+    CROSS JOIN LATERAL unnest(expired.jobs) AS leased (id)
+    JOIN onceward.jobs j ON j.id = leased.id AND j.status IS NOT DISTINCT FROM 'queued'
 ),
-marked AS (
-    -- The status is asked for again: a job may have been settled since the snapshot was taken.
-    UPDATE onceward.jobs j SET solo = true FROM stranded s
-    WHERE j.id = s.id AND j.status IS NOT DISTINCT FROM 'queued' AND NOT s.solo
+marked_solo AS (
+    -- The status is checked again: the job may have been settled since the snapshot.
+    UPDATE onceward.jobs j SET solo = true FROM abandoned a
+    WHERE j.id = a.id AND j.status IS NOT DISTINCT FROM 'queued' AND NOT a.solo
 ),
 blamed AS (
     UPDATE onceward.jobs j
@@ -32,26 +31,26 @@ blamed AS (
                            ELSE clock_timestamp() END,
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',
         last_error = :error
-    FROM stranded s
-    WHERE j.id = s.id AND j.status IS NOT DISTINCT FROM 'queued' AND s.solo
-    RETURNING j.id, j.attempts, s.worker, s.until
+    FROM abandoned a
+    WHERE j.id = a.id AND j.status IS NOT DISTINCT FROM 'queued' AND a.solo
+    RETURNING j.id, j.attempts, a.worker, a.until
 ),
-noted AS (
+failed_attempts AS (
     INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
     SELECT id, attempts, worker, LEAST(until, clock_timestamp()), clock_timestamp(), :error
     FROM blamed
     ON CONFLICT (job, number) DO NOTHING
 )
-SELECT count(*) AS stranded FROM stranded
+SELECT count(*) AS abandoned FROM abandoned
 
 -- name: end_leases
--- Forget leases of which every job is settled.
+-- Delete leases whose jobs are all settled.
 DELETE FROM onceward.leases WHERE token = ANY(:tokens::text[])
 
 -- name: claim
--- Lease the jobs that have been due for longest: one row for all of them, no job is touched.
+-- Lease the jobs that have been due for longest. Writes one lease row and no job.
 WITH
-held AS MATERIALIZED (
+leased AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
 ),
 due AS MATERIALIZED (
@@ -61,7 +60,7 @@ due AS MATERIALIZED (
         SELECT id, available_at FROM onceward.jobs
         WHERE status = 'queued' AND handler = mine.handler AND solo = :solo
         AND available_at <= statement_timestamp()
-        AND id NOT IN (SELECT id FROM held)
+        AND id NOT IN (SELECT id FROM leased)
         ORDER BY available_at, id
         LIMIT :limit
     ) AS oldest
@@ -77,9 +76,9 @@ HAVING count(*) > 0
 RETURNING jobs
 
 -- name: next_due
--- What waits: whether a job that must run alone is due, and when the next job is.
+-- Whether a job that must run alone is due, and the time until the next job is due.
 WITH
-held AS MATERIALIZED (
+leased AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
 ),
 next AS (
@@ -91,7 +90,7 @@ next AS (
     CROSS JOIN LATERAL (
         SELECT available_at FROM onceward.jobs
         WHERE status = 'queued' AND handler = mine.handler AND solo = mine.solo
-        AND id NOT IN (SELECT id FROM held)
+        AND id NOT IN (SELECT id FROM leased)
         ORDER BY available_at, id
         LIMIT 1
     ) AS soonest
@@ -102,9 +101,9 @@ SELECT
 FROM next
 
 -- name: load_jobs
--- What the handlers of some jobs need. A large body is left out here and loaded when its job starts.
--- Each row is looked up by its key (LIMIT 1 sees to it), whatever the planner knows of the tables:
--- it would rather read all events, as long as there are few.
+-- The data for the handlers of some jobs. A large body is loaded when its job starts.
+-- LIMIT 1 forces a lookup by key. While the tables are small the planner would rather read them whole,
+-- and the connection keeps its plan.
 SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
@@ -126,14 +125,14 @@ ORDER BY leased.position
 SELECT body FROM onceward.payloads WHERE event = :event AND received_at = :received_at
 
 -- name: renew
--- Prolong leases. Answers with those that are still held.
+-- Extend leases and return those that are still held.
 UPDATE onceward.leases
 SET until = clock_timestamp() + :lease_seconds * interval '1 second'
 WHERE token = ANY(:tokens::text[])
 RETURNING token
 
 -- name: release
--- Let go of jobs that were not started; nothing is counted.
+-- Release jobs that were not started, without counting an attempt.
 WITH shrunk AS (
     UPDATE onceward.leases
     SET jobs = ARRAY(SELECT id FROM unnest(jobs) AS id WHERE id <> ALL(:jobs::bigint[]))
@@ -142,9 +141,10 @@ WITH shrunk AS (
 SELECT pg_notify('onceward_jobs', '')
 
 -- name: settle_done
--- End attempts that succeeded, if the lease is still held. In the handler's transaction, last.
--- "Is not distinct" is how the settlements say "equals", so that none of them is ever planned over
--- the index of what is due, which holds the id as its last column, but over the key.
+-- Settle attempts that succeeded, if the lease is still held. Last in the handler's transaction.
+-- IS NOT DISTINCT FROM makes each settlement use the primary key instead of the index of due jobs,
+-- which has the id as its last column. now() is the start of the transaction: it has changed if the
+-- handler ended the transaction and began another.
 WITH fence AS MATERIALIZED (
     SELECT 1 FROM onceward.leases WHERE token = :token AND jobs @> :jobs::bigint[] FOR KEY SHARE
 )
@@ -158,7 +158,7 @@ AND EXISTS (SELECT 1 FROM fence)
 RETURNING 1 AS landed
 
 -- name: settle_error
--- End an attempt that failed, if the lease is still held: queued again for later, or failed.
+-- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it.
 WITH
 fence AS (
     UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
@@ -182,7 +182,7 @@ FROM settled, fence
 RETURNING 1 AS landed
 
 -- name: postpone
--- Put off a job that could not be run because of the store itself; nothing is counted.
+-- Postpone a job that could not run because of the store, without counting an attempt.
 WITH fence AS (
     UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
     WHERE token = :token AND :job::bigint = ANY(jobs)
@@ -194,7 +194,8 @@ WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FR
 RETURNING 1 AS landed
 
 -- name: mark_effect
--- Mark an effect as done, unless it is. Waits for another transaction that is about to.
+-- Mark an effect as done, unless it is done already. Waits for a concurrent transaction with the same
+-- key to end.
 INSERT INTO onceward.effects (job, created_at, updated_at, idempotency_key, reference, status)
 SELECT :job, at, at, :key, :reference, 'succeeded' FROM clock_timestamp() AS at
 ON CONFLICT ON CONSTRAINT effects_once DO NOTHING

@@ -1,4 +1,4 @@
--- The ledger, the queue, the effects and the audit trail. Times are microseconds since 1970, UTC.
+-- The ledger, the queue, the effects and the audit trail. Times are microseconds since 1970 in UTC.
 
 CREATE TABLE onceward_counters (
     name TEXT PRIMARY KEY,
@@ -17,8 +17,8 @@ CREATE TABLE onceward_handlers (
     max_attempts INTEGER NOT NULL
 );
 
--- What each handler wants: a type, or the beginning of one, from any source (0) or from one. The
--- processes that have the handler say so again and again.
+-- The event types that each handler wants: exact or as a prefix, from one source or from any (0).
+-- Processes renew the routes of their handlers; routes that no process renews are deleted.
 CREATE TABLE onceward_routes (
     handler INTEGER NOT NULL REFERENCES onceward_handlers (id),
     source INTEGER NOT NULL,
@@ -28,8 +28,8 @@ CREATE TABLE onceward_routes (
     PRIMARY KEY (handler, source, type, is_prefix)
 ) WITHOUT ROWID;
 
--- One row for each event, for as long as it must be recognised. An event's id is the id of its
--- first delivery; the deliveries that follow take theirs from the same counter.
+-- One row for each event, kept for the dedupe window. The id of an event is the id of its first
+-- delivery; redeliveries take theirs from the same counter.
 CREATE TABLE onceward_events (
     id INTEGER PRIMARY KEY,
     received_at INTEGER NOT NULL,
@@ -68,7 +68,7 @@ CREATE INDEX onceward_deliveries_by_event ON onceward_deliveries (event, id);
 CREATE INDEX onceward_deliveries_in_conflict ON onceward_deliveries (id)
     WHERE outcome = 'conflict';
 
--- A leased job is still queued here: the lease says that it is in progress.
+-- A leased job is still `queued` here; its lease makes it in progress.
 CREATE TABLE onceward_jobs (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     event INTEGER NOT NULL,
@@ -88,7 +88,7 @@ CREATE TABLE onceward_jobs (
 );
 CREATE INDEX onceward_jobs_due ON onceward_jobs (handler, solo, available_at, id)
     WHERE status = 'queued';
-CREATE INDEX onceward_jobs_to_look_at ON onceward_jobs (status, id)
+CREATE INDEX onceward_jobs_by_status ON onceward_jobs (status, id)
     WHERE status IN ('failed', 'ignored', 'cancelled');
 
 -- `jobs` is a JSON array of job ids.
@@ -123,7 +123,7 @@ CREATE TABLE onceward_effects (
 CREATE INDEX onceward_effects_by_job ON onceward_effects (job);
 CREATE INDEX onceward_effects_by_reference ON onceward_effects (reference, id)
     WHERE reference IS NOT NULL;
-CREATE INDEX onceward_effects_to_look_at ON onceward_effects (status, id)
+CREATE INDEX onceward_effects_by_status ON onceward_effects (status, id)
     WHERE status <> 'succeeded';
 
 CREATE TABLE onceward_audit (
@@ -147,19 +147,19 @@ CREATE TABLE onceward_tokens (
     created_at INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- The first event of each body, for sources whose ids nobody signs.
+-- The first event with each body, for sources that do not sign the event id.
 CREATE TABLE onceward_body_hashes (
     source INTEGER NOT NULL,
     body_sha256 BLOB NOT NULL,
     event INTEGER NOT NULL,
     PRIMARY KEY (source, body_sha256)
 ) WITHOUT ROWID;
--- The events that came later with the body of another.
+-- Events whose body came before, under another id.
 CREATE TABLE onceward_duplicate_bodies (
     event INTEGER PRIMARY KEY
 );
 
--- Requests that did not verify. What is kept of one is kept to be verified again.
+-- Rejected requests. `request` and `body` are stored if the request may be verified again.
 CREATE TABLE onceward_rejections (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     received_at INTEGER NOT NULL,

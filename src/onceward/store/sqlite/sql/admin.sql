@@ -1,6 +1,7 @@
 -- name: events_page
--- Events, the newest first. Each filter drives from an index, but for the one that most events pass.
-WITH held AS (
+-- A page of events, newest first. A filter by state starts from an index, except for `succeeded`,
+-- which most events pass.
+WITH leased AS (
     SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
 )
 SELECT
@@ -12,7 +13,7 @@ SELECT
     ) AS processed_at,
     (
         SELECT CASE
-            WHEN sum(j.status = 'queued' AND j.id IN (SELECT id FROM held)) THEN 'processing'
+            WHEN sum(j.status = 'queued' AND j.id IN (SELECT id FROM leased)) THEN 'processing'
             WHEN sum(j.status = 'queued') THEN 'pending'
             WHEN sum(j.status = 'failed') THEN 'failed'
             WHEN sum(j.status = 'done') THEN 'succeeded'
@@ -42,7 +43,7 @@ WHERE TRUE
     AND e.id IN (SELECT event FROM onceward_duplicate_bodies)
 -- end
 -- if processing
-    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM held))
+    AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued' AND id IN (SELECT id FROM leased))
 -- end
 -- if pending
     AND e.id IN (SELECT event FROM onceward_jobs WHERE status = 'queued')
@@ -63,13 +64,13 @@ ORDER BY e.id DESC
 LIMIT :limit
 
 -- name: jobs_page
--- Jobs, the newest first. A queued job under a lease is in progress.
-WITH held AS (
+-- A page of jobs, newest first. A queued job under a lease is in progress.
+WITH leased AS (
     SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
 )
 SELECT
     CAST(j.id AS text) AS id,
-    CASE WHEN j.status = 'queued' AND j.id IN (SELECT id FROM held) THEN 'in_progress'
+    CASE WHEN j.status = 'queued' AND j.id IN (SELECT id FROM leased) THEN 'in_progress'
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
@@ -89,16 +90,16 @@ WHERE TRUE
     AND j.status = :status
 -- end
 -- if queued
-    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM held)
+    AND j.status = 'queued' AND j.id NOT IN (SELECT id FROM leased)
 -- end
 -- if in_progress
-    AND j.status = 'queued' AND j.id IN (SELECT id FROM held)
+    AND j.status = 'queued' AND j.id IN (SELECT id FROM leased)
 -- end
 ORDER BY j.id DESC
 LIMIT :limit
 
 -- name: requeue
--- Queue a failed or cancelled job again, with as many attempts more, and note who did it and why.
+-- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
 UPDATE onceward_jobs
 SET status = 'queued', failure_type = NULL, available_at = :now, finished_at = NULL,
     max_attempts = attempts + (
@@ -111,9 +112,9 @@ WHERE changes() = 1
 RETURNING :now AS available_at, CAST(id AS text) AS audit, at AS created_at
 
 -- name: job_status
--- Where one job stands.
+-- The status of one job.
 SELECT
     CASE WHEN status = 'queued' AND EXISTS (
-        SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS held WHERE held.value = :job
+        SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased WHERE leased.value = :job
     ) THEN 'in_progress' ELSE status END AS status
 FROM onceward_jobs WHERE id = :job

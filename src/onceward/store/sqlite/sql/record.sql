@@ -1,6 +1,7 @@
 -- name: record_new
--- Record one arrival that has not been seen before: event, payload and jobs. Answers with its id.
--- changes() carries the first insert's verdict from statement to statement.
+-- Record a new event with its payload and jobs, and return its id. Returns no row for a redelivery.
+-- Rule 1 of duplicate_body flags an event whose body came before, rule 2 also holds its jobs.
+-- changes() tells each statement whether the previous one inserted a row.
 INSERT INTO onceward_events
     (id, received_at, source, routed, event_id, type, reference, body_sha256)
 SELECT
@@ -31,14 +32,14 @@ INSERT INTO onceward_body_hashes (source, body_sha256, event)
 SELECT source, body_sha256, id FROM onceward_events WHERE id = :id
 ON CONFLICT DO NOTHING;
 UPDATE onceward_jobs
-SET status = 'failed', failure_type = 'held', last_error = :held, finished_at = :now
+SET status = 'failed', failure_type = 'held', last_error = :held_error, finished_at = :now
 WHERE event = :id AND :rule = 2 AND event IN (SELECT event FROM onceward_duplicate_bodies);
 -- end
 SELECT id AS event FROM onceward_events WHERE id = :id
 
 -- name: record_duplicates
--- Record one duplicate of an event whose id is known: counted, and a row for the first ones.
--- Answers with the event if it is there, and is what it is said to be.
+-- Record a duplicate of an event whose id is known: count it, and store a row up to the limit. Returns
+-- no row unless the event with this id has the same key and body.
 INSERT INTO onceward_deliveries (id, event, received_at, outcome, body_sha256)
 SELECT :id, id, :now, 'duplicate', :sha256 FROM onceward_events
 WHERE id = :event AND source = :source AND event_id = :event_id AND body_sha256 = :sha256
@@ -48,8 +49,7 @@ WHERE id = :event AND source = :source AND event_id = :event_id AND body_sha256 
 RETURNING id AS event
 
 -- name: record_redeliveries
--- Record one arrival that has been seen before: a duplicate or a conflict, counted, and a row for
--- the first ones.
+-- Record a duplicate or a conflict: count it, and store a row up to the limit.
 INSERT INTO onceward_deliveries (id, event, received_at, outcome, body_sha256, body)
 SELECT
     :id, e.id, :now, CASE WHEN e.body_sha256 <> :sha256 THEN 'conflict' ELSE 'duplicate' END,

@@ -1,4 +1,4 @@
 -- name: drop_stale_routes
--- Forget what a handler wanted in a version that no process has run for a while.
+-- Delete the routes of a handler that no process has renewed for a while.
 DELETE FROM onceward_routes
 WHERE handler = :handler AND seen_at < :now - CAST(:stale_seconds * 1000000 AS INTEGER)

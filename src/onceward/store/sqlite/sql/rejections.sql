@@ -1,5 +1,5 @@
 -- name: add_rejection
--- Note a request that did not verify, or several alike.
+-- Store a rejected request, or several that are alike.
 INSERT INTO onceward_rejections (received_at, last_at, source, count, cause, reason, request, body)
 VALUES (
     CAST(:received_at * 1000000 AS INTEGER), CAST(:last_at * 1000000 AS INTEGER), :source, :count,

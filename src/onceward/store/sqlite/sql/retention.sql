@@ -1,6 +1,6 @@
 -- name: purge_events
--- Forget events of a part of the ledger that are beyond the horizon, with all that belongs to them.
--- One that a queued or a failed job still needs stays. Answers with where the next part begins.
+-- Delete the events of one page that are beyond the horizon, with all their rows. Events that a
+-- queued or failed job still needs are kept. Returns the last id of the page.
 CREATE TEMP TABLE IF NOT EXISTS onceward_old (id INTEGER PRIMARY KEY, source, body_sha256);
 DELETE FROM onceward_old;
 INSERT INTO onceward_old

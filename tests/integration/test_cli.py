@@ -416,7 +416,7 @@ def test_the_log_is_json_and_holds_no_secret(folder: Path) -> None:
         lines = [json.loads(line) for line in running.log.splitlines()]
     assert [line["message"] for line in lines] == [
         "/webhooks/stripe: 401: no timestamps, one is needed",
-        "/webhooks/\\n\\x1b[31m: 404: No source has this name.",
+        "/webhooks/\\n\\x1b[31m: 404: No source has this name. Check the URL.",
     ]
     assert {line["logger"] for line in lines} == {"onceward.http"}
 

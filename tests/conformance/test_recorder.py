@@ -146,12 +146,12 @@ async def test_new_and_repeated_events_are_written_alternately(postgres_url: str
 async def test_a_slow_batch_does_not_delay_the_next(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         recorder = Recorder(store, Settings(), SystemClock())
-        (first,) = await recorder.submit([arrival("known")])
+        (first,) = await recorder.submit([arrival("repeated")])
         with RawDatabase(postgres_url).connection() as connection:
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")
             new = recorder.submit([arrival("new")])
             await asyncio.sleep(0)  # the write of the new event begins
-            (repeated,) = await asyncio.wait_for(recorder.submit([arrival("known")]), 1)
+            (repeated,) = await asyncio.wait_for(recorder.submit([arrival("repeated")]), 1)
             assert (repeated.event, repeated.outcome) == (first.event, Outcome.DUPLICATE)
             assert not new.done()
         assert (await new)[0].outcome is Outcome.RECORDED
@@ -186,11 +186,11 @@ async def test_a_cancelled_request_does_not_block_the_ones_behind_it(
     async with opened(postgres_url) as store:
         spy = Spy(store)
         recorder = Recorder(spy, Settings(), SystemClock())
-        await recorder.submit([arrival("known")])
+        await recorder.submit([arrival("repeated")])
         spy.unblocked.clear()
         first = recorder.submit([arrival("first")])
         await asyncio.sleep(0)  # its write begins
-        recorder.submit([arrival("known")]).set_error(
+        recorder.submit([arrival("repeated")]).set_error(
             LedgerUnavailable("The request was cancelled.")
         )
         last = recorder.submit([arrival("new")])
@@ -367,7 +367,7 @@ async def test_a_failing_callback_does_not_block_the_others(
     await recorder.close()
     await asyncio.sleep(0)
     assert called == requests[1:]
-    assert [record.message for record in caplog.records] == ["response could not be sent"]
+    assert [record.message for record in caplog.records] == ["response cannot be sent"]
 
 
 async def test_a_callback_on_a_finished_request_runs_at_once(spy: Spy) -> None:

@@ -42,13 +42,13 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
 
 @pytest.fixture
 def service(database_url: str, serve: Serve) -> RunningInbox:
-    """A service in dev mode, on each store."""
+    """Return a service in dev mode, on each store."""
     return serve(database_url)
 
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """One service on SQLite for a whole file; each test uses its own ids."""
+    """Run one service on SQLite for a whole file; each test uses its own ids."""
     path: Path = tmp_path_factory.mktemp("shared") / "onceward.db"
     running = RunningInbox(make_inbox(f"sqlite:///{path}"), dev=True)
     yield running

@@ -34,7 +34,7 @@ FIELDS = {
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningInbox]:
-    """A service on each store, with events in several states."""
+    """Run a service on each store, with events in several states."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('admin') / 'onceward.db'}"
     else:

@@ -36,7 +36,7 @@ GUARDED = [
 
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """A service in production mode, with two token holders."""
+    """Run a service in production mode, with two token holders."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}, bob:{OTHER_TOKEN}")
@@ -298,9 +298,8 @@ def test_dev_has_an_index(shared: RunningInbox, closed: RunningInbox) -> None:
     index = shared.http.get("/").json()
     assert (index["post"], "/admin/jobs" in index["look"]) == ("/events/ingest", True)
     assert closed.http.get("/").status_code == 404
-    assert (
-        shared.http.post("/", json=EVENT).status_code == 405
-    )  # a 2xx would mean that it is recorded
+    # A sender would take a 2xx for recorded.
+    assert shared.http.post("/", json=EVENT).status_code == 405
 
 
 def test_dev_requires_exactly_one_host_header(shared: RunningInbox) -> None:

@@ -35,7 +35,7 @@ BODY = b'{"id":"evt_bad","type":"invoice.paid"}'
 
 @pytest.fixture
 def nothing_recorded(shared: RunningInbox) -> Iterator[RunningInbox]:
-    """A service to which the test must add no row."""
+    """Check that the test adds no row."""
     before = shared.rows()
     yield shared
     assert shared.rows() == before

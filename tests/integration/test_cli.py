@@ -421,7 +421,7 @@ def test_the_log_is_json_without_secrets(folder: Path) -> None:
         lines = [json.loads(line) for line in running.log.splitlines()]
     assert [line["message"] for line in lines] == [
         "/webhooks/stripe: 401: expected one timestamp, found 0",
-        "/webhooks/\\n\\x1b[31m: 404: No source has this name.",
+        "/webhooks/\\n\\x1b[31m: 404: No source has this name. Check the URL.",
     ]
     assert {line["logger"] for line in lines} == {"onceward.http"}
 

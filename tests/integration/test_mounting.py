@@ -23,7 +23,7 @@ EVENT = {"event_id": "evt_1", "event_type": "order.paid", "payload": {}}
 
 @pytest.fixture
 async def inbox(database_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Inbox]:
-    """An inbox to mount, on each store."""
+    """Return an inbox to mount, on each store."""
     monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
     inbox = make_inbox(database_url)
     yield inbox

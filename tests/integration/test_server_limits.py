@@ -25,7 +25,7 @@ CHUNKED = {"transfer-encoding": "chunked"}
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """A service with small limits and a short timeout, except for the ledger."""
+    """Run a service with small limits and a short timeout, except for the ledger."""
     inbox = make_inbox(
         f"sqlite:///{tmp_path_factory.mktemp('strict') / 'onceward.db'}",
         max_body_bytes=BODY_LIMIT,
@@ -41,7 +41,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
 
 @pytest.fixture
 def nothing_recorded(strict: RunningInbox) -> Iterator[RunningInbox]:
-    """A service to which the test must add no row."""
+    """Check that the test adds no row."""
     before = strict.rows()
     yield strict
     assert strict.rows() == before

@@ -77,7 +77,7 @@ UNHURRIED: Final = settings(
 def service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RunningInbox]:
-    """A service in dev mode, on each store."""
+    """Run a service in dev mode, on each store."""
     if request.param == "sqlite":
         url = f"sqlite:///{tmp_path_factory.mktemp('open') / 'onceward.db'}"
     else:
@@ -93,7 +93,7 @@ def service(
     scope="module", params=["sqlite"]
 )  # schemathesis needs a parameter to tell the tests apart
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
-    """A service in production mode, with one token holder."""
+    """Run a service in production mode, with one token holder."""
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
@@ -108,9 +108,10 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
 
 def aim(case: Case, service: RunningInbox) -> None:
     """Replace a random job id by an existing one, to test more than the 404."""
-    if re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("job"))):
+    is_requeue = case.operation.definition.raw["operationId"] == "requeue_jobs"
+    if is_requeue and re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("id"))):
         job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")
-        case.path_parameters["job"] = str(job)
+        case.path_parameters["id"] = str(job)
 
 
 @open_api.parametrize()

@@ -186,7 +186,7 @@ async def _wrong_method(_: Request, error: Exception) -> StarletteResponse:
     refused = HttpError(
         405,
         "wrong_method",
-        "This path does not support the method. The Allow header lists those it does.",
+        "This path does not support the method. See the Allow header.",
         headers=tuple(allow.items()),
     )
     return _starlette(error_response(refused))

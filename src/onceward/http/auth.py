@@ -23,7 +23,7 @@ _HOST: Final = re.compile(
 
 _PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 
-# A page that the user opened directly, one of our own pages, or no browser at all.
+# No browser, a page that the user opened directly, or one of our own pages.
 _SAME_SITE: Final = (None, b"none", b"same-origin")
 
 
@@ -112,7 +112,7 @@ def _check_host_and_origin(headers: Headers, hosts: Collection[str]) -> None:
     origin = headers.get(b"origin")
     is_foreign = origin is not None and not _is_same_origin(origin, host)
     if is_foreign or headers.get(b"sec-fetch-site") not in _SAME_SITE:
-        message = "Requests from pages of other sites are rejected. Send it from a server."
+        message = "Pages of other sites may not send requests. Send them from a server."
         raise HttpError(403, "foreign_origin", message)
 
 

@@ -31,9 +31,8 @@ def bounded_headers(scope: Scope, settings: Settings) -> Headers:
     """Return the headers of a request. Raises HttpError (431) if they exceed the limits."""
     raw = scope["headers"]
     target = len(scope.get("raw_path") or b"") + len(scope.get("query_string", b""))
-    size = target + sum(
-        [len(name) + len(value) for name, value in raw]
-    )  # a list is faster than a generator here
+    # A list, because sum() over a generator is slower.
+    size = target + sum([len(name) + len(value) for name, value in raw])
     if len(raw) > settings.max_headers or size > settings.max_header_bytes:
         message = "The headers are too many or too large. Send fewer or shorter ones."
         raise HttpError(431, "large_headers", message, headers=CLOSE)
@@ -90,7 +89,8 @@ class BodyReader:
         try:
             body = await self._read_body(receive)
         except asyncio.CancelledError:
-            if not reading.is_expired or reading.task.uncancel() > 0:  # cancelled by another task
+            is_cancelled_by_others = not reading.is_expired or reading.task.uncancel() > 0
+            if is_cancelled_by_others:
                 raise
             seconds = f"{self._settings.body_timeout_seconds:g}"
             message = f"The body did not arrive within {seconds} seconds. Send it again."
@@ -138,7 +138,7 @@ class BodyReader:
         return is_number and int(content_length) <= self._limit
 
     def _too_large(self) -> RequestRefused:
-        message = f"The body exceeds {self._limit} bytes. Raise the setting max_body_bytes."
+        message = f"The body exceeds {self._limit} bytes. Send less, or raise max_body_bytes."
         return HttpError(413, "too_large", message, headers=CLOSE)
 
     @staticmethod

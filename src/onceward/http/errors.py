@@ -29,7 +29,7 @@ UNAVAILABLE: Final = 503
 
 
 class _Row(NamedTuple):
-    """A status. Code and message are set where the error has none that a client may see."""
+    """A status, with a code and a message for errors that carry none for clients."""
 
     status: int
     code: str | None = None

@@ -66,8 +66,8 @@ class MountedApp(Generic[S]):
                 try:
                     await self._open()
                 except OncewardError as error:
-                    message_text = f"Onceward: {redact(str(error))}"
-                    await send({"type": "lifespan.startup.failed", "message": message_text})
+                    reason = f"Onceward: {redact(str(error))}"
+                    await send({"type": "lifespan.startup.failed", "message": reason})
                     return
                 await send({"type": "lifespan.startup.complete"})
             elif message["type"] == "lifespan.shutdown":

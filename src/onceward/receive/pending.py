@@ -78,5 +78,5 @@ class Pending:
         if self._callback is not None:
             try:
                 self._callback(self)
-            except Exception:  # noqa: BLE001 - the requests behind it still need theirs
-                _log.exception("response could not be sent")
+            except Exception:  # noqa: BLE001 - other requests still need their callbacks
+                _log.exception("response cannot be sent")

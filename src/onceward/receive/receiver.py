@@ -56,7 +56,7 @@ class Receiver:
         try:
             return self._sources[name]
         except KeyError:
-            message = "No source has this name. Check the URL and the configured sources."
+            message = "No source has this name. Check the URL."
             raise UnknownSource(message) from None
 
     def receive(self, source: Source, request: Request) -> Pending | Reply:

@@ -1,7 +1,7 @@
 """Group commit: pending requests are written in batches.
 
-A batch never waits for company: a lone request is written at once, and the requests that arrive
-during a write form the next batch. The events of one request stay in one batch. New events and
+Nothing waits to fill a batch: a lone request is written at once, and requests that arrive during a
+write form the next batch. The events of one request stay in one batch. New events and
 repeated events are written alternately, because they take different statements. Pending requests
 are bounded in number, in bytes and in time.
 """
@@ -173,10 +173,10 @@ class Recorder:
         """Find the request that the database refuses by halving the batch; record the others."""
         if len(batch) == 1:
             _log.error(
-                "request rejected by the database; asking the sender to retry: %s",
+                "database refuses a request; asking the sender to retry: %s",
                 redact(str(error)),
             )
-            message = "The database refused this request. Retry later."
+            message = "The database refused this request. The log has the reason."
             batch[0].set_error(LedgerUnavailable(message, code="not_recorded"))
             return
         middle = len(batch) // 2

@@ -48,7 +48,7 @@ class Rejections:
         self._kept_bytes = 0
 
     def add(self, source: Source, request: Request, error: SignatureRejected, now: float) -> None:
-        """Count a rejection, and keep its request if the source says so and the limits allow it."""
+        """Keep the request if its source asks for it and the limits allow; else only count it."""
         if source.keeps_rejected and self._has_room(source.name, request):
             self._keep_request(source, request, error, now)
         else:

@@ -1,4 +1,4 @@
-"""One timer for many waits of equal length: a timer for each dominated the cost of a wait."""
+"""One timer for many waits of equal length: a timer for each cost more than the wait itself."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ _ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "rejected requests
 # status first.
 _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     400: (
-        "A header that must be unique is repeated, or a challenge cannot be answered.",
+        "A header that must be unique is repeated, or a challenge is not supported.",
         ["no_question", "repeated_header", "unusable_secret"],
     ),
     401: (

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable
-from onceward.http.errors import to_http_error
+from onceward.http.responses import error_response
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import BatchGroup, Store
 from onceward.receive.pending import Pending
@@ -227,7 +227,7 @@ async def test_requests_beyond_the_pending_limit_are_refused(spy: Spy) -> None:
     with pytest.raises(RequestRefused) as refused:
         recorder.submit([arrival("beyond")])
     assert refused.value.code == "overloaded"
-    assert to_http_error(refused.value).headers == (("retry-after", "2"),)
+    assert error_response(refused.value).headers == [(b"retry-after", b"2")]
     spy.unblocked.set()
     await asyncio.gather(*requests)
     assert (await recorder.submit([arrival("later")]))[0].outcome is Outcome.RECORDED

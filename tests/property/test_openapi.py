@@ -215,7 +215,7 @@ def test_every_error_code_is_documented() -> None:
 def codes_in_the_source() -> Iterator[str]:
     """Yield every error code: of an error class, or given where the error is raised."""
     yield from (refused.code for refused in subclasses(RequestRefused) if "code" in vars(refused))
-    makers = {"_Row"} | {made.__name__ for made in subclasses(RequestRefused)}
+    makers = {"_Entry"} | {made.__name__ for made in subclasses(RequestRefused)}
     for path in Path(onceward.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in makers:

@@ -21,39 +21,40 @@ from onceward.errors import (
     UnusableSecret,
 )
 
-ErrorHeaders = tuple[tuple[str, str], ...]
+Headers = tuple[tuple[str, str], ...]
 
-RETRY_AFTER: Final = (("retry-after", "2"),)
 CLOSE: Final = (("connection", "close"),)
-UNAVAILABLE: Final = 503
+_RETRY_AFTER: Final = (("retry-after", "2"),)
 
 
-class _Row(NamedTuple):
-    """A status, with a code and a message for errors that carry none for clients."""
+class _Entry(NamedTuple):
+    """A status, and the code and message for errors that carry none for clients."""
 
     status: int
-    code: str | None = None
-    message: str | None = None
+    code: str = ""
+    message: str = ""
+    headers: Headers = ()
 
 
-_LEDGER_UNAVAILABLE: Final = _Row(
-    UNAVAILABLE, LedgerUnavailable.code, "The ledger is unavailable. Retry later."
+_UNAVAILABLE: Final = _Entry(
+    503, LedgerUnavailable.code, "The ledger is unavailable. Retry later.", _RETRY_AFTER
 )
-_TABLE: Final[Mapping[type[Exception], _Row]] = {
-    RepeatedHeader: _Row(400),
-    UnusableSecret: _Row(400),
-    SignatureRejected: _Row(401),
-    UnknownSource: _Row(404),
-    NotFound: _Row(404, "not_found"),
-    NotInState: _Row(409, "not_in_state"),
-    NoEventId: _Row(422),
-    InvalidEnvelope: _Row(422),
-    InvalidFilter: _Row(422),
-    Overloaded: _Row(UNAVAILABLE),
-    LedgerUnavailable: _Row(UNAVAILABLE),
-    StoreError: _LEDGER_UNAVAILABLE,
-    TimeoutError: _LEDGER_UNAVAILABLE,
+_TABLE: Final[Mapping[type[Exception], _Entry]] = {
+    RepeatedHeader: _Entry(400),
+    UnusableSecret: _Entry(400),
+    SignatureRejected: _Entry(401),
+    UnknownSource: _Entry(404),
+    NotFound: _Entry(404, "not_found"),
+    NotInState: _Entry(409, "not_in_state"),
+    NoEventId: _Entry(422),
+    InvalidEnvelope: _Entry(422),
+    InvalidFilter: _Entry(422),
+    Overloaded: _UNAVAILABLE,
+    LedgerUnavailable: _UNAVAILABLE,
+    StoreError: _UNAVAILABLE,
+    TimeoutError: _UNAVAILABLE,
 }
+"""Refused requests have a code and a message of their own; the table completes other errors."""
 MAPPED: Final = (RequestRefused, *_TABLE)
 """Errors with a status of their own; every other error is a 500."""
 
@@ -61,31 +62,30 @@ MAPPED: Final = (RequestRefused, *_TABLE)
 class HttpError(RequestRefused):
     """A refusal for a reason that exists only in HTTP, such as a header or a method."""
 
-    def __init__(self, status: int, code: str, message: str, *, headers: ErrorHeaders = ()) -> None:
+    def __init__(self, status: int, code: str, message: str, *, headers: Headers = ()) -> None:
         self.status = status
         self.headers = headers
         super().__init__(message, code=code)
 
 
-def to_http_error(error: Exception) -> HttpError:
-    """Return the HTTP error that a mapped error becomes."""
+def describe(error: Exception) -> tuple[int, str, str, Headers]:
+    """Return the status, code, message and headers of the response to a mapped error."""
     if isinstance(error, HttpError):
-        return error
-    status, code, message = _row(type(error))
+        return error.status, error.code, error.message, error.headers
+    status, code, message, headers = _lookup(type(error))
     if isinstance(error, RequestRefused):
-        code, message = error.code, error.message
-    headers = RETRY_AFTER if status == UNAVAILABLE else ()
-    return HttpError(status, code or "", message or str(error), headers=headers)
+        return status, error.code, error.message, headers
+    return status, code, message or str(error), headers
 
 
 def status_of(error: Exception) -> int:
     """Return the status of a mapped error."""
-    return error.status if isinstance(error, HttpError) else _row(type(error)).status
+    return error.status if isinstance(error, HttpError) else _lookup(type(error)).status
 
 
-def _row(kind: type[Exception]) -> _Row:
-    """Return the row of the error's own class, or else of its nearest base class."""
+def _lookup(kind: type[Exception]) -> _Entry:
+    """Return the entry of the error's own class, or else of its nearest base class."""
     for base in kind.__mro__:
-        if row := _TABLE.get(base):
-            return row
+        if entry := _TABLE.get(base):
+            return entry
     raise LookupError(f"{kind.__name__} has no status")

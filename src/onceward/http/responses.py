@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.http.errors import to_http_error
+from onceward.http.errors import describe
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -99,8 +99,7 @@ def json_response(status: int, content: object) -> Response:
 
 
 def error_response(error: Exception) -> Response:
-    """Return the response to a mapped error: a code for programs, a message for people."""
-    http_error = to_http_error(error)
-    headers = [(name.encode(), value.encode()) for name, value in http_error.headers]
-    body = _encode({"error": http_error.code, "message": http_error.message})
-    return Response(http_error.status, body, headers)
+    """Return the response to a mapped error."""
+    status, code, message, extra = describe(error)
+    headers = [(name.encode(), value.encode()) for name, value in extra]
+    return Response(status, _encode({"error": code, "message": message}), headers)

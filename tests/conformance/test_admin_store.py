@@ -1,4 +1,4 @@
-"""What operators see: every list, the newest first, in parts that miss nothing."""
+"""The lists of the admin API: newest first, in pages that miss nothing."""
 
 import random
 from collections.abc import Sequence
@@ -25,36 +25,36 @@ async def listed(store: Store, kind: str, **filters: Any) -> list[Any]:
 
 
 async def walk(store: Store, kind: str, limit: int, **filters: Any) -> list[Any]:
-    """All items, part by part."""
+    """Return all items, page by page."""
     items: list[Any] = []
     while True:
         after = int(items[-1].id) if items else None
-        part = await listed(store, kind, limit=limit, after=after, **filters)
-        assert len(part) <= limit
-        if not part:
+        page = await listed(store, kind, limit=limit, after=after, **filters)
+        assert len(page) <= limit
+        if not page:
             return items
-        items += part
+        items += page
 
 
 @pytest.fixture
 async def mixed(store: Store, raw_db: RawDatabase) -> Store:
-    """A store with events and jobs in every state, chosen by chance."""
+    """Fill a store with events and jobs in every state, at random."""
     chance = random.Random(11)  # noqa: S311 - any mix, the same each time
     everything = HandlerEntry("everything", 2, (Route("order.*"), Route("invoice.*")))
     await store.register(SOURCES, [everything], [])
-    await record(store, *(_some_arrival(chance, number) for number in range(EVENTS)))
-    await record(store, *(_some_arrival(chance, chance.randrange(EVENTS)) for _ in range(30)))
+    await record(store, *(_random_arrival(chance, number) for number in range(EVENTS)))
+    await record(store, *(_random_arrival(chance, chance.randrange(EVENTS)) for _ in range(30)))
     for solo in (False, True):
-        held = await lease(store, handlers=["credit", "notify", "everything"], limit=100)
-        for job in held.jobs:
-            await _settle_somehow(store, chance, held, job.id)
-        await store.end_leases([held.token] if not solo else [])
+        leased = await lease(store, handlers=["credit", "notify", "everything"], limit=100)
+        for job in leased.jobs:
+            await _settle_at_random(store, chance, leased, job.id)
+        await store.end_leases([leased.token] if not solo else [])
         raw_db.make_due()
     await _cancel_some(raw_db)
     return store
 
 
-def _some_arrival(chance: random.Random, number: int) -> Any:
+def _random_arrival(chance: random.Random, number: int) -> Any:
     return arrival(
         f"evt_{number}",
         source=SOURCES[number % 2],
@@ -64,20 +64,20 @@ def _some_arrival(chance: random.Random, number: int) -> Any:
     )
 
 
-async def _settle_somehow(store: Store, chance: random.Random, held: Lease, job: int) -> None:
-    how = chance.choice(["done", "effect", "retry", "fail", "fail and requeue", "leave"])
-    if how == "done":
-        await store.settle_done(held.token, job)
-    elif how == "effect":
+async def _settle_at_random(store: Store, chance: random.Random, leased: Lease, job: int) -> None:
+    outcome = chance.choice(["done", "effect", "retry", "fail", "fail and requeue", "leave"])
+    if outcome == "done":
+        await store.settle_done(leased.token, job)
+    elif outcome == "effect":
         async with working(store) as work:
             await Effects(work.unit, job).once(f"key:{job}", reference=f"cus_{job % 5}")
-            await work.unit.settle(held.token, job)
-    elif how == "retry":
-        await store.settle_error(held.token, job, Retry(0.0, "again"), 0.1)
-    elif how != "leave":
+            await work.unit.settle(leased.token, job)
+    elif outcome == "retry":
+        await store.settle_error(leased.token, job, Retry(0.0, "again"), 0.1)
+    elif outcome != "leave":
         failure = chance.choice(list(FailureType))
-        await store.settle_error(held.token, job, Fail(failure, "no"), 0.1)
-        if how == "fail and requeue":
+        await store.settle_error(leased.token, job, Fail(failure, "no"), 0.1)
+        if outcome == "fail and requeue":
             await store.requeue(job, ACT)
 
 
@@ -93,7 +93,7 @@ async def _cancel_some(raw_db: RawDatabase) -> None:
 
 
 async def test_the_mix_has_every_state(mixed: Store) -> None:
-    """Without this, the tests below could agree on nothing."""
+    """Guard the tests below against empty lists."""
     assert {item.status for item in await mixed.jobs(EVERYTHING)} == set(JobStatus)
     states = {item.processing_state for item in await mixed.events(EVERYTHING)}
     assert states == set(ProcessingState)
@@ -103,7 +103,7 @@ async def test_the_mix_has_every_state(mixed: Store) -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 7, 1000])
-async def test_every_list_is_newest_first_and_its_parts_miss_nothing(
+async def test_every_list_is_newest_first_and_its_pages_miss_nothing(
     mixed: Store, raw_db: RawDatabase, limit: int
 ) -> None:
     for kind in LISTS:
@@ -112,7 +112,7 @@ async def test_every_list_is_newest_first_and_its_parts_miss_nothing(
         assert ids == sorted(set(ids), reverse=True), kind
         assert items == await listed(mixed, kind), kind
     tables = {kind: raw_db.count(f"onceward.{kind}") for kind in LISTS}
-    tables["deliveries"] += EVENTS  # the first of each event is the event itself
+    tables["deliveries"] += EVENTS  # an event is its own first delivery
     assert {kind: len(await listed(mixed, kind)) for kind in LISTS} == tables
 
 
@@ -125,7 +125,7 @@ async def test_every_list_is_newest_first_and_its_parts_miss_nothing(
         ("effects", "status", ["pending", "succeeded", "failed", "unknown"]),
     ],
 )
-async def test_a_status_filter_finds_exactly_those(
+async def test_a_status_filter_returns_exactly_the_matches(
     mixed: Store, kind: str, name: str, statuses: Sequence[str]
 ) -> None:
     items = await listed(mixed, kind)
@@ -135,7 +135,7 @@ async def test_a_status_filter_finds_exactly_those(
         assert await walk(mixed, kind, 3, status=status) == expected, status
 
 
-async def test_an_event_id_filter_finds_what_belongs_to_it(mixed: Store) -> None:
+async def test_an_event_id_filter_returns_the_items_of_the_event(mixed: Store) -> None:
     everything = {kind: await listed(mixed, kind) for kind in LISTS}
     event_of = {item.id: item.external_event_id for item in everything["jobs"]}
     for kind, items in everything.items():
@@ -145,7 +145,7 @@ async def test_an_event_id_filter_finds_what_belongs_to_it(mixed: Store) -> None
 
 
 def subject(item: Any, event_of: dict[str, str]) -> str:
-    """The event that an item of any list is about."""
+    """Return the event id to which an item of any list belongs."""
     match item:
         case EventItem() | DeliveryItem():
             return item.event_id
@@ -158,10 +158,13 @@ def subject(item: Any, event_of: dict[str, str]) -> str:
 @pytest.mark.parametrize(
     ("kind", "name"), [("events", "related_reference"), ("effects", "reference")]
 )
-async def test_a_reference_filter_finds_exactly_those(mixed: Store, kind: str, name: str) -> None:
+async def test_a_reference_filter_returns_exactly_the_matches(
+    mixed: Store, kind: str, name: str
+) -> None:
     for number in range(6):
         reference = f"cus_{number}"
-        expected = [it for it in await listed(mixed, kind) if getattr(it, name) == reference]
+        items = await listed(mixed, kind)
+        expected = [item for item in items if getattr(item, name) == reference]
         assert await listed(mixed, kind, reference=reference) == expected
 
 
@@ -172,11 +175,11 @@ async def test_filters_combine(mixed: Store) -> None:
             for item in await listed(mixed, "events")
             if item.processing_state == state and item.related_reference == "cus_1"
         ]
-        found = await listed(mixed, "events", status=state, reference="cus_1")
-        assert found == expected
+        filtered = await listed(mixed, "events", status=state, reference="cus_1")
+        assert filtered == expected
 
 
-async def test_an_events_state_follows_from_its_jobs(mixed: Store) -> None:
+async def test_the_state_of_an_event_follows_from_its_jobs(mixed: Store) -> None:
     jobs = await listed(mixed, "jobs")
     for event in await listed(mixed, "events"):
         own = [job for job in jobs if job.event_ledger_id == event.id]
@@ -188,7 +191,7 @@ async def test_an_events_state_follows_from_its_jobs(mixed: Store) -> None:
 
 
 def state_of(jobs: Sequence[JobStatus]) -> ProcessingState:
-    """The rule of the design, in its own words."""
+    """Return the processing state of an event, by the documented rule."""
     rule = {
         JobStatus.IN_PROGRESS: ProcessingState.PROCESSING,
         JobStatus.QUEUED: ProcessingState.PENDING,
@@ -200,7 +203,7 @@ def state_of(jobs: Sequence[JobStatus]) -> ProcessingState:
     )
 
 
-async def test_deliveries_are_shown_with_their_event(store: Store) -> None:
+async def test_deliveries_refer_to_their_event(store: Store) -> None:
     (receipt,) = await record(store, arrival())
     await record(store, arrival(), arrival(body=b"other"))
     items = await store.deliveries(EVERYTHING)
@@ -210,7 +213,7 @@ async def test_deliveries_are_shown_with_their_event(store: Store) -> None:
 
 
 @pytest.mark.parametrize("text", ["'; DROP TABLE x --", "%", "_", "evt_1' OR '1'='1", "\\", "é"])
-async def test_a_filter_is_only_ever_a_value(store: Store, text: str) -> None:
+async def test_a_filter_cannot_inject_sql(store: Store, text: str) -> None:
     await record(store, arrival("evt_1", reference="cus_1"))
     for kind in LISTS:
         assert await listed(store, kind, event_id=text) == []
@@ -225,7 +228,7 @@ async def test_lists_of_an_empty_store_are_empty(store: Store) -> None:
     assert await store.job_status(1) is None
 
 
-async def test_times_are_in_utc_and_about_now(store: Store) -> None:
+async def test_times_are_in_utc_and_close_to_now(store: Store) -> None:
     await record(store, arrival())
     (event,), (job,) = await listed(store, "events"), await listed(store, "jobs")
     for time in (event.received_at, job.available_at, job.created_at):
@@ -233,7 +236,7 @@ async def test_times_are_in_utc_and_about_now(store: Store) -> None:
         assert abs(datetime.now(UTC) - time) < timedelta(seconds=10)
 
 
-async def test_the_first_token_is_kept_and_no_other(store: Store) -> None:
+async def test_only_the_first_token_is_stored(store: Store) -> None:
     assert await store.tokens() == {}
     assert await store.add_first_token("ops", b"\0" * 32)
     assert not await store.add_first_token("other", b"\1" * 32)

@@ -1,4 +1,4 @@
-"""Due jobs are leased, the oldest first, each to one worker at a time."""
+"""Claims lease due jobs, oldest first, each to one worker at a time."""
 
 import asyncio
 from collections import Counter
@@ -28,11 +28,11 @@ from tests.factories import (
 )
 
 
-async def test_the_oldest_jobs_come_first_and_no_more_than_asked_for(store: Store) -> None:
+async def test_a_claim_leases_the_oldest_jobs_up_to_its_limit(store: Store) -> None:
     await store.record(arrivals(3))
     await store.record(arrivals(4, prefix="later"))
-    taken = [await lease(store, limit=limit) for limit in (2, 3, 9)]
-    assert [[job.event_id for job in held.jobs] for held in taken] == [
+    leases = [await lease(store, limit=limit) for limit in (2, 3, 9)]
+    assert [[job.event_id for job in leased.jobs] for leased in leases] == [
         ["evt_0", "evt_1"],
         ["evt_2", "later_0", "later_1"],
         ["later_2", "later_3"],
@@ -40,32 +40,32 @@ async def test_the_oldest_jobs_come_first_and_no_more_than_asked_for(store: Stor
     assert (await claim(store)).lease is None
 
 
-async def test_a_job_that_waited_longer_goes_before_one_with_a_lower_id(store: Store) -> None:
+async def test_jobs_are_ordered_by_due_time_and_not_by_id(store: Store) -> None:
     token, job = await leased_job(store, "retried")
     await record(store, arrival("fresh"))
     await store.settle_error(token, job.id, Retry(0.0, "try again"), 0.1)
     assert [job.event_id for job in (await lease(store)).jobs] == ["fresh", "retried"]
 
 
-async def test_jobs_of_several_handlers_come_in_one_order(store: Store) -> None:
+async def test_jobs_of_several_handlers_share_one_order(store: Store) -> None:
     for number in range(6):
         kind = "order.new" if number % 2 else "invoice.paid"
         await record(store, arrival(f"evt_{number}", type=kind))
-    held = await lease(store, handlers=["credit", "notify"], limit=5)
-    assert [job.event_id for job in held.jobs] == [f"evt_{number}" for number in range(5)]
+    leased = await lease(store, handlers=["credit", "notify"], limit=5)
+    assert [job.event_id for job in leased.jobs] == [f"evt_{number}" for number in range(5)]
 
 
-async def test_a_worker_claims_only_jobs_of_handlers_it_has(store: Store) -> None:
-    await store.record(arrivals(100, type="order.new", prefix="strange"))
+async def test_a_worker_claims_only_jobs_of_its_own_handlers(store: Store) -> None:
+    await store.record(arrivals(100, type="order.new", prefix="other"))
     await store.record(arrivals(3))
-    held = await lease(store, handlers=["credit"])
-    assert {job.handler for job in held.jobs} == {"credit"}
-    assert len(held.jobs) == 3
+    leased = await lease(store, handlers=["credit"])
+    assert {job.handler for job in leased.jobs} == {"credit"}
+    assert len(leased.jobs) == 3
     empty = await claim(store, handlers=["credit"])
     assert (empty.lease, empty.solo_waiting, empty.next_due_seconds) == (None, False, None)
 
 
-async def test_a_job_that_is_not_due_waits(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_job_is_not_claimed_before_it_is_due(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_error(token, job.id, Retry(30.0, "later"), 0.1)
     waiting = await claim(store)
@@ -75,11 +75,11 @@ async def test_a_job_that_is_not_due_waits(store: Store, raw_db: RawDatabase) ->
     assert [job.id for job in (await lease(store)).jobs] == [job.id]
 
 
-async def test_the_next_due_is_the_soonest_of_what_is_not_leased(store: Store) -> None:
+async def test_next_due_is_the_soonest_job_without_a_lease(store: Store) -> None:
     await store.record(arrivals(3))
-    held = await lease(store)
-    for job, delay_seconds in zip(held.jobs, (50.0, 20.0, 80.0), strict=True):
-        await store.settle_error(held.token, job.id, Retry(delay_seconds, "later"), 0.1)
+    leased = await lease(store)
+    for job, delay_seconds in zip(leased.jobs, (50.0, 20.0, 80.0), strict=True):
+        await store.settle_error(leased.token, job.id, Retry(delay_seconds, "later"), 0.1)
     assert (await claim(store)).next_due_seconds == pytest.approx(20.0, abs=2.0)
     assert (await claim(store, handlers=["notify"])).next_due_seconds is None
 
@@ -91,28 +91,30 @@ async def test_a_leased_job_is_in_progress_and_not_claimed_again(store: Store) -
     assert (again.lease, again.next_due_seconds) == (None, None)
 
 
-async def test_a_claim_touches_no_job(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_claim_writes_no_job(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
     before = raw_db.rows("SELECT * FROM onceward.jobs")
     await lease(store)
     assert raw_db.rows("SELECT * FROM onceward.jobs") == before
 
 
-async def test_many_claimers_take_each_job_exactly_once(store: Store) -> None:
+async def test_concurrent_claims_lease_each_job_once(store: Store) -> None:
     await store.record(arrivals(120))
     claims = await asyncio.gather(*(claim(store, limit=7) for _ in range(30)))
-    taken = Counter(job.id for it in claims if it.lease for job in it.lease.jobs)
-    assert len(taken) == 120
-    assert set(taken.values()) == {1}
+    jobs = Counter(job.id for claimed in claims if claimed.lease for job in claimed.lease.jobs)
+    assert len(jobs) == 120
+    assert set(jobs.values()) == {1}
 
 
-async def test_workers_on_several_machines_take_each_job_exactly_once(postgres_url: str) -> None:
-    taken: Counter[int] = Counter()
+async def test_workers_in_several_processes_lease_each_job_once(postgres_url: str) -> None:
+    claimed: Counter[int] = Counter()
 
     async def work(store: Store) -> None:
-        while held := (await claim(store, limit=5)).lease:
-            taken.update(job.id for job in held.jobs)
-            await asyncio.gather(*(store.settle_done(held.token, job.id) for job in held.jobs[::2]))
+        while leased := (await claim(store, limit=5)).lease:
+            claimed.update(job.id for job in leased.jobs)
+            await asyncio.gather(
+                *(store.settle_done(leased.token, job.id) for job in leased.jobs[::2])
+            )
             await store.end_leases([])
 
     async with (
@@ -122,11 +124,11 @@ async def test_workers_on_several_machines_take_each_job_exactly_once(postgres_u
     ):
         await one.record(arrivals(150))
         await asyncio.gather(*(work(store) for store in (one, two, three) for _ in range(3)))
-    assert len(taken) == 150
-    assert set(taken.values()) == {1}
+    assert len(claimed) == 150
+    assert set(claimed.values()) == {1}
 
 
-async def test_renewing_keeps_a_lease(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_renewed_lease_is_not_reclaimed(store: Store, raw_db: RawDatabase) -> None:
     token, _ = await leased_job(store)
     raw_db.expire_leases()
     assert await store.renew([token], 60.0) == {token}
@@ -134,29 +136,29 @@ async def test_renewing_keeps_a_lease(store: Store, raw_db: RawDatabase) -> None
     assert raw_db.count("onceward.leases") == 1
 
 
-async def test_renewing_tells_which_leases_are_lost(store: Store, raw_db: RawDatabase) -> None:
+async def test_renew_returns_the_leases_still_held(store: Store, raw_db: RawDatabase) -> None:
     lost, _ = await leased_job(store, "lost")
     raw_db.expire_leases()
     await claim(store)
-    held, _ = await leased_job(store, "held")
-    assert await store.renew([lost, held, "never was"], 60.0) == {held}
+    alive, _ = await leased_job(store, "alive")
+    assert await store.renew([lost, alive, "unknown"], 60.0) == {alive}
     assert await store.renew([], 60.0) == set()
 
 
-async def test_jobs_given_back_can_be_claimed_at_once_and_nothing_is_counted(store: Store) -> None:
+async def test_released_jobs_can_be_claimed_at_once_and_count_no_attempt(store: Store) -> None:
     await store.record(arrivals(3))
-    held = await lease(store)
-    first, second, third = (job.id for job in held.jobs)
-    await store.release(held.token, [first, third])
+    leased = await lease(store)
+    first, second, third = (job.id for job in leased.jobs)
+    await store.release(leased.token, [first, third])
     again = await lease(store, worker="worker-2")
     assert [job.id for job in again.jobs] == [first, third]
     assert {job.attempts for job in again.jobs} == {0}
-    assert not await store.settle_done(held.token, first)
-    assert await store.settle_done(held.token, second)
+    assert not await store.settle_done(leased.token, first)
+    assert await store.settle_done(leased.token, second)
     assert await store.settle_done(again.token, first)
 
 
-async def test_giving_back_under_a_lost_lease_takes_nothing_from_its_new_holder(
+async def test_a_release_under_a_lost_lease_does_not_affect_the_new_one(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -167,14 +169,14 @@ async def test_giving_back_under_a_lost_lease_takes_nothing_from_its_new_holder(
     assert await store.settle_done(new.token, job.id)
 
 
-async def test_an_ended_lease_is_forgotten(store: Store, raw_db: RawDatabase) -> None:
+async def test_an_ended_lease_is_deleted(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
     await store.end_leases([token])
     assert raw_db.count("onceward.leases") == 0
 
 
-async def test_a_claim_ends_leases_on_its_way(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_claim_deletes_the_ended_leases(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
     await claim(store, ended=[token])
@@ -183,60 +185,56 @@ async def test_a_claim_ends_leases_on_its_way(store: Store, raw_db: RawDatabase)
     assert len((await lease(store)).jobs) == 1
 
 
-async def test_a_job_that_failed_and_was_requeued_is_free_although_its_lease_lives(
+async def test_a_requeued_job_can_be_claimed_while_its_old_lease_is_alive(
     store: Store,
 ) -> None:
     await store.record(arrivals(2))
-    held = await lease(store)
-    first, second = held.jobs
-    await store.settle_error(held.token, first.id, BROKEN, 0.1)
+    leased = await lease(store)
+    first, second = leased.jobs
+    await store.settle_error(leased.token, first.id, BROKEN, 0.1)
     assert await store.requeue(first.id, ACT) is not None
     again = await lease(store)
     assert [job.id for job in again.jobs] == [first.id]
-    assert not await store.settle_done(held.token, first.id)
+    assert not await store.settle_done(leased.token, first.id)
     assert await store.settle_done(again.token, first.id)
-    assert await store.settle_done(held.token, second.id)
+    assert await store.settle_done(leased.token, second.id)
 
 
-async def test_a_handler_with_more_attempts_counts_for_jobs_made_later(store: Store) -> None:
+async def test_a_change_of_max_attempts_applies_to_later_jobs(store: Store) -> None:
     await record(store, arrival("a", type="order.new"))
     await store.register(SOURCES, [HandlerEntry("notify", 9, NOTIFY.routes)], [])
     await record(store, arrival("b", type="order.new"))
-    held = await lease(store, handlers=["notify"])
-    assert [job.max_attempts for job in held.jobs] == [5, 9]
+    leased = await lease(store, handlers=["notify"])
+    assert [job.max_attempts for job in leased.jobs] == [5, 9]
 
 
-async def test_the_leases_of_a_worker_end_when_all_of_their_jobs_are_settled(
+async def test_a_worker_ends_a_lease_when_all_its_jobs_are_settled(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await store.record(arrivals(2))
     leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
-    held = (await leases.claim(10, solo=False)).lease
-    assert held is not None
-    for job in held.jobs:
+    leased = (await leases.claim(10, solo=False)).lease
+    assert leased is not None
+    for job in leased.jobs:
         assert await leases.renew() == set()
-        await store.settle_done(held.token, job.id)
-        leases.settled(held, job.id)
+        await store.settle_done(leased.token, job.id)
+        leases.settled(leased, job.id)
     await leases.end()
     assert raw_db.count("onceward.leases") == 0
 
 
-async def test_a_worker_learns_which_of_its_leases_are_lost(
-    store: Store, raw_db: RawDatabase
-) -> None:
+async def test_a_worker_learns_once_that_a_lease_is_lost(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
     leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
-    held = (await leases.claim(10, solo=False)).lease
-    assert held is not None
+    leased = (await leases.claim(10, solo=False)).lease
+    assert leased is not None
     raw_db.expire_leases()
     await claim(store, worker="worker-2")
-    assert await leases.renew() == {held.token}
+    assert await leases.renew() == {leased.token}
     assert await leases.renew() == set()
 
 
-async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
-    store: Store, raw_db: RawDatabase
-) -> None:
+async def test_a_failed_job_is_never_claimed(store: Store, raw_db: RawDatabase) -> None:
     job = await failed_job(store)
     raw_db.make_due()
     raw_db.expire_leases()
@@ -246,9 +244,7 @@ async def test_a_failed_job_stays_failed_until_a_person_says_otherwise(
     assert (item.status, item.failure_type) == (JobStatus.FAILED, FailureType.PERMANENT)
 
 
-async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
-    store: Store, raw_db: RawDatabase
-) -> None:
+async def test_a_missing_payload_is_a_permanent_error(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival("evt_1"))
     raw_db.rows("DELETE FROM onceward.payloads")
     (job,) = (await lease(store)).jobs
@@ -257,26 +253,25 @@ async def test_a_job_whose_payload_is_gone_fails_with_the_reason(
         await store.load_body(job)
 
 
-async def test_a_lease_whose_answer_was_lost_is_ended_at_the_next_claim(store: Store) -> None:
+async def test_a_lease_whose_response_was_lost_is_ended_by_the_next_claim(store: Store) -> None:
     class Interrupted(ConnectionError):
         pass
 
-    class LosingAnswers:
-        def __init__(self) -> None:
-            self.loses = True
+    class UnreliableQueue:
+        loses_responses = True
 
-        async def claim(self, **wanted: Any) -> Claim:
-            claimed = await store.claim(**wanted)
-            if self.loses:
+        async def claim(self, **arguments: Any) -> Claim:
+            claimed = await store.claim(**arguments)
+            if self.loses_responses:
                 raise Interrupted
             return claimed
 
     await record(store, arrival())
-    queue = LosingAnswers()
+    queue = UnreliableQueue()
     leases = Leases(cast("Queue", queue), worker="w", handlers=["credit"], lease_seconds=60.0)
     with pytest.raises(Interrupted):
         await leases.claim(10, solo=False)
-    queue.loses = False
-    held = (await leases.claim(10, solo=False)).lease
-    assert held is not None
-    assert [job.event_id for job in held.jobs] == ["evt_1"]
+    queue.loses_responses = False
+    leased = (await leases.claim(10, solo=False)).lease
+    assert leased is not None
+    assert [job.event_id for job in leased.jobs] == ["evt_1"]

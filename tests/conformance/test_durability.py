@@ -1,4 +1,4 @@
-"""A database that may lose what it acknowledged is refused, by the name of what is weak."""
+"""A database that may lose acknowledged events is refused, and the error names the setting."""
 
 from collections.abc import Iterator
 
@@ -13,18 +13,18 @@ from tests.factories import arrival, make_store, opened, record
 
 
 async def faults(url: str) -> tuple[str, ...]:
-    """What is said when a store opens to serve."""
+    """Return the faults that keep a store from serving."""
     store = make_store(url)
     try:
-        with pytest.raises(ConfigurationError) as refused:
+        with pytest.raises(ConfigurationError) as raised:
             await store.open(serving=True)
     finally:
         await store.close()
-    return refused.value.faults
+    return raised.value.faults
 
 
 @pytest.mark.parametrize(("level", "value"), [("normal", 1), ("off", 0)])
-async def test_a_weaker_synchronous_of_sqlite_is_refused(
+async def test_a_weak_synchronous_level_of_sqlite_is_refused(
     sqlite_url: str, level: str, value: int
 ) -> None:
     weak, advice = await faults(f"{sqlite_url}?synchronous={level}")
@@ -33,13 +33,15 @@ async def test_a_weaker_synchronous_of_sqlite_is_refused(
 
 
 @pytest.mark.parametrize("level", ["full", "extra", "EXTRA"])
-async def test_a_stronger_synchronous_of_sqlite_will_do(sqlite_url: str, level: str) -> None:
+async def test_a_durable_synchronous_level_of_sqlite_is_accepted(
+    sqlite_url: str, level: str
+) -> None:
     async with opened(f"{sqlite_url}?synchronous={level}") as store:
         await record(store, arrival())
 
 
 @pytest.mark.parametrize("option", ["synchronous=never", "journal_mode=off", "x"])
-def test_an_option_that_is_none_is_refused(sqlite_url: str, option: str) -> None:
+def test_an_unknown_option_is_refused(sqlite_url: str, option: str) -> None:
     with pytest.raises(ConfigurationError, match="is not an option"):
         make_store(f"{sqlite_url}?{option}")
 
@@ -52,7 +54,7 @@ def test_a_url_without_a_file_is_refused(url: str) -> None:
 
 @pytest.fixture
 def weak_postgres_url(postgres_url: str) -> str:
-    """The address of a database that does not wait for its disk."""
+    """Return the URL of a database that does not wait for its disk."""
     name = postgres_url.rpartition("/")[2]
     with psycopg.connect(postgres_url) as connection:
         connection.execute(
@@ -61,7 +63,7 @@ def weak_postgres_url(postgres_url: str) -> str:
     return postgres_url
 
 
-async def test_a_postgresql_that_does_not_wait_for_its_disk_is_refused(
+async def test_a_database_that_does_not_wait_for_its_disk_is_refused(
     weak_postgres_url: str,
 ) -> None:
     weak, advice = await faults(weak_postgres_url)
@@ -69,7 +71,7 @@ async def test_a_postgresql_that_does_not_wait_for_its_disk_is_refused(
     assert "ONCEWARD_ALLOW_WEAK_DURABILITY" in advice
 
 
-async def test_the_users_own_options_are_looked_at_too(postgres_url: str) -> None:
+async def test_options_in_the_url_are_checked_too(postgres_url: str) -> None:
     weak, _ = await faults(f"{postgres_url}?options=-c%20synchronous_commit%3Doff")
     assert weak == "PostgreSQL runs with synchronous_commit = off."
 
@@ -80,14 +82,14 @@ async def test_weak_durability_can_be_accepted(weak_postgres_url: str, sqlite_ur
             await record(store, arrival())
 
 
-async def test_who_only_looks_need_not_be_durable(weak_postgres_url: str) -> None:
+async def test_a_process_that_does_not_serve_needs_no_durability(weak_postgres_url: str) -> None:
     async with opened(weak_postgres_url, serving=False) as store:
         await store.ready()
 
 
 @pytest.fixture
 def weak_cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
-    """A server that does not write as it must."""
+    """Start a server that does not sync its files."""
     weak = postgres.SETTINGS | {"fsync": "off", "full_page_writes": "off"}
     monkeypatch.setattr(postgres, "SETTINGS", weak)
     with Cluster() as cluster:
@@ -102,26 +104,26 @@ async def test_a_server_that_does_not_sync_is_refused(weak_cluster: Cluster) -> 
     ]
 
 
-async def test_recording_waits_for_the_disk_although_claiming_does_not(postgres_url: str) -> None:
-    """Only a claim may be lost in a crash: it is a lease lost."""
+async def test_recording_waits_for_the_disk_and_claiming_does_not(postgres_url: str) -> None:
+    """Read synchronous_commit in a trigger on each table. A lost claim is only a lost lease."""
     async with opened(postgres_url) as store:
         await record(store, arrival())
         with psycopg.connect(postgres_url) as connection:
-            connection.execute("CREATE TABLE seen (what text, level text)")
+            connection.execute("CREATE TABLE levels (change text, level text)")
             connection.execute(
-                "CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-                "INSERT INTO public.seen VALUES (TG_TABLE_NAME || ' ' || TG_OP, "
+                "CREATE FUNCTION log_level() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+                "INSERT INTO public.levels VALUES (TG_TABLE_NAME || ' ' || TG_OP, "
                 "current_setting('synchronous_commit')); RETURN NULL; END $$"
             )
             for table in ("events", "jobs", "leases", "audit"):
                 connection.execute(
                     sql.SQL(
-                        "CREATE TRIGGER see AFTER INSERT OR UPDATE ON onceward.{} "
-                        "FOR EACH STATEMENT EXECUTE FUNCTION see()"
+                        "CREATE TRIGGER log_level AFTER INSERT OR UPDATE ON onceward.{} "
+                        "FOR EACH STATEMENT EXECUTE FUNCTION log_level()"
                     ).format(sql.Identifier(table))
                 )
         await record(store, arrival("next"))
-        held = (
+        leased = (
             await store.claim(
                 token="t",
                 worker="w",
@@ -132,14 +134,14 @@ async def test_recording_waits_for_the_disk_although_claiming_does_not(postgres_
                 ended=[],
             )
         ).lease
-        assert held is not None
-        await store.settle_done(held.token, held.jobs[0].id)
+        assert leased is not None
+        await store.settle_done(leased.token, leased.jobs[0].id)
     with psycopg.connect(postgres_url) as connection:
-        seen = set(connection.execute("SELECT what, level FROM seen").fetchall())
-    assert seen == {
+        levels = set(connection.execute("SELECT change, level FROM levels").fetchall())
+    assert levels == {
         ("events INSERT", "on"),
         ("jobs INSERT", "on"),
         ("leases INSERT", "off"),
-        ("jobs UPDATE", "off"),  # by the rescue, which is a part of every claim
+        ("jobs UPDATE", "off"),  # the reclaim, a part of every claim
         ("jobs UPDATE", "on"),
     }

@@ -1,4 +1,4 @@
-"""The schema comes up to date once, whoever asks, and is asked for where it is missing."""
+"""Each migration is applied once, and a database that lacks one is refused."""
 
 import asyncio
 import itertools
@@ -11,29 +11,29 @@ from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, make_store, opened, record
 
 
-def names(url: str) -> list[str]:
+def labels(url: str) -> list[str]:
     dialect = "sqlite" if url.startswith("sqlite:") else "postgres"
-    return [f"{entry.number:04} {entry.name}" for entry in migrations(dialect)]
+    return [migration.label for migration in migrations(dialect)]
 
 
-async def refusal(url: str, *, serving: bool, migrate_at_start: bool) -> str:
+async def error_at_open(url: str, *, serving: bool, migrate_at_start: bool) -> str:
     store = make_store(url, migrate_at_start=migrate_at_start)
     try:
-        with pytest.raises(ConfigurationError) as refused:
+        with pytest.raises(ConfigurationError) as raised:
             await store.open(serving=serving)
     finally:
         await store.close()
-    return str(refused.value)
+    return str(raised.value)
 
 
-async def test_opening_to_serve_brings_the_schema_up_to_date(bare_database_url: str) -> None:
+async def test_a_serving_process_applies_pending_migrations(bare_database_url: str) -> None:
     async with opened(bare_database_url) as store:
         await record(store, arrival())
     applied = RawDatabase(bare_database_url).rows("SELECT number, name FROM onceward.migrations")
-    assert [f"{number:04} {name}" for number, name in applied] == names(bare_database_url)
+    assert [f"{number:04} {name}" for number, name in applied] == labels(bare_database_url)
 
 
-async def test_applying_twice_does_nothing(bare_database_url: str) -> None:
+async def test_migrating_twice_changes_nothing(bare_database_url: str) -> None:
     async with opened(bare_database_url) as store:
         await record(store, arrival())
         assert await store.migrate() == []
@@ -41,15 +41,15 @@ async def test_applying_twice_does_nothing(bare_database_url: str) -> None:
         assert len(await store.events(EVERYTHING)) == 1
 
 
-async def test_it_can_be_asked_for_before_anything_is_open(bare_database_url: str) -> None:
+async def test_a_store_can_migrate_before_it_is_opened(bare_database_url: str) -> None:
     store = make_store(bare_database_url, migrate_at_start=False)
-    assert await store.migrate() == names(bare_database_url)
+    assert await store.migrate() == labels(bare_database_url)
     assert await store.migrate() == []
     await store.open(serving=True)
     await store.close()
 
 
-async def test_migrations_of_a_newer_version_are_no_concern(database_url: str) -> None:
+async def test_migrations_of_a_newer_version_are_ignored(database_url: str) -> None:
     async with opened(database_url):
         pass
     RawDatabase(database_url).rows(
@@ -61,36 +61,38 @@ async def test_migrations_of_a_newer_version_are_no_concern(database_url: str) -
             assert await store.migrate() == []
 
 
-async def test_several_that_migrate_at_once_apply_each_migration_once(
+async def test_concurrent_processes_apply_each_migration_once(
     bare_database_url: str,
 ) -> None:
     stores = [make_store(bare_database_url) for _ in range(4)]
     applied = await asyncio.gather(*(store.migrate() for store in stores))
     for store in stores:
         await store.close()
-    assert sorted(itertools.chain(*applied)) == names(bare_database_url)
+    assert sorted(itertools.chain(*applied)) == labels(bare_database_url)
 
 
 @pytest.mark.parametrize(
     ("serving", "migrate_at_start"), [(False, True), (False, False), (True, False)]
 )
-async def test_a_database_without_the_schema_says_what_to_run(
+async def test_the_error_names_the_migrations_and_the_command(
     bare_database_url: str, *, serving: bool, migrate_at_start: bool
 ) -> None:
-    message = await refusal(bare_database_url, serving=serving, migrate_at_start=migrate_at_start)
+    message = await error_at_open(
+        bare_database_url, serving=serving, migrate_at_start=migrate_at_start
+    )
     assert "0001 schema" in message
     assert "onceward migrate" in message
 
 
-async def test_looking_at_a_database_without_the_schema_leaves_it_alone(
+async def test_a_process_that_does_not_serve_creates_nothing(
     bare_postgres_url: str,
 ) -> None:
-    await refusal(bare_postgres_url, serving=False, migrate_at_start=True)
+    await error_at_open(bare_postgres_url, serving=False, migrate_at_start=True)
     raw_db = RawDatabase(bare_postgres_url)
     assert raw_db.value("SELECT count(*) FROM pg_namespace WHERE nspname = 'onceward'") == 0
 
 
-async def test_upkeep_makes_the_partitions_of_the_coming_weeks(postgres_url: str) -> None:
+async def test_maintenance_creates_the_partitions_of_the_coming_weeks(postgres_url: str) -> None:
     raw_db = RawDatabase(postgres_url)
     partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'onceward.payloads'::regclass"
     before = raw_db.value(partitions)

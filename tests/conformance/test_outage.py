@@ -1,4 +1,4 @@
-"""When the database goes and comes back, nothing acknowledged is lost and the store works again."""
+"""After an outage the store recovers, and nothing acknowledged is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,8 +16,8 @@ from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened,
 TRIES = 3
 
 
-async def in_a_few_tries(call: Callable[[], Awaitable[object]]) -> None:
-    """Do it again while the store notices, one by one, that its connections are gone."""
+async def with_retries(call: Callable[[], Awaitable[object]]) -> None:
+    """Retry while the store notices, one by one, that its connections are closed."""
     for _ in range(TRIES - 1):
         try:
             await call()
@@ -27,13 +27,13 @@ async def in_a_few_tries(call: Callable[[], Awaitable[object]]) -> None:
     await call()
 
 
-async def test_every_part_of_the_store_works_again_after_a_restart(
+async def test_every_connection_recovers_from_a_restart(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     async with opened(postgres_url) as store:
         await store.record(arrivals(4))
-        held = await lease(store, limit=4)
-        done, retried, _, _ = (job.id for job in held.jobs)
+        leased = await lease(store, limit=4)
+        done, retried, _, _ = (job.id for job in leased.jobs)
 
         async def write() -> None:
             async with working(store) as work:
@@ -44,38 +44,38 @@ async def test_every_part_of_the_store_works_again_after_a_restart(
         postgres_cluster.restart()
         calls: list[Callable[[], Awaitable[object]]] = [
             lambda: record(store, arrival("after")),
-            lambda: store.renew([held.token], 60.0),
+            lambda: store.renew([leased.token], 60.0),
             write,
-            lambda: store.settle_done(held.token, done),
-            lambda: store.settle_error(held.token, retried, Retry(0.0, "again"), 0.1),
+            lambda: store.settle_done(leased.token, done),
+            lambda: store.settle_error(leased.token, retried, Retry(0.0, "again"), 0.1),
             lambda: claim(store, limit=1),
             store.ready,
         ]
         for call in calls:
-            await asyncio.wait_for(in_a_few_tries(call), 5.0)
+            await asyncio.wait_for(with_retries(call), 5.0)
         assert await store.job_status(done) is JobStatus.DONE
         assert len(await store.events(EVERYTHING)) == 5
 
 
-async def test_a_claim_lost_in_a_crash_is_only_a_lease_lost(
+async def test_a_claim_lost_in_a_crash_is_only_a_lost_lease(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
-    """It does not wait for the disk: after a crash its lease is there, or its jobs are free."""
+    """Claims do not wait for the disk: after a crash the lease exists, or its jobs are free."""
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         await record(store, arrival())
-        held = await lease(store)
+        leased = await lease(store)
         postgres_cluster.crash()
         postgres_cluster.start()
-        is_kept = raw_db.count("onceward.leases") == 1
-        await in_a_few_tries(store.ready)
-        assert await store.settle_done(held.token, held.jobs[0].id) is is_kept
-        if not is_kept:
-            await in_a_few_tries(lambda: claim(store))
-            assert await store.job_status(held.jobs[0].id) is JobStatus.IN_PROGRESS
+        lease_survived = raw_db.count("onceward.leases") == 1
+        await with_retries(store.ready)
+        assert await store.settle_done(leased.token, leased.jobs[0].id) is lease_survived
+        if not lease_survived:
+            await with_retries(lambda: claim(store))
+            assert await store.job_status(leased.jobs[0].id) is JobStatus.IN_PROGRESS
 
 
-async def test_while_the_database_is_away_the_store_says_so_at_once(
+async def test_an_outage_is_reported_without_delay(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     async with opened(postgres_url, commit_timeout_seconds=0.3) as store:
@@ -95,16 +95,16 @@ async def test_while_the_database_is_away_the_store_says_so_at_once(
 async def outcome(call: Callable[[], Awaitable[object]]) -> object:
     receipts: object = None
 
-    async def keep() -> None:
+    async def record_receipts() -> None:
         nonlocal receipts
         receipts = await call()
 
-    await in_a_few_tries(keep)
+    await with_retries(record_receipts)
     assert isinstance(receipts, list)
     return receipts[0].outcome
 
 
-async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str) -> None:
+async def test_an_interrupted_batch_is_rolled_back(postgres_url: str) -> None:
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         await record(store, arrival("warm"))
@@ -125,7 +125,9 @@ async def test_a_recording_cut_off_leaves_whole_events_or_none(postgres_url: str
     assert [raw_db.count(table) for table in tables] == [6, 6, 6]
 
 
-async def test_a_server_that_became_a_standby_is_left_for_the_new_one(postgres_url: str) -> None:
+async def test_connections_to_a_server_that_became_a_standby_are_replaced(
+    postgres_url: str,
+) -> None:
     raw_db = RawDatabase(postgres_url)
     name = raw_db.value("SELECT current_database()")
     async with opened(postgres_url) as store:

@@ -1,4 +1,4 @@
-"""Plans that are made while the tables are empty, and kept, must do when they are large."""
+"""Plans made on empty tables and kept by a connection must do for large tables."""
 
 import re
 from typing import Any, Final
@@ -47,9 +47,9 @@ LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
 def plan(
     url: str, name: str, parameters: dict[str, Any], verb: str = "EXPLAIN ", **session: str
 ) -> str:
-    """The plan that a connection keeps for a statement, whatever its parameters are."""
-    given = ["duplicate_body"] if "rules" in parameters else []
-    statement = Queries("postgres")(name, *given)[-1].pyformat
+    """Return the plan that a connection keeps for a statement, independent of the parameters."""
+    conditions = ["duplicate_body"] if "rules" in parameters else []
+    statement = Queries("postgres").one(name, *conditions).pyformat
     session = {"plan_cache_mode": "force_generic_plan"} | session
     with psycopg.connect(conninfo(url, **session)) as connection:
         register_dumpers(connection)
@@ -76,26 +76,26 @@ def plan(
 def test_no_kept_plan_reads_a_whole_table(
     postgres_url: str, name: str, parameters: dict[str, Any], session: dict[str, str]
 ) -> None:
-    found = plan(postgres_url, name, parameters, **session)
-    assert [table for table in LARGE if f"Seq Scan on {table}" in found] == [], found
+    kept = plan(postgres_url, name, parameters, **session)
+    assert [table for table in LARGE if f"Seq Scan on {table}" in kept] == [], kept
     if name.startswith(("settle", "postpone", "reclaim_expired")):
-        assert "jobs_due" not in found
+        assert "jobs_due" not in kept
     if name in ("record_duplicates", "record_redeliveries"):
-        assert "Bitmap Heap Scan on events" not in found, "rows are locked in no order"
+        assert "Bitmap Heap Scan on events" not in kept, "rows are not locked in order of id"
     if name == "record_new":
-        assert "Join Filter: (arrived" not in found, "every row is compared with every other"
+        assert "Join Filter: (arrived" not in kept, "every row is compared with every other"
 
 
-async def test_a_claim_does_not_read_the_backlog_that_nobody_has_counted(
+async def test_a_reclaim_does_not_read_the_backlog(
     postgres_url: str,
 ) -> None:
-    """The statistics may be of a time when nothing was queued."""
+    """Collect the statistics while nothing is queued, so that they mislead the planner."""
     async with opened(postgres_url) as store:
         await record(store, *arrivals(300))
-        held = await lease(store, limit=300)
-        assert await store.settle_done(held.token, *(job.id for job in held.jobs))
+        leased = await lease(store, limit=300)
+        assert await store.settle_done(leased.token, *(job.id for job in leased.jobs))
         RawDatabase(postgres_url).rows("ANALYZE onceward.jobs")
         await record(store, *arrivals(3000, prefix="waiting"))
-    found = plan(postgres_url, "reclaim_expired", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
-    read = re.findall(r" on jobs.*actual time=\S+ rows=(\d+) loops=[1-9]", found)
-    assert sum(map(int, read)) == 0, found
+    actual = plan(postgres_url, "reclaim_expired", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
+    read = re.findall(r" on jobs.*actual time=\S+ rows=(\d+) loops=[1-9]", actual)
+    assert sum(map(int, read)) == 0, actual

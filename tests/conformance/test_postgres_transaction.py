@@ -1,4 +1,4 @@
-"""What only PostgreSQL can do to a handler's transaction."""
+"""Handlers' transactions on PostgreSQL alone."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,18 +17,18 @@ from tests.factories import arrivals, lease, leased_job, opened, working
 
 @pytest.fixture
 def raw_db(postgres_url: str) -> RawDatabase:
-    it = RawDatabase(postgres_url)
-    it.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
-    return it
+    database = RawDatabase(postgres_url)
+    database.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
+    return database
 
 
 @pytest.fixture
 async def store(postgres_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
-    """A store whose handlers share one connection, so that whatever leaks is seen."""
-    async with opened(postgres_url, workers=0) as it:
-        pool: Any = it._pool  # type: ignore[attr-defined]
+    """Open a store whose handlers share one connection, so that session state would leak."""
+    async with opened(postgres_url, workers=0) as opened_store:
+        pool: Any = opened_store._pool  # type: ignore[attr-defined]
         pool._max_size = 1
-        yield it
+        yield opened_store
 
 
 INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
@@ -41,12 +41,14 @@ INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
         ("SELECT (ARRAY[1, 2, 3])[2:3]", [2, 3]),
         ("SELECT E'it\\'s :a'", "it's :a"),
         ("SELECT $$:a; %s$$", ":a; %s"),
-        ("/* :nobody; /* %(x)s */ COMMIT; */ SELECT 1", 1),
+        ("/* :unused; /* %(x)s */ COMMIT; */ SELECT 1", 1),
         ("SELECT $tag$ $$ :a $tag$", " $$ :a "),
         ("""SELECT '{"a": 1}'::jsonb ? 'a'""", True),
     ],
 )
-async def test_its_own_spellings_are_left_alone(store: Store, sql: str, expected: object) -> None:
+async def test_postgresql_syntax_is_not_taken_for_parameters(
+    store: Store, sql: str, expected: object
+) -> None:
     async with working(store) as work:
         assert await work.tx.fetch_value(sql, {"a": "A"} if ":a::" in sql else {}) == expected
 
@@ -68,7 +70,7 @@ async def test_its_own_spellings_are_left_alone(store: Store, sql: str, expected
         ("LISTEN something", "SELECT count(*) FROM pg_listening_channels()", 0),
     ],
 )
-async def test_nothing_leaks_into_the_next_transaction(
+async def test_session_changes_do_not_reach_the_next_transaction(
     store: Store, sql: str, question: str, untouched: object, *, commits: bool
 ) -> None:
     async with working(store) as work:
@@ -81,9 +83,7 @@ async def test_nothing_leaks_into_the_next_transaction(
         assert await work.tx.fetch_value(question) == untouched
 
 
-async def test_statements_prepared_before_a_reset_work_after_it(
-    store: Store, raw_db: RawDatabase
-) -> None:
+async def test_prepared_statements_survive_a_reset(store: Store, raw_db: RawDatabase) -> None:
     for number in range(12):
         async with working(store) as work:
             await work.tx.execute(INSERT, {"id": number, "note": "x"})
@@ -93,7 +93,7 @@ async def test_statements_prepared_before_a_reset_work_after_it(
     assert raw_db.count("notes") == 12
 
 
-async def test_the_settings_that_the_statements_rely_on_survive_a_reset(store: Store) -> None:
+async def test_a_reset_restores_the_settings_of_the_connection(store: Store) -> None:
     async with working(store) as work:
         await work.tx.execute("SET timezone = 'Asia/Tokyo'")
         await work.unit.commit()
@@ -105,7 +105,7 @@ async def test_the_settings_that_the_statements_rely_on_survive_a_reset(store: S
     assert row == {"zone": "UTC", "jit": "off", "isolation": "read committed"}
 
 
-async def test_a_constraint_that_fails_at_commit_leaves_nothing(
+async def test_a_constraint_that_fails_at_commit_rolls_back(
     store: Store, raw_db: RawDatabase
 ) -> None:
     raw_db.rows("CREATE TABLE parents (id integer PRIMARY KEY)")
@@ -138,7 +138,9 @@ async def test_a_constraint_that_fails_at_commit_leaves_nothing(
         "SET ROLE pg_monitor",
     ],
 )
-async def test_no_trick_commits_a_part(store: Store, raw_db: RawDatabase, sql: str) -> None:
+async def test_no_statement_commits_part_of_a_transaction(
+    store: Store, raw_db: RawDatabase, sql: str
+) -> None:
     raw_db.rows("CREATE PROCEDURE ends_it() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
     token, job = await leased_job(store)
     async with working(store) as work:
@@ -155,7 +157,7 @@ async def test_no_trick_commits_a_part(store: Store, raw_db: RawDatabase, sql: s
     assert raw_db.count("notes") == 1
 
 
-async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
+async def test_a_handler_that_commits_and_begins_again_is_detected(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -169,7 +171,7 @@ async def test_a_handler_that_got_past_the_check_and_committed_is_found_out(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_a_transaction_that_idles_past_its_lease_is_ended_by_the_database(
+async def test_the_server_ends_a_transaction_that_idles_past_its_lease(
     postgres_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(postgres_url, lease_seconds=0.3) as store:
@@ -183,7 +185,7 @@ async def test_a_transaction_that_idles_past_its_lease_is_ended_by_the_database(
         assert await store.settle_done(token, job.id)
 
 
-async def test_a_connection_lost_in_a_transaction_leaves_nothing_and_the_next_one_works(
+async def test_a_lost_connection_rolls_back_and_is_replaced(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -197,7 +199,7 @@ async def test_a_connection_lost_in_a_transaction_leaves_nothing_and_the_next_on
     assert await store.settle_done(token, job.id)
 
 
-async def test_handlers_that_lock_in_opposite_orders_both_end(
+async def test_one_of_two_deadlocked_handlers_succeeds(
     postgres_url: str, raw_db: RawDatabase
 ) -> None:
     raw_db.rows("INSERT INTO notes VALUES (1, ''), (2, '')")
@@ -212,10 +214,10 @@ async def test_handlers_that_lock_in_opposite_orders_both_end(
 
     async with opened(postgres_url) as store:
         await store.record(arrivals(2))
-        held = await lease(store)
+        leased = await lease(store)
         results = await asyncio.gather(
-            work_on(store, held.token, held.jobs[0].id, 1, 2),
-            work_on(store, held.token, held.jobs[1].id, 2, 1),
+            work_on(store, leased.token, leased.jobs[0].id, 1, 2),
+            work_on(store, leased.token, leased.jobs[1].id, 2, 1),
             return_exceptions=True,
         )
         assert sum(result is True for result in results) == 1

@@ -1,4 +1,4 @@
-"""A worker that falls silent loses its jobs; the one that killed it is found, and only that."""
+"""A dead worker loses its jobs, and only the job that killed it is blamed."""
 
 import asyncio
 
@@ -24,18 +24,18 @@ from tests.factories import (
 )
 
 
-async def stranded(store: Store, raw_db: RawDatabase, count: int = 1) -> Lease:
-    """A lease that is over and not rescued yet: its worker died."""
+async def expired_lease(store: Store, raw_db: RawDatabase, count: int = 1) -> Lease:
+    """Return the lease of a dead worker, expired and not yet reclaimed."""
     await store.record(arrivals(count))
-    held = await lease(store, worker="dead")
+    leased = await lease(store, worker="dead")
     raw_db.expire_leases()
-    return held
+    return leased
 
 
-async def test_an_expired_lease_marks_its_jobs_to_run_alone_and_counts_nothing(
+async def test_jobs_of_an_expired_lease_must_run_alone_and_lose_no_attempt(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    await stranded(store, raw_db, 3)
+    await expired_lease(store, raw_db, 3)
     after = await claim(store)
     assert (after.lease, after.solo_waiting) == (None, True)
     assert raw_db.count("onceward.leases") == raw_db.count("onceward.attempts") == 0
@@ -46,28 +46,28 @@ async def test_an_expired_lease_marks_its_jobs_to_run_alone_and_counts_nothing(
 async def test_jobs_that_must_run_alone_are_claimed_one_at_a_time(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    held = await stranded(store, raw_db, 3)
+    leased = await expired_lease(store, raw_db, 3)
     await claim(store)
     claims = [await claim(store, solo=True, limit=10) for _ in range(4)]
-    assert [it.lease.jobs[0].id for it in claims if it.lease] == [job.id for job in held.jobs]
-    assert [len(it.lease.jobs) for it in claims if it.lease] == [1, 1, 1]
-    assert [it.solo_waiting for it in claims] == [True, True, False, False]
+    jobs = [claimed.lease.jobs for claimed in claims if claimed.lease]
+    assert [[job.id for job in alone] for alone in jobs] == [[job.id] for job in leased.jobs]
+    assert [claimed.solo_waiting for claimed in claims] == [True, True, False, False]
 
 
-async def test_jobs_that_need_not_run_alone_are_not_claimed_as_such(store: Store) -> None:
+async def test_a_solo_claim_leases_no_other_jobs(store: Store) -> None:
     await store.record(arrivals(2))
     alone = await claim(store, solo=True)
     assert (alone.lease, alone.solo_waiting) == (None, False)
     assert len((await lease(store)).jobs) == 2
 
 
-async def test_a_job_that_kills_its_worker_alone_is_blamed_and_parked(
+async def test_a_job_that_kills_its_worker_every_time_fails(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    (job,) = (await stranded(store, raw_db)).jobs
+    (job,) = (await expired_lease(store, raw_db)).jobs
     for deaths in range(1, 4):
-        held = await lease(store, solo=True, worker=f"victim-{deaths}")
-        assert held.jobs[0].attempts == deaths - 1
+        leased = await lease(store, solo=True, worker=f"victim-{deaths}")
+        assert leased.jobs[0].attempts == deaths - 1
         raw_db.expire_leases()
         await claim(store)
         raw_db.make_due()
@@ -82,8 +82,8 @@ async def test_a_job_that_kills_its_worker_alone_is_blamed_and_parked(
     assert (await claim(store, solo=True)).lease is None
 
 
-async def test_a_blamed_job_waits_before_it_runs_again(store: Store, raw_db: RawDatabase) -> None:
-    await stranded(store, raw_db)
+async def test_a_blamed_job_is_delayed(store: Store, raw_db: RawDatabase) -> None:
+    await expired_lease(store, raw_db)
     await lease(store, solo=True)
     raw_db.expire_leases()
     after = await claim(store, solo=True)
@@ -91,32 +91,34 @@ async def test_a_blamed_job_waits_before_it_runs_again(store: Store, raw_db: Raw
     assert after.next_due_seconds == pytest.approx(1.0, abs=0.5)
 
 
-async def test_the_neighbours_of_a_killer_are_not_blamed(store: Store, raw_db: RawDatabase) -> None:
-    held = await stranded(store, raw_db, 4)
-    killer = held.jobs[2].id
+async def test_the_neighbours_of_a_poison_job_are_not_blamed(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    leased = await expired_lease(store, raw_db, 4)
+    poison = leased.jobs[2].id
     for _ in range(20):
-        if (taken := (await claim(store, solo=True)).lease) is None:
+        if (alone := (await claim(store, solo=True)).lease) is None:
             raw_db.make_due()
             continue
-        if taken.jobs[0].id == killer:
+        if alone.jobs[0].id == poison:
             raw_db.expire_leases()
         else:
-            assert await store.settle_done(taken.token, taken.jobs[0].id)
+            assert await store.settle_done(alone.token, alone.jobs[0].id)
     items = {int(item.id): item for item in await store.jobs(EVERYTHING)}
-    assert (items[killer].status, items[killer].attempts) == (JobStatus.FAILED, 3)
-    del items[killer]
+    assert (items[poison].status, items[poison].attempts) == (JobStatus.FAILED, 3)
+    del items[poison]
     assert {(item.status, item.attempts) for item in items.values()} == {(JobStatus.DONE, 1)}
 
 
-async def test_a_neighbour_that_was_settled_before_the_death_is_left_alone(
+async def test_jobs_settled_before_the_death_are_not_reclaimed(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await store.record(arrivals(4))
-    held = await lease(store)
-    done, retried, failed, stuck = (job.id for job in held.jobs)
-    await store.settle_done(held.token, done)
-    await store.settle_error(held.token, retried, Retry(0.0, "again"), 0.1)
-    await store.settle_error(held.token, failed, Retry(900.0, "later"), 0.1)
+    leased = await lease(store)
+    done, retried, failed, stuck = (job.id for job in leased.jobs)
+    await store.settle_done(leased.token, done)
+    await store.settle_error(leased.token, retried, Retry(0.0, "again"), 0.1)
+    await store.settle_error(leased.token, failed, Retry(900.0, "later"), 0.1)
     raw_db.expire_leases()
     after = await claim(store)
     assert after.lease is not None
@@ -125,57 +127,57 @@ async def test_a_neighbour_that_was_settled_before_the_death_is_left_alone(
     assert (await job_item(store, done)).attempts == 1
 
 
-async def test_a_job_that_ran_alone_and_raised_runs_with_others_again(
+async def test_a_solo_job_that_raises_may_run_with_others_again(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    await stranded(store, raw_db)
-    held = await lease(store, solo=True)
-    assert await store.settle_error(held.token, held.jobs[0].id, Retry(0.0, "again"), 0.1)
+    await expired_lease(store, raw_db)
+    leased = await lease(store, solo=True)
+    assert await store.settle_error(leased.token, leased.jobs[0].id, Retry(0.0, "again"), 0.1)
     assert len((await lease(store)).jobs) == 1
 
 
-async def test_a_lease_that_lives_is_not_rescued(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_live_lease_is_not_reclaimed(store: Store, raw_db: RawDatabase) -> None:
     await leased_job(store)
     assert (await claim(store, worker="worker-2")).lease is None
     assert (await claim(store, worker="worker-2", solo=True)).lease is None
     assert raw_db.count("onceward.leases") == 1
 
 
-async def test_a_late_worker_settles_nothing_after_its_job_went_to_another(
+async def test_a_late_worker_cannot_settle_a_job_that_another_has_claimed(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    held = await stranded(store, raw_db)
-    job = held.jobs[0].id
+    leased = await expired_lease(store, raw_db)
+    job = leased.jobs[0].id
     new = await lease(store, solo=True)
-    assert not await store.settle_done(held.token, job)
-    assert not await store.settle_error(held.token, job, Retry(0.0, "late"), 0.1)
+    assert not await store.settle_done(leased.token, job)
+    assert not await store.settle_error(leased.token, job, Retry(0.0, "late"), 0.1)
     assert await store.job_status(job) is JobStatus.IN_PROGRESS
     assert await store.settle_done(new.token, job)
-    assert not await store.settle_done(held.token, job)
+    assert not await store.settle_done(leased.token, job)
     assert (await job_item(store, job)).attempts == 1
 
 
-async def test_a_late_worker_settles_nothing_after_the_rescue_alone(
+async def test_a_late_worker_cannot_settle_a_reclaimed_job(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    held = await stranded(store, raw_db)
+    leased = await expired_lease(store, raw_db)
     await claim(store)
-    assert not await store.settle_done(held.token, held.jobs[0].id)
-    assert await store.job_status(held.jobs[0].id) is JobStatus.QUEUED
+    assert not await store.settle_done(leased.token, leased.jobs[0].id)
+    assert await store.job_status(leased.jobs[0].id) is JobStatus.QUEUED
 
 
-async def test_a_worker_that_was_late_but_not_rescued_may_still_settle(
+async def test_a_late_worker_may_settle_until_its_lease_is_reclaimed(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    held = await stranded(store, raw_db)
-    assert await store.settle_done(held.token, held.jobs[0].id)
+    leased = await expired_lease(store, raw_db)
+    assert await store.settle_done(leased.token, leased.jobs[0].id)
     assert (await claim(store)).solo_waiting is False
 
 
-async def test_a_requeued_killer_has_its_attempts_and_still_runs_alone(
+async def test_a_requeued_poison_job_gets_more_attempts_and_still_runs_alone(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    (job,) = (await stranded(store, raw_db)).jobs
+    (job,) = (await expired_lease(store, raw_db)).jobs
     for _ in range(3):
         await lease(store, solo=True)
         raw_db.expire_leases()
@@ -183,44 +185,44 @@ async def test_a_requeued_killer_has_its_attempts_and_still_runs_alone(
         raw_db.make_due()
     assert await store.requeue(job.id, ACT) is not None
     assert (await claim(store)).lease is None
-    held = await lease(store, solo=True)
-    assert (held.jobs[0].attempts, held.jobs[0].max_attempts) == (3, 6)
+    leased = await lease(store, solo=True)
+    assert (leased.jobs[0].attempts, leased.jobs[0].max_attempts) == (3, 6)
 
 
-async def test_a_rescue_leaves_a_settlement_in_flight_alone(postgres_url: str) -> None:
+async def test_a_reclaim_skips_a_lease_with_a_settlement_in_flight(postgres_url: str) -> None:
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as slow, opened(postgres_url) as other:
         token, job = await leased_job(slow)
-        async with slow.begin(str) as session:
-            await session.settle(token, job.id)
+        async with slow.begin(str) as transaction:
+            await transaction.settle(token, job.id)
             raw_db.expire_leases()
             during = await asyncio.wait_for(claim(other), 2.0)
             assert (during.lease, during.solo_waiting) == (None, False)
             assert raw_db.count("onceward.leases") == 1
-            await session.commit()
+            await transaction.commit()
         await claim(other)
         assert await other.job_status(job.id) is JobStatus.DONE
         assert (await claim(other, solo=True)).lease is None
 
 
-async def test_a_heartbeat_passes_a_settlement_in_flight(postgres_url: str) -> None:
+async def test_a_renewal_does_not_wait_for_a_settlement_in_flight(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         token, job = await leased_job(store)
-        async with store.begin(str) as session:
-            await session.settle(token, job.id)
+        async with store.begin(str) as transaction:
+            await transaction.settle(token, job.id)
             assert await asyncio.wait_for(store.renew([token], 60.0), 2.0) == {token}
-            await session.commit()
+            await transaction.commit()
 
 
-async def test_a_settlement_behind_a_rescue_finds_its_lease_gone(postgres_url: str) -> None:
+async def test_a_settlement_that_waited_for_a_reclaim_is_rolled_back(postgres_url: str) -> None:
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as zombie:
         token, job = await leased_job(zombie)
         raw_db.rows("CREATE TABLE probe (job bigint)")
         async with working(zombie) as work:
             await work.tx.execute("INSERT INTO probe VALUES (1)")
-            with raw_db.connection() as rescuer:
-                rescuer.execute("DELETE FROM onceward.leases")
+            with raw_db.connection() as reclaimer:
+                reclaimer.execute("DELETE FROM onceward.leases")
                 settling = asyncio.create_task(work.unit.settle(token, job.id))
                 await asyncio.sleep(0.1)
                 assert not settling.done()
@@ -230,21 +232,22 @@ async def test_a_settlement_behind_a_rescue_finds_its_lease_gone(postgres_url: s
         assert await zombie.job_status(job.id) is JobStatus.QUEUED
 
 
-async def test_a_job_that_is_settled_while_it_is_rescued_stays_settled(postgres_url: str) -> None:
+async def test_a_job_settled_during_a_reclaim_stays_settled(postgres_url: str) -> None:
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         for is_solo in (False, True):
             await record(store, arrival(f"solo-{is_solo}"))
-            held = await lease(store)
-            (job,) = held.jobs
-            raw_db.rows(f"UPDATE onceward.jobs SET solo = {is_solo} WHERE id = {job.id}")  # noqa: S608 - our own
+            leased = await lease(store)
+            (job,) = leased.jobs
+            raw_db.rows(f"UPDATE onceward.jobs SET solo = {is_solo} WHERE id = {job.id}")  # noqa: S608 - no outside data
             raw_db.expire_leases()
             with raw_db.connection() as connection:
                 connection.execute(
                     "UPDATE onceward.jobs SET status = 'done', finished_at = now() WHERE id = %s",
                     (job.id,),
                 )
-                rescuing = await start_task(claim(store))  # it has seen the job queued, and waits
-            await rescuing
+                # The claim has seen the job queued and waits for its row.
+                claiming = await start_task(claim(store))
+            await claiming
             item = await job_item(store, job.id)
             assert (item.status, item.attempts) == (JobStatus.DONE, 0)

@@ -1,4 +1,4 @@
-"""Each event is recorded once, whatever comes how often, and every delivery leaves a trace."""
+"""Each event is recorded once, and every redelivery is counted."""
 
 import asyncio
 import hashlib
@@ -18,7 +18,7 @@ DEADLOCK_SECONDS = 1.0
 RECORDED, DUPLICATE, CONFLICT = Outcome.RECORDED, Outcome.DUPLICATE, Outcome.CONFLICT
 
 
-async def test_one_batch_holds_new_duplicate_and_conflicting_deliveries(store: Store) -> None:
+async def test_a_batch_may_mix_new_events_duplicates_and_conflicts(store: Store) -> None:
     receipts = await record(
         store, arrival("a"), arrival("b"), arrival("a"), arrival("a", body=b"[]"), arrival("c")
     )
@@ -29,14 +29,14 @@ async def test_one_batch_holds_new_duplicate_and_conflicting_deliveries(store: S
     assert [receipt.event for receipt in receipts[2:4]] == [first, first]
 
 
-async def test_a_later_batch_knows_what_an_earlier_one_recorded(store: Store) -> None:
+async def test_a_later_batch_recognises_earlier_events(store: Store) -> None:
     (first,) = await record(store, arrival("a"))
     again = await record(store, arrival("a", body=b"[]"), arrival("b"), arrival("a"))
     assert [receipt.outcome for receipt in again] == [CONFLICT, RECORDED, DUPLICATE]
     assert {again[0].event, again[2].event} == {first.event}
 
 
-async def test_another_process_knows_it_too(database_url: str) -> None:
+async def test_another_process_recognises_earlier_events(database_url: str) -> None:
     async with opened(database_url) as one:
         await record(one, arrival("a"))
     async with opened(database_url) as other:
@@ -50,13 +50,13 @@ async def test_the_same_id_at_two_sources_is_two_events(store: Store) -> None:
     assert receipts[0].event != receipts[1].event
 
 
-async def test_ids_that_only_look_alike_are_different_events(store: Store) -> None:
+async def test_similar_ids_are_different_events(store: Store) -> None:
     ids = ["evt", "EVT", "evt ", " evt", "évt", "e\u0301vt", "evt%", "evt_", "evt\n"]
     receipts = await record(store, *map(arrival, ids))
     assert Counter(receipt.outcome for receipt in receipts) == {RECORDED: len(ids)}
 
 
-async def test_the_longest_id_is_recognised_whole(store: Store) -> None:
+async def test_ids_of_the_maximum_length_are_compared_whole(store: Store) -> None:
     longest = "é" * 127
     receipts = await record(store, arrival(longest + "a"), arrival(longest + "b"))
     assert [receipt.outcome for receipt in receipts] == [RECORDED, RECORDED]
@@ -64,7 +64,7 @@ async def test_the_longest_id_is_recognised_whole(store: Store) -> None:
     assert again.outcome is DUPLICATE
 
 
-async def test_the_order_of_ids_is_the_order_of_arrival(store: Store) -> None:
+async def test_ledger_ids_follow_the_order_of_arrival(store: Store) -> None:
     ids = [f"evt_{number}" for number in range(50)]
     random.Random(7).shuffle(ids)  # noqa: S311 - any order but the sorted one
     receipts = [
@@ -89,7 +89,7 @@ async def test_the_order_of_ids_is_the_order_of_arrival(store: Store) -> None:
     ],
     ids=["empty", "NUL", "NULs in JSON", "not UTF-8", "odd JSON", "escapes", "1 MB"],
 )
-async def test_a_payload_is_kept_byte_for_byte(store: Store, body: bytes) -> None:
+async def test_a_payload_is_stored_byte_for_byte(store: Store, body: bytes) -> None:
     await record(store, arrival(body=body))
     (job,) = (await lease(store)).jobs
     assert (body if job.body is None else job.body) == body
@@ -97,14 +97,14 @@ async def test_a_payload_is_kept_byte_for_byte(store: Store, body: bytes) -> Non
     assert job.headers == b'{"via":"test"}'
 
 
-async def test_a_large_body_is_loaded_apart(store: Store) -> None:
+async def test_a_large_body_is_not_part_of_the_claim(store: Store) -> None:
     await record(store, arrival("small", body=b"s"), arrival("large", body=b"l" * 65_537))
     small, large = (await lease(store)).jobs
     assert (small.body, large.body) == (b"s", None)
     assert await store.load_body(large) == b"l" * 65_537
 
 
-async def test_an_event_carries_what_was_identified(store: Store) -> None:
+async def test_an_event_has_the_identified_fields(store: Store) -> None:
     await record(store, arrival("evt_ü", reference="cus_\N{SNOWMAN}", body=b"[]"))
     (item,) = await store.events(EVERYTHING)
     (job,) = (await lease(store)).jobs
@@ -114,14 +114,14 @@ async def test_an_event_carries_what_was_identified(store: Store) -> None:
     assert str(job.event) == item.id
 
 
-async def test_the_first_body_stays_when_a_conflict_comes(store: Store) -> None:
+async def test_a_conflict_does_not_replace_the_first_body(store: Store) -> None:
     await record(store, arrival(body=b"first"))
     await record(store, arrival(body=b"second", type="order.shipped"))
     (job,) = (await lease(store, handlers=["credit", "notify"])).jobs
     assert (job.body, job.type) == (b"first", "invoice.paid")
 
 
-async def test_redeliveries_are_all_counted_and_only_the_first_get_a_row(
+async def test_all_redeliveries_are_counted_and_the_first_are_stored(
     database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, delivery_rows=3) as store:
@@ -131,11 +131,11 @@ async def test_redeliveries_are_all_counted_and_only_the_first_get_a_row(
         await record(store, *[arrival(body=b"other")] * 5, arrival())
         (event,) = await store.events(EVERYTHING)
     assert (event.deliveries, event.conflicts) == (13, 5)
-    kept = Counter(outcome for (outcome,) in raw_db.rows("SELECT outcome FROM onceward.deliveries"))
-    assert kept == {"duplicate": 3, "conflict": 3}
+    rows = Counter(outcome for (outcome,) in raw_db.rows("SELECT outcome FROM onceward.deliveries"))
+    assert rows == {"duplicate": 3, "conflict": 3}
 
 
-async def test_without_delivery_rows_everything_is_still_counted(
+async def test_redeliveries_are_counted_even_if_none_is_stored(
     database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, delivery_rows=0) as store:
@@ -146,19 +146,17 @@ async def test_without_delivery_rows_everything_is_still_counted(
     assert raw_db.count("onceward.deliveries") == 0
 
 
-async def test_a_conflicting_body_is_kept_once_for_each_that_is_different(
-    store: Store, raw_db: RawDatabase
-) -> None:
+async def test_each_conflicting_body_is_stored_once(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival(body=b"first"), arrival(body=b"x"), arrival(body=b"x"))
     await record(store, arrival(body=b"y"), arrival(body=b"x"), arrival(body=b"first"))
-    kept = Counter(
+    rows = Counter(
         (outcome, bytes(sha256), None if body is None else bytes(body))
         for outcome, sha256, body in raw_db.rows(
             "SELECT outcome, body_sha256, body FROM onceward.deliveries"
         )
     )
     x, y, first = (hashlib.sha256(body).digest() for body in (b"x", b"y", b"first"))
-    assert kept == {
+    assert rows == {
         ("conflict", x, b"x"): 1,
         ("conflict", x, None): 2,
         ("conflict", y, b"y"): 1,
@@ -166,7 +164,7 @@ async def test_a_conflicting_body_is_kept_once_for_each_that_is_different(
     }
 
 
-async def test_two_hundred_at_once_with_one_id_make_one_event(
+async def test_two_hundred_concurrent_deliveries_of_one_id_make_one_event(
     store: Store, raw_db: RawDatabase
 ) -> None:
     batches = await asyncio.gather(*(record(store, arrival()) for _ in range(200)))
@@ -178,16 +176,18 @@ async def test_two_hundred_at_once_with_one_id_make_one_event(
     assert (raw_db.count("onceward.events"), raw_db.count("onceward.jobs")) == (1, 1)
 
 
-async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: str) -> None:
+async def test_concurrent_receivers_make_one_event_of_each_id(postgres_url: str) -> None:
     async with (
         opened(postgres_url) as one,
         opened(postgres_url) as two,
         opened(postgres_url) as three,
     ):
-        given = [arrival(f"evt_{number % 20}", body=b"%d" % (number % 3)) for number in range(200)]
+        candidates = [
+            arrival(f"evt_{number % 20}", body=b"%d" % (number % 3)) for number in range(200)
+        ]
         shuffler = random.Random(3)  # noqa: S311 - any order
         batches = [
-            record(store, *shuffler.sample(given, k=200)[:50])
+            record(store, *shuffler.sample(candidates, k=200)[:50])
             for store in (one, two, three)
             for _ in range(4)
         ]
@@ -201,7 +201,7 @@ async def test_receivers_side_by_side_make_one_event_of_each_id(postgres_url: st
     assert sum(item.conflicts for item in events) == conflicts
 
 
-async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(
+async def test_a_batch_is_rolled_back_if_the_database_refuses_one_delivery(
     store: Store, raw_db: RawDatabase
 ) -> None:
     raw_db.reject_inserts_of("evt_3")
@@ -212,19 +212,19 @@ async def test_a_batch_with_one_that_the_database_refuses_is_refused_whole(
     assert len(await store.record(arrivals(3))) == 3
 
 
-async def test_an_event_that_the_ledger_has_forgotten_is_recorded_anew(
+async def test_an_event_deleted_from_the_ledger_is_recorded_again(
     store: Store, raw_db: RawDatabase
 ) -> None:
     (first,) = await record(store, arrival("a"))
     for table in ("events", "payloads", "jobs"):
-        raw_db.rows(f"DELETE FROM onceward.{table}")  # noqa: S608 - a test's own names
+        raw_db.rows(f"DELETE FROM onceward.{table}")  # noqa: S608 - no outside data
     again = await record(store, arrival("a"), arrival("a"), arrival("b"))
     assert [receipt.outcome for receipt in again] == [RECORDED, DUPLICATE, RECORDED]
     assert again[0].event != first.event
     assert len((await lease(store, limit=9)).jobs) == 2
 
 
-async def test_a_conflicting_body_is_kept_when_it_comes_twice_in_a_batch(
+async def test_a_conflicting_body_is_stored_when_a_batch_repeats_it(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a"))
@@ -236,13 +236,13 @@ async def test_a_conflicting_body_is_kept_when_it_comes_twice_in_a_batch(
     assert [body and bytes(body) for (body,) in bodies] == [b"[1]", None, None]
 
 
-async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
+async def test_a_conflict_mistaken_for_a_duplicate_is_stored_with_its_body(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a", body=b"[1]"))
     sha256 = hashlib.sha256(b"[2]").hexdigest()
     literal = f"x'{sha256}'" if raw_db.is_sqlite else f"'\\x{sha256}'"
-    raw_db.rows(f"UPDATE onceward.events SET body_sha256 = {literal}")  # noqa: S608
+    raw_db.rows(f"UPDATE onceward.events SET body_sha256 = {literal}")  # noqa: S608 - no outside data
     (again,) = await record(store, arrival("a", body=b"[1]"))
     assert again.outcome is CONFLICT
     assert [bytes(body) for (body,) in raw_db.rows("SELECT body FROM onceward.deliveries")] == [
@@ -250,7 +250,7 @@ async def test_a_conflict_that_looked_like_a_repetition_is_kept_with_its_body(
     ]
 
 
-async def test_each_of_several_repeated_events_is_counted_for_itself(
+async def test_duplicates_of_several_events_are_counted_separately(
     store: Store, raw_db: RawDatabase
 ) -> None:
     a, b, c = await record(store, *map(arrival, "abc"))
@@ -268,7 +268,7 @@ async def test_each_of_several_repeated_events_is_counted_for_itself(
     assert Counter(event for (event,) in rows) == {a.event: 2, b.event: 1, c.event: 3, d.event: 1}
 
 
-async def test_what_repeats_a_recent_event_is_not_tried_as_a_new_one(
+async def test_a_duplicate_of_a_recent_event_is_not_inserted_first(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await record(store, arrival("a"))
@@ -278,12 +278,12 @@ async def test_what_repeats_a_recent_event_is_not_tried_as_a_new_one(
 
 
 @pytest.mark.parametrize("change", ["source = source + 1", "event_id = 'other'"])
-async def test_an_id_that_the_ledger_has_given_to_another_event_is_no_repetition(
+async def test_a_recent_event_whose_id_now_belongs_to_another_is_recorded_again(
     store: Store, raw_db: RawDatabase, change: str
 ) -> None:
-    """As when a standby took over that had not seen the last transactions."""
+    """Imitate a failover to a standby that lacks the last transactions."""
     (lost,) = await record(store, arrival("a"))
-    raw_db.rows(f"UPDATE onceward.events SET {change}")  # noqa: S608 - a test's own
+    raw_db.rows(f"UPDATE onceward.events SET {change}")  # noqa: S608 - no outside data
     again = await record(store, arrival("a"), arrival("a"))
     assert [receipt.outcome for receipt in again] == [RECORDED, DUPLICATE]
     assert again[0].event != lost.event
@@ -291,19 +291,19 @@ async def test_an_id_that_the_ledger_has_given_to_another_event_is_no_repetition
     assert counts == [(1,), (2,)]
 
 
-async def test_receivers_that_count_the_same_events_never_deadlock(postgres_url: str) -> None:
+async def test_receivers_that_count_the_same_events_do_not_deadlock(postgres_url: str) -> None:
     ids = [f"hot_{number}" for number in range(20)]
     deadlocks = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
-    so_far = RawDatabase(postgres_url).value(deadlocks)  # of tests that had this database before
+    before = RawDatabase(postgres_url).value(deadlocks)
     async with opened(postgres_url) as one, opened(postgres_url) as other:
         await record(one, *map(arrival, ids))
 
         async def redeliver(store: Store, seed: int) -> None:
-            dice = random.Random(seed)  # noqa: S311 - any order will do
+            chance = random.Random(seed)  # noqa: S311 - any order
             for _ in range(40):
-                await record(store, *(arrival(dice.choice(ids)) for _ in range(15)))
+                await record(store, *(arrival(chance.choice(ids)) for _ in range(15)))
 
         began = time.monotonic()
         await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
-        assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "each deadlock takes a second"
-    assert RawDatabase(postgres_url).value(deadlocks) == so_far
+        assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "a deadlock costs a second"
+    assert RawDatabase(postgres_url).value(deadlocks) == before

@@ -1,4 +1,4 @@
-"""What is known of senders beyond their events, on both stores."""
+"""Duplicate bodies, rejections, conflicts, secrets and purges on both stores."""
 
 import asyncio
 import hashlib
@@ -17,8 +17,8 @@ from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
 FLAG, HOLD = DuplicateBody.FLAGGED, DuplicateBody.HELD
 
 
-def watched(event_id: str, rule: DuplicateBody, **given: Any) -> Arrival:
-    return arrival(event_id, **given)._replace(duplicate_body=rule)
+def checked(event_id: str, rule: DuplicateBody, **fields: Any) -> Arrival:
+    return arrival(event_id, **fields)._replace(duplicate_body=rule)
 
 
 async def flagged(store: Store) -> list[str]:
@@ -26,13 +26,15 @@ async def flagged(store: Store) -> list[str]:
     return [item.event_id for item in items]
 
 
-# The same body under another id.
+# Duplicate bodies.
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["in-one-batch", "one-by-one"])
-async def test_the_body_of_another_event_is_flagged(store: Store, *, together: bool) -> None:
-    arrivals = [watched("a", FLAG), watched("b", FLAG), watched("c", FLAG, body=b"[]")]
-    for batch in [arrivals] if together else [[one] for one in arrivals]:
+async def test_an_event_with_the_body_of_another_is_flagged(
+    store: Store, *, together: bool
+) -> None:
+    arrivals = [checked("a", FLAG), checked("b", FLAG), checked("c", FLAG, body=b"[]")]
+    for batch in [arrivals] if together else [[single] for single in arrivals]:
         receipts = await record(store, *batch)
         assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
     assert await flagged(store) == ["b"]
@@ -42,26 +44,26 @@ async def test_the_body_of_another_event_is_flagged(store: Store, *, together: b
     assert {job.status for job in await store.jobs(EVERYTHING)} == {JobStatus.QUEUED}
 
 
-async def test_where_nobody_looks_for_it_nothing_is_flagged(store: Store) -> None:
+async def test_sources_without_the_rule_are_not_checked(store: Store) -> None:
     await record(store, arrival("a"), arrival("b"))
-    await record(store, watched("c", FLAG), arrival("d"))
+    await record(store, checked("c", FLAG), arrival("d"))
     assert await flagged(store) == []
 
 
-async def test_a_redelivery_is_none(store: Store) -> None:
+async def test_a_redelivery_is_not_a_duplicate_body(store: Store) -> None:
     for _ in range(2):
-        await record(store, watched("a", HOLD), watched("a", HOLD))
+        await record(store, checked("a", HOLD), checked("a", HOLD))
     assert await flagged(store) == []
 
 
-async def test_another_source_may_have_the_same_body(store: Store) -> None:
-    await record(store, watched("a", HOLD), watched("a", HOLD, source="ingest"))
+async def test_bodies_are_compared_within_a_source(store: Store) -> None:
+    await record(store, checked("a", HOLD), checked("a", HOLD, source="ingest"))
     assert await flagged(store) == []
 
 
-async def test_one_that_is_held_waits_for_a_person(store: Store) -> None:
-    await record(store, watched("a", HOLD))
-    await record(store, watched("b", HOLD), watched("c", HOLD, body=b"[]"))
+async def test_a_held_job_runs_only_after_a_requeue(store: Store) -> None:
+    await record(store, checked("a", HOLD))
+    await record(store, checked("b", HOLD), checked("c", HOLD, body=b"[]"))
     jobs = {job.external_event_id: job for job in await store.jobs(EVERYTHING)}
     assert jobs["a"].status is jobs["c"].status is JobStatus.QUEUED
     held = jobs["b"]
@@ -72,30 +74,30 @@ async def test_one_that_is_held_waits_for_a_person(store: Store) -> None:
     assert [job.event_id for job in (await lease(store)).jobs] == ["b"]
 
 
-async def test_two_receivers_flag_one_of_two(postgres_url: str) -> None:
+async def test_concurrent_receivers_flag_one_of_two_events(postgres_url: str) -> None:
     async with opened(postgres_url) as one, opened(postgres_url) as other:
         for number in range(20):
             body = str(number).encode()
             await asyncio.gather(
-                record(one, watched(f"a{number}", HOLD, body=body)),
-                record(other, watched(f"b{number}", HOLD, body=body)),
+                record(one, checked(f"a{number}", HOLD, body=body)),
+                record(other, checked(f"b{number}", HOLD, body=body)),
             )
         assert len(await flagged(one)) == 20
         held = await one.jobs(PageQuery(limit=100, status="failed"))
         assert {job.external_event_id for job in held} == set(await flagged(one))
 
 
-# Requests that did not verify.
+# Rejected requests.
 
 
-def rejection(source: str = "stripe", **given: Any) -> Rejection:
-    said: dict[str, Any] = {
+def rejection(source: str = "stripe", **changes: Any) -> Rejection:
+    fields: dict[str, Any] = {
         "check": "no signature matched",
         "cause": RejectionCause.MISMATCH,
         "received_at": 1e9,
         "last_at": 2e9,
     }
-    return Rejection(source, **(said | given))
+    return Rejection(source, **(fields | changes))
 
 
 async def test_a_rejection_is_listed_and_counted(store: Store) -> None:
@@ -117,10 +119,9 @@ async def test_a_rejection_is_listed_and_counted(store: Store) -> None:
     assert (first.received_at.timestamp(), first.last_at.timestamp()) == (1e9, 2e9)
     assert (first.kept, late.kept) == (False, True)
     assert ingest.source == "ingest"
-    assert [it.check for it in await store.rejections(PageQuery(limit=9, status="timestamp"))] == [
-        "late"
-    ]
-    counts = [(it.source, it.cause, it.count) for it in await store.rejection_counts()]
+    filtered = await store.rejections(PageQuery(limit=9, status="timestamp"))
+    assert [item.check for item in filtered] == ["late"]
+    counts = [(tally.source, tally.cause, tally.count) for tally in await store.rejection_counts()]
     assert counts == [
         ("ingest", "mismatch", 1),
         ("stripe", "mismatch", 3),
@@ -128,91 +129,97 @@ async def test_a_rejection_is_listed_and_counted(store: Store) -> None:
     ]
 
 
-async def test_only_the_newest_of_each_source_are_kept_and_all_are_counted(store: Store) -> None:
+async def test_all_rejections_are_counted_and_the_newest_are_stored(store: Store) -> None:
     await store.add_rejections([rejection(source="ingest", check="old")], keep=2)
     for number in range(5):
         await store.add_rejections([rejection(check=str(number))], keep=2)
-    assert [it.check for it in await store.rejections(EVERYTHING)] == ["4", "3", "old"]
-    assert [it.count for it in await store.rejection_counts()] == [1, 5]
+    assert [item.check for item in await store.rejections(EVERYTHING)] == ["4", "3", "old"]
+    assert [tally.count for tally in await store.rejection_counts()] == [1, 5]
 
 
-async def test_what_was_rejected_is_received_in_one_transaction(store: Store) -> None:
+async def test_a_rejection_is_received_in_one_transaction(store: Store) -> None:
     await store.add_rejections([rejection(body=b"{}", request=b"x")], keep=10)
     (listed,) = await store.rejections(EVERYTHING)
-    kept = await store.rejection(int(listed.id))
-    assert kept is not None
-    assert (kept.source, kept.request, kept.body) == ("stripe", b"x", b"{}")
+    stored = await store.rejection(int(listed.id))
+    assert stored is not None
+    assert (stored.source, stored.request, stored.body) == ("stripe", b"x", b"{}")
     await record(store, arrival("known"))
-    taken = await store.receive_rejection(int(listed.id), [arrival("a"), arrival("known")], ACT)
-    assert [it.outcome for it in taken.events] == [Outcome.RECORDED, Outcome.DUPLICATE]
+    recording = await store.receive_rejection(int(listed.id), [arrival("a"), arrival("known")], ACT)
+    assert [receipt.outcome for receipt in recording.events] == [
+        Outcome.RECORDED,
+        Outcome.DUPLICATE,
+    ]
     (listed,) = await store.rejections(EVERYTHING)
-    assert (listed.received_as, listed.kept) == (str(taken.events[0].event), False)
+    assert (listed.received_as, listed.kept) == (str(recording.events[0].event), False)
     (entry,) = await store.audit(EVERYTHING)
-    assert entry == taken.audit
+    assert entry == recording.audit
     assert (entry.action, entry.subject) == ("verify_again", f"rejection:{listed.id}")
     assert {job.external_event_id for job in await store.jobs(EVERYTHING)} == {"a", "known"}
     assert await store.rejection(999) is None
 
 
-# A conflict as an event of its own.
+# Conflicts.
 
 
-async def test_a_conflict_becomes_an_event_on_a_persons_word(store: Store) -> None:
+async def test_an_accepted_conflict_becomes_an_event(store: Store) -> None:
     await record(store, arrival("a"), arrival("a", body=b"[]"), arrival("a", body=b"[]"))
-    later, first = [it for it in await store.deliveries(EVERYTHING) if it.outcome == "conflict"]
-    found = await store.conflict(int(later.id))
-    assert found is not None
-    assert (found.event_id, found.body, found.headers) == ("a", b"[]", b'{"via":"test"}')
-    assert found.body_sha256 == hashlib.sha256(b"[]").digest()
-    taken = await store.accept_conflict(int(later.id), arrival("a#1", body=b"[]"), ACT)
-    (receipt,) = taken.events
-    accepted = {it.id: it.accepted_as for it in await store.deliveries(EVERYTHING)}
+    deliveries = await store.deliveries(EVERYTHING)
+    later, first = [item for item in deliveries if item.outcome == "conflict"]
+    conflict = await store.conflict(int(later.id))
+    assert conflict is not None
+    assert (conflict.event_id, conflict.body) == ("a", b"[]")
+    assert conflict.headers == b'{"via":"test"}'
+    assert conflict.body_sha256 == hashlib.sha256(b"[]").digest()
+    recording = await store.accept_conflict(int(later.id), arrival("a#1", body=b"[]"), ACT)
+    (receipt,) = recording.events
+    accepted = {item.id: item.accepted_as for item in await store.deliveries(EVERYTHING)}
     assert accepted[first.id] == accepted[later.id] == str(receipt.event)
-    assert (taken.audit.action, taken.audit.subject) == ("accept_conflict", f"delivery:{later.id}")
-    assert await store.audit(EVERYTHING) == [taken.audit]
-    assert {it.event_id for it in await store.events(EVERYTHING)} == {"a", "a#1"}
+    assert recording.audit.action == "accept_conflict"
+    assert recording.audit.subject == f"delivery:{later.id}"
+    assert await store.audit(EVERYTHING) == [recording.audit]
+    assert {item.event_id for item in await store.events(EVERYTHING)} == {"a", "a#1"}
     assert await store.conflict(10**9) is None
 
 
-# Secrets that were handed over.
+# Provisioned secrets.
 
 
-async def test_a_secret_is_learned_once(database_url: str) -> None:
+async def test_a_provisioned_secret_is_stored_once(database_url: str) -> None:
     async with opened(database_url) as store:
         for secret in (b"first-secret", b"first-secret", b"second"):
             await store.store_secret("stripe", secret)
     async with opened(database_url) as store:
-        provisioned_secret = await store.provisioned_secrets()
-    assert [it.source for it in provisioned_secret] == ["stripe", "stripe"]
-    assert {bytes(it.secret) for it in provisioned_secret} == {b"first-secret", b"second"}
+        secrets = await store.provisioned_secrets()
+    assert [provisioned.source for provisioned in secrets] == ["stripe", "stripe"]
+    assert {bytes(provisioned.secret) for provisioned in secrets} == {b"first-secret", b"second"}
 
 
-# What is forgotten.
+# Purges.
 
 TABLES = ["events", "payloads", "jobs", "attempts", "deliveries", "body_hashes", "duplicate_bodies"]
 
 
-async def test_events_beyond_the_horizon_are_forgotten_with_all_that_is_theirs(
+async def test_a_purge_deletes_old_events_with_all_their_rows(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    await record(store, *(watched(f"old{number}", FLAG) for number in range(7)))
-    await record(store, watched("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
+    await record(store, *(checked(f"old{number}", FLAG) for number in range(7)))
+    await record(store, checked("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
     done = await lease(store, handlers=["credit"], limit=10)
     assert await store.settle_done(done.token, *(job.id for job in done.jobs))
     age(raw_db, days=10)
     await record(store, arrival("new"))
-    found = await store.purge_events(0, limit=5, horizon_seconds=5 * 86_400)
-    assert (found.events, found.next is None) == (5, False)
-    found = await store.purge_events(found.next or 0, limit=5, horizon_seconds=5 * 86_400)
-    assert (found.events, found.next) == (2, None)
-    assert {it.event_id for it in await store.events(EVERYTHING)} == {"needed", "new"}
+    progress = await store.purge_events(0, limit=5, horizon_seconds=5 * 86_400)
+    assert (progress.events, progress.next is None) == (5, False)
+    progress = await store.purge_events(progress.next or 0, limit=5, horizon_seconds=5 * 86_400)
+    assert (progress.events, progress.next) == (2, None)
+    assert {item.event_id for item in await store.events(EVERYTHING)} == {"needed", "new"}
     counts = {name: raw_db.count(f"onceward.{name}") for name in TABLES}
     assert counts == dict.fromkeys(TABLES, 0) | {"events": 2, "payloads": 2, "jobs": 2}
     assert (await record(store, arrival("old1")))[0].outcome is Outcome.RECORDED
 
 
 def age(raw_db: RawDatabase, days: int) -> None:
-    """Have all that was received come so much earlier."""
+    """Move everything received so far into the past."""
     shift = str(days * 86_400_000_000) if raw_db.is_sqlite else f"interval '{days} days'"
     for table in ("events", "payloads", "jobs"):
-        raw_db.rows(f"UPDATE onceward.{table} SET received_at = received_at - {shift}")  # noqa: S608 - our own
+        raw_db.rows(f"UPDATE onceward.{table} SET received_at = received_at - {shift}")  # noqa: S608 - no outside data

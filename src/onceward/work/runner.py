@@ -8,13 +8,13 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from onceward.errors import HandlerTimeout, LeaseLost, PermanentError, StoreError
 from onceward.model.events import INGEST_SOURCE, Event
-from onceward.model.jobs import Done, Job, Settlement
+from onceward.model.jobs import Job
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
@@ -30,6 +30,7 @@ from onceward.work.batching import (
 )
 from onceward.work.handlers import Handler
 from onceward.work.payload import decode
+from onceward.work.settlement import SettlementPolicy
 from onceward.work.sync import HandlerCall
 from onceward.work.transaction import UnitOfWork
 
@@ -49,13 +50,6 @@ Finish = Callable[["Handler", HandlerCall], Awaitable[None]]
 """Brings the run of a handler to its end."""
 
 
-class Decide(Protocol):
-    """Decides how an attempt that raised ends."""
-
-    def __call__(self, error: Exception, *, attempts: int, max_attempts: int) -> Settlement:
-        """The settlement of the attempt after the first `attempts`."""
-
-
 class JobRunner:
     """Runs jobs, one call each: under a lease and a timeout, to their settlement."""
 
@@ -64,13 +58,13 @@ class JobRunner:
         *,
         queue: Queue,
         handlers: Mapping[str, Handler],
-        decide: Decide,
+        settlement_policy: SettlementPolicy,
         clock: Clock,
         failpoints: Failpoints,
     ) -> None:
         self._queue = queue
         self._handlers = handlers
-        self._decide = decide
+        self._settlement_policy = settlement_policy
         self._clock = clock
         self._failpoints = failpoints
         self._paces = {name: HandlerLatency() for name in handlers}
@@ -163,8 +157,9 @@ class JobRunner:
     async def _settle_error(
         self, token: str, job: Job, error: Exception, elapsed_seconds: float
     ) -> bool:
-        settlement = self._decide(error, attempts=job.attempts, max_attempts=job.max_attempts)
-        assert not isinstance(settlement, Done)  # noqa: S101 - an error is never done
+        settlement = self._settlement_policy.decide(
+            error, attempts=job.attempts, max_attempts=job.max_attempts
+        )
         _log.info("job %s (%s): %s", job.id, job.handler, settlement.error)
         for attempt in range(_SETTLE_TRIES):
             try:

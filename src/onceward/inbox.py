@@ -179,7 +179,7 @@ class Inbox:
             settings=settings,
             sources=self._sources,
             handlers={
-                name: handler.completed_by(settings) for name, handler in self._handlers.items()
+                name: handler.with_defaults(settings) for name, handler in self._handlers.items()
             },
             preparations=self._preparations,
             retired=self._retired,

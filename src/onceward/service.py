@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import random
 import secrets as random_secrets
@@ -39,9 +38,8 @@ from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.handlers import Handler
-from onceward.work.retry import RetryPolicy
 from onceward.work.runner import JobRunner
-from onceward.work.settlement import settlement_of
+from onceward.work.settlement import SettlementPolicy
 from onceward.work.transaction import Transaction, UnitOfWork
 from onceward.work.worker import Worker
 
@@ -173,19 +171,18 @@ class Service:
 
     def worker(self) -> Worker:
         """Return a worker for the handlers of this process."""
-        decide = functools.partial(
-            settlement_of,
-            policy=RetryPolicy(self.settings.retry_base_seconds, self.settings.retry_max_seconds),
-            random=random.random,
-            secrets=self._live_sources.secrets,
-        )
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",
             queue=self.store,
             runner=JobRunner(
                 queue=self.store,
                 handlers=self.handlers,
-                decide=decide,
+                settlement_policy=SettlementPolicy(
+                    base_seconds=self.settings.retry_base_seconds,
+                    max_seconds=self.settings.retry_max_seconds,
+                    random=random.random,
+                    secrets=self._live_sources.secrets,
+                ),
                 clock=self._clock,
                 failpoints=self._failpoints,
             ),

@@ -163,7 +163,7 @@ async def test_a_handler_that_commits_and_begins_again_is_detected(
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        session: Any = work.unit._session
+        session: Any = work.unit._transaction
         await session._connection.execute("COMMIT")
         await session._connection.execute("BEGIN")
         with pytest.raises(TransactionMisuse, match="ended its own transaction"):

@@ -1,40 +1,40 @@
-"""How many jobs share a transaction, and which may."""
+"""Which handlers are quick enough for a batch, and how many jobs it has."""
 
-from onceward.work.batching import LONG_SECONDS, QUICK_SECONDS, AdaptiveBatchSize, HandlerLatency
+from onceward.work.batching import QUICK_SECONDS, SLOW_SECONDS, AdaptiveBatchSize, HandlerLatency
 
 
-def test_a_handler_that_becomes_slow_is_no_longer_quick() -> None:
-    pace = HandlerLatency()
+def test_one_slow_run_is_forgiven_and_several_are_not() -> None:
+    latency = HandlerLatency()
     for _ in range(10):
-        pace.note(QUICK_SECONDS / 10)
-    pace.note(QUICK_SECONDS * 100)
-    assert pace.is_quick  # once may be the machine's fault
+        latency.observe(QUICK_SECONDS / 10)
+    latency.observe(QUICK_SECONDS * 100)
+    assert latency.is_quick
     for _ in range(3):
-        pace.note(QUICK_SECONDS * 100)
-    assert not pace.is_quick
+        latency.observe(QUICK_SECONDS * 100)
+    assert not latency.is_quick
 
 
-def test_only_what_a_handler_does_beside_its_statements_counts() -> None:
-    waiting, working, hogging = HandlerLatency(), HandlerLatency(), HandlerLatency()
+def test_only_the_time_besides_statements_counts_unless_the_run_was_slow() -> None:
+    in_statements, in_python, slow = HandlerLatency(), HandlerLatency(), HandlerLatency()
     for _ in range(5):
-        waiting.note(QUICK_SECONDS * 3, QUICK_SECONDS * 2.5)
-        working.note(QUICK_SECONDS * 3, QUICK_SECONDS)
-        hogging.note(LONG_SECONDS * 2, LONG_SECONDS * 2)
-    assert (waiting.is_quick, working.is_quick, hogging.is_quick) == (True, False, False)
+        in_statements.observe(QUICK_SECONDS * 3, QUICK_SECONDS * 2.5)
+        in_python.observe(QUICK_SECONDS * 3, QUICK_SECONDS)
+        slow.observe(SLOW_SECONDS * 2, SLOW_SECONDS * 2)
+    assert (in_statements.is_quick, in_python.is_quick, slow.is_quick) == (True, False, False)
 
 
-def test_turns_grow_while_they_go_well_and_shrink_when_they_break() -> None:
-    share = AdaptiveBatchSize(10)
+def test_the_batch_size_grows_with_commits_and_halves_with_failures() -> None:
+    batch = AdaptiveBatchSize(10)
     sizes = []
     for _ in range(4):
-        share.went_well(share.size)
-        sizes.append(share.size)
+        batch.committed(batch.size)
+        sizes.append(batch.size)
     assert sizes == [4, 8, 10, 10]
-    share.went_well(3)  # there were no more: that says nothing
-    assert share.size == 10
-    share.broke()
-    share.went_well(share.size)
-    assert share.size == 6, "half as many, and then one more each time"
+    batch.committed(3)
+    assert batch.size == 10, "a short batch says nothing about the size"
+    batch.failed()
+    batch.committed(batch.size)
+    assert batch.size == 6, "half as many, then one more with each commit"
     for _ in range(5):
-        share.broke()
-    assert share.size == 1
+        batch.failed()
+    assert batch.size == 1

@@ -35,8 +35,8 @@ async def async_generator(event: Event[Any]) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("function", "fault"),
     [
-        (generator, "it yields"),
-        (async_generator, "it yields"),
+        (generator, "it is a generator"),
+        (async_generator, "it is a generator"),
         (plain_wrapper(coroutine), "wrapped in a plain one"),
         (lambda nothing: None, "it asks for 'nothing'"),
     ],
@@ -49,7 +49,7 @@ def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
 async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
-        await HandlerCall(function, {"event": None}, is_async=False).finish()
+        await HandlerCall(function, {"event": None}, is_async=False).run()
 
 
 async def test_a_thread_may_end_with_any_error() -> None:
@@ -57,7 +57,7 @@ async def test_a_thread_may_end_with_any_error() -> None:
         raise StopIteration
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(HandlerCall(stop, {}, is_async=False).finish(), 5.0)
+        await asyncio.wait_for(HandlerCall(stop, {}, is_async=False).run(), 5.0)
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])

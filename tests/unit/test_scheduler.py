@@ -9,7 +9,8 @@ import pytest
 
 from onceward.model.jobs import Claim, Job, Lease
 from onceward.settings import Settings
-from onceward.work.batching import Held, Turn
+from onceward.work.batching import BatchOutcome
+from onceward.work.leases import LeasedJob
 from onceward.work.scheduler import (
     MAX_PREFETCH_JOBS,
     ClaimRequest,
@@ -85,14 +86,14 @@ def one_run(scheduler: Scheduler) -> Run:
 def settle(scheduler: Scheduler, run: Run, seconds: float = 0.001) -> None:
     """End a run in which everything was settled."""
     if run.is_batch:
-        scheduler.note_batch(Turn(settled=run.jobs), seconds)
+        scheduler.complete_batch(BatchOutcome(settled=run.jobs), seconds)
     else:
-        scheduler.note_job(seconds)
+        scheduler.complete_job(seconds)
     scheduler.free_slot(run)
 
 
-def leased_jobs(lease: Lease) -> list[Held]:
-    return [(lease, job) for job in lease.jobs]
+def leased_jobs(lease: Lease) -> list[LeasedJob]:
+    return [LeasedJob(lease, job) for job in lease.jobs]
 
 
 # How much to claim.
@@ -118,21 +119,21 @@ def test_jobs_are_claimed_up_to_the_limit_and_no_more_while_enough_are_held() ->
 def test_the_limit_follows_the_time_that_jobs_take() -> None:
     scheduler = make_scheduler(workers=2)
     for _ in range(100):
-        scheduler.note_job(ONE_SECOND)
+        scheduler.complete_job(ONE_SECOND)
     assert scheduler.next_claim() == ClaimRequest(2, solo=False)
 
 
 def test_a_batch_counts_as_the_mean_of_its_jobs() -> None:
     scheduler = make_scheduler(workers=2)
     for _ in range(100):
-        scheduler.note_batch(Turn(settled=leased_jobs(make_lease(4))), seconds=0.4)
+        scheduler.complete_batch(BatchOutcome(settled=leased_jobs(make_lease(4))), seconds=0.4)
     assert scheduler.next_claim() == ClaimRequest(prefetch_limit(2, 0.1), solo=False)
 
 
 def test_a_free_slot_is_filled_while_slow_jobs_occupy_the_others() -> None:
     scheduler = make_scheduler(workers=3)
     for _ in range(100):
-        scheduler.note_job(ONE_SECOND)
+        scheduler.complete_job(ONE_SECOND)
     add(scheduler, make_lease(2))
     assert len(started(scheduler)) == 2
     assert scheduler.next_claim() == ClaimRequest(1, solo=False)
@@ -155,9 +156,9 @@ def test_jobs_are_claimed_while_no_more_than_one_batch_is_held() -> None:
 def test_a_large_batch_size_does_not_claim_beyond_half_of_the_limit() -> None:
     scheduler = make_scheduler()
     for size in (2, 4, 8):
-        scheduler.note_batch(Turn(settled=leased_jobs(make_lease(size))), seconds=0.0)
+        scheduler.complete_batch(BatchOutcome(settled=leased_jobs(make_lease(size))), seconds=0.0)
     for _ in range(100):
-        scheduler.note_job(0.125)
+        scheduler.complete_job(0.125)
     assert scheduler.next_claim() == ClaimRequest(4, solo=False)
     add(scheduler, make_lease(3))
     assert scheduler.next_claim() is None
@@ -318,7 +319,9 @@ def test_after_a_failed_batch_its_jobs_come_before_all_others_in_their_order() -
     settle(scheduler, one_run(scheduler))
     run = one_run(scheduler)
     first, failed, third, fourth = run.jobs
-    scheduler.note_batch(Turn(apart=[failed], left=[first, third, fourth]), seconds=0.1)
+    scheduler.complete_batch(
+        BatchOutcome(retry_alone=[failed], remaining=[first, third, fourth]), seconds=0.1
+    )
     scheduler.free_slot(run)
     alone = one_run(scheduler)
     assert (alone.jobs, alone.is_batch) == ([failed], False)
@@ -332,7 +335,7 @@ def test_each_job_of_a_batch_that_could_not_commit_runs_alone() -> None:
     lease = make_lease(3, "shared")
     add(scheduler, lease)
     run = one_run(scheduler)
-    scheduler.note_batch(Turn(apart=run.jobs), seconds=0.1)
+    scheduler.complete_batch(BatchOutcome(retry_alone=run.jobs), seconds=0.1)
     scheduler.free_slot(run)
     kinds = []
     while again := scheduler.next_run():
@@ -348,7 +351,7 @@ def test_what_a_batch_had_no_time_for_comes_next() -> None:
     add(scheduler, lease)
     run = one_run(scheduler)
     first, second, *rest = leased_jobs(lease)
-    scheduler.note_batch(Turn(settled=[first], left=[second]), seconds=0.1)
+    scheduler.complete_batch(BatchOutcome(settled=[first], remaining=[second]), seconds=0.1)
     scheduler.free_slot(run)
     assert one_run(scheduler).jobs == [second, rest[0]]
 

@@ -12,32 +12,23 @@ from onceward.errors import (
     RetryLater,
     StoreUnavailable,
 )
-from onceward.model.jobs import Done, Fail, FailureType, Postpone, Retry, Settlement
+from onceward.model.jobs import Fail, FailureType, Postpone, Retry
 from onceward.runtime.error_text import describe
-from onceward.work.retry import RetryPolicy
-from onceward.work.settlement import LONGEST_DELAY_SECONDS, settlement_of
+from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
+
+POLICY = SettlementPolicy(
+    base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=["a-known-secret"]
+)
 
 
-def settle(error: Exception | None, attempts: int = 0, max_attempts: int = 3) -> Settlement:
-    return settlement_of(
-        error,
-        attempts=attempts,
-        max_attempts=max_attempts,
-        policy=RetryPolicy(base_seconds=2, max_seconds=100),
-        random=lambda: 1.0,
-        secrets=["a-known-secret"],
-    )
+def settle(error: Exception, attempts: int = 0) -> Retry | Postpone | Fail:
+    return POLICY.decide(error, attempts=attempts, max_attempts=3)
 
 
 def delay(error: Exception) -> float:
     settlement = settle(error)
     assert isinstance(settlement, Retry)
     return settlement.delay_seconds
-
-
-def test_no_error_is_done() -> None:
-    assert settle(None) == Done()
-    assert settle(None, attempts=2) == Done()
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
@@ -80,8 +71,8 @@ def test_a_handler_says_when_to_run_again() -> None:
         (0, 0.0),
         (-5, 0.0),
         (float("-inf"), 0.0),
-        (float("inf"), LONGEST_DELAY_SECONDS),
-        (10**400, LONGEST_DELAY_SECONDS),
+        (float("inf"), MAX_DELAY_SECONDS),
+        (10**400, MAX_DELAY_SECONDS),
         (float("nan"), 2.0),
         ("soon", 2.0),
         (None, 2.0),
@@ -100,6 +91,14 @@ def test_a_group_is_settled_by_the_permanent_error_in_it() -> None:
     inner = ExceptionGroup("inner", [PermanentError("no such plan")])
     group = ExceptionGroup("outer", [ValueError("no"), inner])
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
+
+
+def test_a_secret_that_was_added_later_is_redacted() -> None:
+    secrets: list[str | bytes] = []
+    policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=secrets)
+    secrets.append("a-secret-of-today")
+    settlement = policy.decide(ValueError("a-secret-of-today"), attempts=0, max_attempts=3)
+    assert settlement == Retry(2.0, "ValueError: [redacted]")
 
 
 def test_errors_are_redacted() -> None:

@@ -136,6 +136,3 @@ class Fail:
 
     failure_type: FailureType
     error: str
-
-
-Settlement = Done | Retry | Postpone | Fail

@@ -1,1 +1,1 @@
-"""From a job to its settlement."""
+"""Claims jobs, runs their handlers and settles them."""

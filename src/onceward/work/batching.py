@@ -1,8 +1,8 @@
-"""Jobs that share a transaction: one commit for all of them, and each by itself when one fails.
+"""Batches: jobs that share a transaction and its commit.
 
-Only handlers that ask for `event` and `tx` and nothing else come into question, because what these
-do is undone with the transaction, and only quick ones, because all of them hold their locks until
-the last has returned.
+Only jobs of handlers with ``transaction="shared"`` are batched, because a rollback undoes
+everything that these do, and only of quick ones, because a batch holds its locks until its last
+handler returns. Decision 0007 has the measurements.
 """
 
 from __future__ import annotations
@@ -14,29 +14,30 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from onceward.errors import LeaseLost
-from onceward.model.jobs import Job, Lease
 from onceward.ports import Queue, StoreTransaction
 from onceward.runtime.clock import Clock
+from onceward.work.leases import LeasedJob
 from onceward.work.transaction import UnitOfWork
 
-Held = tuple[Lease, Job]
-"""A job, and the lease under which it is to be settled."""
+COMMIT_AFTER_SECONDS: Final = 0.02
+"""A batch commits after this time, with the jobs that it has run: others may wait for its locks."""
 
-TURN_SECONDS: Final = 0.02
-"""After how long a turn commits what it has: others may wait for its locks."""
+SHARED_TIMEOUT_SECONDS: Final = 0.25
+"""The timeout of each handler in a batch. A job that needs longer runs alone."""
 
-HANDLER_SECONDS: Final = 0.25
-"""How long one handler may take in a shared transaction; one that needs more gets its own."""
-
-LONG_SECONDS: Final = 0.1
 QUICK_SECONDS: Final = 0.01
-_RUNS_TO_KNOW: Final = 3
+"""The mean below which a handler is quick."""
+
+SLOW_SECONDS: Final = 0.1
+"""A run longer than this counts in full, with its statements."""
+
+_MIN_RUNS: Final = 3
 _MEAN_WEIGHT: Final = 0.1
-_MOST_NOTED_SECONDS: Final = 4 * QUICK_SECONDS  # one hiccup of the machine says little
+_MAX_SAMPLE_SECONDS: Final = 4 * QUICK_SECONDS  # one hiccup of the machine must not decide
 
 
 class HandlerLatency:
-    """How long a handler takes, as far as was seen."""
+    """A moving average of how long a handler takes besides its statements."""
 
     def __init__(self) -> None:
         self._runs = 0
@@ -44,107 +45,108 @@ class HandlerLatency:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it is known to be quick."""
-        return self._runs >= _RUNS_TO_KNOW and self._mean_seconds <= QUICK_SECONDS
+        """Whether enough runs were observed and their mean is short."""
+        return self._runs >= _MIN_RUNS and self._mean_seconds <= QUICK_SECONDS
 
-    def note(self, seconds: float, in_statements: float = 0.0) -> None:
-        """It ran for so long, and so much of that in its statements.
+    def observe(self, seconds: float, statement_seconds: float = 0.0) -> None:
+        """Add a run. `statement_seconds` of it were spent in the handler's statements.
 
-        Statements can wait for each other in one transaction as well as in several: only what it
-        does beside them counts, unless they take so long that others should not wait for it.
+        Statements of concurrent transactions wait for each other as much as those of a batch, so
+        they count only in a slow run: a batch should not hold its locks that long.
         """
-        beside = seconds if seconds > LONG_SECONDS else seconds - in_statements
-        seconds = min(beside, _MOST_NOTED_SECONDS)
+        if seconds <= SLOW_SECONDS:
+            seconds -= statement_seconds
+        seconds = min(seconds, _MAX_SAMPLE_SECONDS)
         self._runs += 1
         weight = max(_MEAN_WEIGHT, 1 / self._runs)
         self._mean_seconds += weight * (seconds - self._mean_seconds)
 
 
 class AdaptiveBatchSize:
-    """How many jobs to run in one transaction: more while it goes well, fewer when it does not.
+    """The number of jobs in a batch: it grows with every commit and halves with every failure.
 
-    Twice as many until it breaks for the first time, and then one more each time: on rows that
-    many jobs share, it comes to rest where turns seldom get into each other's way.
+    It doubles until the first failure and grows by one afterwards. On rows that many jobs update,
+    it settles where batches seldom conflict.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._has_broken = False
-        self.size = min(2, most)
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
+        self._has_failed = False
+        self.size = min(2, max_size)
 
-    def went_well(self, jobs: int) -> None:
-        """So many were committed together."""
+    def committed(self, jobs: int) -> None:
+        """Grow after a commit of as many jobs as the size allowed."""
         if jobs >= self.size:
-            more = 1 if self._has_broken else self.size
-            self.size = min(self.size + more, self._most)
+            step = 1 if self._has_failed else self.size
+            self.size = min(self.size + step, self._max_size)
 
-    def broke(self) -> None:
-        """Nothing could be committed."""
-        self._has_broken = True
+    def failed(self) -> None:
+        """Shrink after a batch that committed nothing."""
+        self._has_failed = True
         self.size = max(self.size // 2, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What became of jobs that were to share a transaction."""
+class BatchOutcome:
+    """The jobs of a batch after it ended, by what happens to them next."""
 
-    settled: Sequence[Held] = ()
-    apart: Sequence[Held] = ()
-    """To be run again, each in a transaction of its own."""
-    left: Sequence[Held] = ()
-    """To be run again, or for the first time, in any way."""
+    settled: Sequence[LeasedJob] = ()
+    retry_alone: Sequence[LeasedJob] = ()
+    """Run again, each in its own transaction."""
+    remaining: Sequence[LeasedJob] = ()
+    """Not run yet, or rolled back through no fault of their own: run in any batch."""
 
 
-class Progress:
-    """How far a turn has come, and how long the handler that runs now may still take."""
+class BatchProgress:
+    """The number of jobs that a batch has run, and the deadline of the handler that runs now."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._began = self._since = clock.monotonic()
+        self._started = self._handler_started = clock.monotonic()
         self._unit: UnitOfWork | None = None
-        self.count = 0
+        self.completed = 0
 
     @property
-    def is_running(self) -> bool:
-        """Whether a handler has begun and not ended."""
+    def is_in_handler(self) -> bool:
+        """Whether a handler has started and not returned."""
         return self._unit is not None
 
     @property
-    def is_enough(self) -> bool:
-        """Whether it is time to commit."""
-        return self._since - self._began > TURN_SECONDS
+    def should_commit(self) -> bool:
+        """Whether the batch has run long enough."""
+        return self._handler_started - self._started > COMMIT_AFTER_SECONDS
 
-    def begin(self, unit: UnitOfWork) -> None:
-        """The next handler begins."""
+    def start_handler(self, unit: UnitOfWork) -> None:
+        """Note that the next handler starts."""
         self._unit = unit
 
-    def end(self) -> None:
-        """It has returned, and nothing is wrong."""
+    def complete_handler(self) -> None:
+        """Note that the handler returned without an error."""
         self._unit = None
-        self._since = self._clock.monotonic()
-        self.count += 1
+        self._handler_started = self._clock.monotonic()
+        self.completed += 1
 
-    def remaining(self) -> float:
-        """How many seconds remain to the handler that runs now."""
-        return self._since + HANDLER_SECONDS - self._clock.monotonic()
+    def remaining_seconds(self) -> float:
+        """Return the seconds until the running handler times out."""
+        return self._handler_started + SHARED_TIMEOUT_SECONDS - self._clock.monotonic()
 
-    async def leave(self) -> None:
-        """Let nothing more be written by a handler that would not be broken off."""
+    async def close(self) -> None:
+        """Refuse further statements of a handler that ignores its cancellation."""
         if self._unit is not None:
             await self._unit.__aexit__(None, None, None)
 
 
 class SharedTransaction:
-    """One session for the units of work of several jobs, begun when the first of them needs it."""
+    """One transaction for the units of work of a batch. It begins with the first statement."""
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
-        self._session: StoreTransaction | None = None
-        self._whereabouts: Callable[[], str] = str
+        self._transaction: StoreTransaction | None = None
+        self._location: Callable[[], str] = str
 
     async def __aenter__(self) -> Self:
-        """Nothing begins here."""
+        """Return the transaction, which has not begun."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -154,38 +156,37 @@ class SharedTransaction:
             await context.__aexit__(None, None, None)
 
     def join(self, location: Callable[[], str]) -> AbstractAsyncContextManager[StoreTransaction]:
-        """The session, for one more handler."""
-        self._whereabouts = location
-        return _Joined(self.open)
+        """Return the transaction for one more handler, whose current line is `location`."""
+        self._location = location
+        return _JoinedTransaction(self._open)
 
-    async def open(self) -> StoreTransaction:
-        """The session, begun if it is not."""
-        if self._session is None:
-            self._context = self._queue.begin(self._place, shared=True)
-            self._session = await self._context.__aenter__()
-        return self._session
+    async def _open(self) -> StoreTransaction:
+        if self._transaction is None:
+            self._context = self._queue.begin(self._current_location, shared=True)
+            self._transaction = await self._context.__aenter__()
+        return self._transaction
 
-    def _place(self) -> str:
-        """Where the handler is that runs now."""
-        return self._whereabouts()
+    def _current_location(self) -> str:
+        """Return the line of the handler that joined last."""
+        return self._location()
 
-    async def settle(self, held: Sequence[Held]) -> None:
-        """Commit all that was written, with the done of each job. Raises LeaseLost."""
-        jobs: dict[str, list[int]] = defaultdict(list)
-        for lease, job in held:
-            jobs[lease.token].append(job.id)
-        if self._session is None:
-            for token, ids in jobs.items():
-                if not await self._queue.settle_done(token, *ids):
+    async def settle(self, jobs: Sequence[LeasedJob]) -> None:
+        """Settle the jobs as done and commit. Raise LeaseLost if one of their leases ended."""
+        ids: dict[str, list[int]] = defaultdict(list)
+        for lease, job in jobs:
+            ids[lease.token].append(job.id)
+        if self._transaction is None:
+            for token, jobs_of_lease in ids.items():
+                if not await self._queue.settle_done(token, *jobs_of_lease):
                     raise LeaseLost
             return
-        for token, ids in jobs.items():
-            await self._session.settle(token, *ids)
-        await self._session.commit()
+        for token, jobs_of_lease in ids.items():
+            await self._transaction.settle(token, *jobs_of_lease)
+        await self._transaction.commit()
 
 
-class _Joined(AbstractAsyncContextManager[StoreTransaction]):
-    """One handler's part of a shared transaction: it ends without ending the transaction."""
+class _JoinedTransaction(AbstractAsyncContextManager[StoreTransaction]):
+    """One handler's part of a shared transaction: leaving it does not end the transaction."""
 
     def __init__(self, open_: Callable[[], Awaitable[StoreTransaction]]) -> None:
         self._open = open_

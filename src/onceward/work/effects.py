@@ -1,4 +1,4 @@
-"""What a handler is given as `effects`: things that must happen once."""
+"""A handler's effects: things that must happen once."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from onceward.work.transaction import UnitOfWork
 
 
 class Effects:
-    """Effects of one job, each under an idempotency key that is unique over the whole inbox."""
+    """The effects of one job, each under an idempotency key that is unique in the whole inbox."""
 
     def __init__(self, unit: UnitOfWork, job: int) -> None:
         self._unit = unit
         self._job = job
 
     async def once(self, key: str, *, reference: str | None = None) -> bool:
-        """Say whether this is the first time, in the handler's transaction.
+        """Mark an effect in the handler's transaction. Return True for the first mark.
 
-        True for the first over all events, and then the mark commits with what the handler wrote.
-        When another transaction is about to make the same mark, this waits for its end.
+        The mark commits with the handler's writes. While another transaction has marked the same
+        key and not ended, this call waits for it. Raise PermanentError for an unusable key.
         """
         faults = [("key", _fault(key))]
         if reference is not None:

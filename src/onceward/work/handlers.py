@@ -1,4 +1,4 @@
-"""Handlers: which events they want, what they are given, and one run of one job."""
+"""Handlers: a function, its event types and its options, checked when they are defined."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from onceward.model.events import Event, invalid_text_reason
 from onceward.model.jobs import Route
 from onceward.settings import Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
-from onceward.work.batching import HANDLER_SECONDS
+from onceward.work.batching import SHARED_TIMEOUT_SECONDS
 
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
 TransactionMode = Literal["own", "shared"]
-"""Whether a handler has a transaction of its own or shares one with other jobs."""
+"""Whether each job of a handler has its own transaction or may share one with other jobs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handler:
-    """A user's function for some event types, with a stable name."""
+    """A user's function for some event types, under a stable name."""
 
     name: str
     function: HandlerFunction
     routes: tuple[Route, ...]
     arguments: tuple[tuple[str, Build], ...]
-    """The parameters that are filled, each with the function that builds its value."""
+    """Its parameters, each with the function that builds the argument."""
     model: Any
     timeout_seconds: float | None
     max_attempts: int | None
     is_async: bool
     shares_transaction: bool
-    """Whether its author declared that everything it does is in the transaction."""
+    """Whether the user declared that everything the handler does is in its transaction."""
 
     def faults_with(self, settings: Settings) -> list[str]:
         """Return the reasons why the handler cannot run with these settings."""
         if self.shares_transaction and self.timeout_seconds is None:
             timeout = ("handler_timeout_seconds", settings.handler_timeout_seconds)
-            return [f"Handler {self.name}: {fault}" for fault in _short_timeout(*timeout)]
+            return [f"Handler {self.name}: {fault}" for fault in _timeout_faults(*timeout)]
         return []
 
-    def completed_by(self, settings: Settings) -> Handler:
-        """The handler with the settings' values for what it leaves open."""
+    def with_defaults(self, settings: Settings) -> Handler:
+        """Return the handler with the settings' values for the options that it leaves open."""
         return replace(
             self,
             timeout_seconds=self.timeout_seconds or settings.handler_timeout_seconds,
@@ -65,7 +65,7 @@ def make_handler(
     transaction: TransactionMode = "own",
     available: Sequence[Argument] = ARGUMENTS,
 ) -> Handler:
-    """Check a handler when it is defined. Raises ConfigurationError with every fault."""
+    """Check and build a handler. Raise ConfigurationError with every fault."""
     name = name or function.__name__
     is_async = inspect.iscoroutinefunction(function)
     arguments, unknown = resolve_arguments(function, available)
@@ -114,23 +114,23 @@ def _transaction_faults(
             "name one of them in the signature, or remove transaction='shared'"
         )
     if timeout_seconds is not None:
-        yield from _short_timeout("timeout_seconds", timeout_seconds)
+        yield from _timeout_faults("timeout_seconds", timeout_seconds)
 
 
-def _short_timeout(name: str, seconds: float) -> Iterable[str]:
-    """A shared transaction has one deadline for all of its handlers, so none can have less."""
-    if seconds < HANDLER_SECONDS:
+def _timeout_faults(name: str, seconds: float) -> Iterable[str]:
+    """Yield a fault for a timeout below that of a batch, which is the same for every handler."""
+    limit = SHARED_TIMEOUT_SECONDS
+    if seconds < limit:
         yield (
-            f"{name} is {seconds:g}, less than the {HANDLER_SECONDS:g} s that transaction='shared' "
-            f"allows each handler; set {name} to {HANDLER_SECONDS:g} or more, "
-            "or remove transaction='shared'"
+            f"{name} is {seconds:g}, less than the {limit:g} s that transaction='shared' allows "
+            f"each handler; set {name} to {limit:g} or more, or remove transaction='shared'"
         )
 
 
 def _function_faults(function: HandlerFunction) -> Iterable[str]:
     inner = inspect.unwrap(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        yield "it yields, so that calling it would not run it"
+        yield "it is a generator, so that calling it would not run it"
     if inspect.iscoroutinefunction(inner) and not inspect.iscoroutinefunction(function):
         yield "an async function is wrapped in a plain one, which would not await it"
 
@@ -146,7 +146,7 @@ def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:
 
 
 def _annotated_model(function: HandlerFunction) -> Any:
-    """The model in ``event: Event[Model]``, or None."""
+    """Return the model in ``event: Event[Model]``, or None."""
     try:
         hint = get_type_hints(function).get("event")
     except (NameError, TypeError) as error:

@@ -1,16 +1,24 @@
-"""Leases: taking a batch of jobs, keeping it alive, and knowing when it is over or lost."""
+"""The leases of a worker: claiming, renewing, releasing and ending them."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from onceward.model.jobs import Claim, Lease
+from onceward.model.jobs import Claim, Job, Lease
 from onceward.ports import Queue
 
 
+class LeasedJob(NamedTuple):
+    """A job and the lease under which it is settled."""
+
+    lease: Lease
+    job: Job
+
+
 class Leases:
-    """The leases of one worker."""
+    """The leases that one worker holds."""
 
     def __init__(
         self, queue: Queue, *, worker: str, handlers: Sequence[str], lease_seconds: float
@@ -23,7 +31,7 @@ class Leases:
         self._ended: list[str] = []
 
     async def claim(self, limit: int, *, solo: bool) -> Claim:
-        """Ask for work, and say on the way which leases are over."""
+        """Claim up to `limit` jobs, and end the leases whose jobs are all settled."""
         ended, self._ended = self._ended, []
         token = uuid.uuid4().hex
         try:
@@ -37,7 +45,7 @@ class Leases:
                 ended=ended,
             )
         except BaseException:
-            # It may have been leased all the same; nobody will run it under this token.
+            # The claim may have committed. No job runs under its token, so end that lease too.
             self._ended += [*ended, token]
             raise
         if claim.lease:
@@ -45,7 +53,7 @@ class Leases:
         return claim
 
     def settled(self, lease: Lease, job: int) -> None:
-        """A job of a lease is over; the lease is, when all of its jobs are."""
+        """Note that a job is settled. The lease ends with the last of its jobs."""
         unsettled = self._unsettled.get(lease.token)
         if unsettled is None:
             return
@@ -55,31 +63,31 @@ class Leases:
             self._ended.append(lease.token)
 
     def holds(self, lease: Lease) -> bool:
-        """Whether a lease is prolonged: it was neither lost nor is it over."""
+        """Return whether the worker still renews a lease: it was neither lost nor ended."""
         return lease.token in self._unsettled
 
     def abandon(self, lease: Lease) -> None:
-        """Stop prolonging a lease: one of its jobs could not be settled, so let it expire."""
+        """Stop renewing a lease, so that it expires: one of its jobs could not be settled."""
         self._unsettled.pop(lease.token, None)
 
     async def renew(self) -> set[str]:
-        """Prolong what is held; answers with what was lost."""
-        held = list(self._unsettled)
-        if not held:
+        """Renew all leases. Return the tokens of those that were lost."""
+        tokens = list(self._unsettled)
+        if not tokens:
             return set()
-        lost = set(held) - await self._queue.renew(held, self._lease_seconds)
-        lost &= self._unsettled.keys()  # settled meanwhile is not lost
+        lost = set(tokens) - await self._queue.renew(tokens, self._lease_seconds)
+        lost &= self._unsettled.keys()  # a lease that ended meanwhile was not lost
         for token in lost:
             del self._unsettled[token]
         return lost
 
     async def release(self, lease: Lease, jobs: Sequence[int]) -> None:
-        """Let go of jobs that were not started, or whose run was broken off."""
+        """Release jobs that did not start or were cancelled, for any worker to claim."""
         await self._queue.release(lease.token, jobs)
         for job in jobs:
             self.settled(lease, job)
 
     async def end(self) -> None:
-        """Forget the leases that are over."""
+        """End the leases whose jobs are all settled, without claiming more."""
         ended, self._ended = self._ended, []
         await self._queue.end_leases(ended)

@@ -1,4 +1,4 @@
-"""From the exact bytes of an event to what its handler wants, with errors that name the field."""
+"""Decodes the body of an event. Error messages name the field and contain no value."""
 
 from __future__ import annotations
 
@@ -12,47 +12,46 @@ import msgspec
 
 from onceward.errors import MalformedPayload
 
+FORM: Final = "application/x-www-form-urlencoded"
+
 _MISSING: Final = re.compile(r"missing required field `(?P<field>[^`]+)`")
-_PLACE: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
-_NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # what surrogateescape makes of other bytes
-_HALF_PAIR: Final = re.compile("[\ud800-\udfff]")
+_PATH: Final = re.compile(r" - at `\$\.?(?P<path>[^`]*)`$")
+_NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid bytes to these
+_LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROL: Final = re.compile("[\x00-\x1f]")
 _VALUE: Final = re.compile(r"'.*'|\".*\"|-?\d[\d.]*", re.DOTALL)
-
-
-class _Refused:
-    """What stands for a value that a strict reader refuses."""
-
-    def __init__(self, fault: str) -> None:
-        self.fault = fault
-
-
-def _integer(digits: str) -> object:
-    return int(digits) if len(digits) <= _MOST_DIGITS else _Refused("the number is too long")
-
-
-_MOST_DIGITS: Final = 4300  # what int() takes
-_TOLERANT: Final = json.JSONDecoder(
-    strict=False,
-    parse_int=_integer,
-    parse_constant=lambda name: _Refused(f"{name} is not JSON"),
-)
+_MAX_DIGITS: Final = 4300  # the limit of int()
 
 
 class _Envelope(msgspec.Struct):
     payload: msgspec.Raw
 
 
-FORM: Final = "application/x-www-form-urlencoded"
+class _InvalidValue:
+    """Replaces a value that a strict decoder rejects."""
+
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
+
+
+def _parse_int(digits: str) -> object:
+    return int(digits) if len(digits) <= _MAX_DIGITS else _InvalidValue("the number is too long")
+
+
+_LENIENT: Final = json.JSONDecoder(
+    strict=False,
+    parse_int=_parse_int,
+    parse_constant=lambda name: _InvalidValue(f"{name} is not JSON"),
+)
 
 
 def decode(
     body: bytes, *, model: Any = None, enveloped: bool = False, content_type: str = ""
 ) -> Any:
-    """Decode a body, as `model` where one is given. Raises MalformedPayload.
+    """Decode a body, and validate it against `model` if there is one. Raise MalformedPayload.
 
-    An `enveloped` body is one of ``POST /events/ingest``: its member ``payload`` is meant. A body
-    that is a form becomes its fields, as texts.
+    An `enveloped` body comes from ``POST /events/ingest``: only its member ``payload`` is decoded.
+    A form is decoded to a dict of its fields, as strings.
     """
     if content_type.startswith(FORM) and not body.lstrip().startswith((b"{", b"[")):
         return _decode_form(body, model)
@@ -79,14 +78,14 @@ def _decode_form(body: bytes, model: Any) -> Any:
 
 
 def _syntax_fault(content: bytes) -> str | None:
-    """What a strict reader refuses, and in which field; None where a tolerant one finds nothing."""
+    """Return why a strict decoder rejects a body, with the field, or None if nothing is found."""
     text = content.decode(errors="surrogateescape")
     if not text.strip():
         return "it is empty"
     if text.startswith("\ufeff"):
         return "it begins with a byte order mark"
     try:
-        document = _TOLERANT.decode(text)
+        document = _LENIENT.decode(text)
     except json.JSONDecodeError as error:
         return f"it is not JSON (at character {error.pos})"
     except RecursionError:
@@ -98,33 +97,33 @@ def _syntax_fault(content: bytes) -> str | None:
 
 
 def _leaves(document: object) -> Iterator[tuple[str, object]]:
-    """Each value that holds no others, with its path. A body may be deep: nothing calls itself."""
-    open_ones: list[Iterator[tuple[str, object]]] = [iter([("", document)])]
-    while open_ones:
-        path, value = next(open_ones[-1], ("", open_ones))
-        if value is open_ones:
-            open_ones.pop()
+    """Yield each scalar with its path. A stack replaces recursion: a body may be deeply nested."""
+    stack: list[Iterator[tuple[str, object]]] = [iter([("", document)])]
+    while stack:
+        path, value = next(stack[-1], ("", stack))
+        if value is stack:  # the iterator is exhausted
+            stack.pop()
         elif isinstance(value, dict | list):
-            open_ones.append(_members(path, value))
+            stack.append(_members(path, value))
         else:
             yield path, value
 
 
 def _members(path: str, value: dict[str, object] | list[object]) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
-        yield from ((f"{path}.{name}" if path else name, at) for name, at in value.items())
+        yield from ((f"{path}.{name}" if path else name, item) for name, item in value.items())
     else:
-        yield from ((f"{path}[{index}]", at) for index, at in enumerate(value))
+        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value))
 
 
 def _value_fault(value: object) -> str | None:
-    if isinstance(value, _Refused):
+    if isinstance(value, _InvalidValue):
         return value.fault
     if not isinstance(value, str):
         return None
     if _NOT_UTF8.search(value):
         return "it is not UTF-8"
-    if _HALF_PAIR.search(value):
+    if _LONE_SURROGATE.search(value):
         return "it contains half a surrogate pair"
     if "\0" in value:
         return "it contains a NUL"
@@ -132,10 +131,10 @@ def _value_fault(value: object) -> str | None:
 
 
 def _fault(text: str) -> str:
-    """Turn a decoder's message into one that names the field and holds no value."""
-    place = _PLACE.search(text)
-    path = place.group("path") if place else ""
-    text = _PLACE.sub("", text)
+    """Rewrite a message of msgspec: the field first, and no value."""
+    location = _PATH.search(text)
+    path = location.group("path") if location else ""
+    text = _PATH.sub("", text)
     if missing := _MISSING.search(text):
         return f"missing {f'{path}.' if path else ''}{missing.group('field')}"
     plain = text.replace("`", "").strip()

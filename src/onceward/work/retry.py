@@ -1,10 +1,9 @@
-"""Which errors may pass by themselves, and how long to wait for that."""
+"""Which errors are transient, and how long to wait before the next attempt."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import PermanentError
@@ -12,21 +11,13 @@ from onceward.errors import PermanentError
 _MAX_DOUBLINGS: Final = 60
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPolicy:
-    """How long to wait between the attempts of a job."""
-
-    base_seconds: float
-    max_seconds: float
-
-
 def backoff_seconds(
     attempt: int, base_seconds: float, max_seconds: float, random: Callable[[], float]
 ) -> float:
-    """How long to wait after the given attempt, the first being 1.
+    """Return the delay after an attempt; the first attempt is number 1.
 
-    The wait doubles with each attempt up to `max_seconds`; what is returned lies between half of
-    it and the whole, so that jobs that failed together do not come back together.
+    The delay doubles with each attempt, up to `max_seconds`. Jitter takes off up to half of it, so
+    that jobs that failed together are not retried together.
     """
     doublings = min(max(attempt - 1, 0), _MAX_DOUBLINGS)
     whole = min(math.ldexp(base_seconds, doublings), max_seconds)
@@ -34,10 +25,10 @@ def backoff_seconds(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether running again may help: the one place where that is decided.
+    """Return whether a retry may help. No other code decides this.
 
-    A PermanentError, of any kind, is permanent, and so is a group that holds one. Everything else
-    is transient: an error nobody foresaw is better tried once too often than given up too soon.
+    Any PermanentError is permanent, and so is a group that contains one. Every other error is
+    transient: one retry too many costs less than one too few.
     """
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup(PermanentError) is None

@@ -1,4 +1,4 @@
-"""Runs jobs: one handler call each, under a lease and a timeout, to a settlement."""
+"""Runs jobs to their settlement: alone in a transaction, or in a batch."""
 
 from __future__ import annotations
 
@@ -8,120 +8,107 @@ import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
 from onceward.errors import HandlerTimeout, LeaseLost, PermanentError, StoreError
 from onceward.model.events import INGEST_SOURCE, Event
-from onceward.model.jobs import Done, Job, Settlement
+from onceward.model.jobs import Job
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.timeouts import run_with_deadline
 from onceward.work.batching import (
-    HANDLER_SECONDS,
+    SHARED_TIMEOUT_SECONDS,
+    BatchOutcome,
+    BatchProgress,
     HandlerLatency,
-    Held,
-    Progress,
     SharedTransaction,
-    Turn,
 )
 from onceward.work.handlers import Handler
+from onceward.work.leases import LeasedJob
 from onceward.work.payload import decode
+from onceward.work.settlement import SettlementPolicy
 from onceward.work.sync import HandlerCall
 from onceward.work.transaction import UnitOfWork
 
 _log = logging.getLogger("onceward.work")
 
-
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
+_MAX_SETTLE_TRIES: Final = 5
+_SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s in a batch"
 
-
-_TOO_LONG: Final = f"a handler took longer than {HANDLER_SECONDS} s in a shared transaction"
-
-
-_SETTLE_TRIES: Final = 5
-
-
-Finish = Callable[["Handler", HandlerCall], Awaitable[None]]
-"""Brings the run of a handler to its end."""
-
-
-class Decide(Protocol):
-    """Decides how an attempt that raised ends."""
-
-    def __call__(self, error: Exception, *, attempts: int, max_attempts: int) -> Settlement:
-        """The settlement of the attempt after the first `attempts`."""
+RunCall = Callable[[Handler, HandlerCall], Awaitable[None]]
+"""Runs a handler call until the handler returns."""
 
 
 class JobRunner:
-    """Runs jobs, one call each: under a lease and a timeout, to their settlement."""
+    """Runs leased jobs: calls their handlers and settles them."""
 
     def __init__(
         self,
         *,
         queue: Queue,
         handlers: Mapping[str, Handler],
-        decide: Decide,
+        settlement_policy: SettlementPolicy,
         clock: Clock,
         failpoints: Failpoints,
     ) -> None:
         self._queue = queue
         self._handlers = handlers
-        self._decide = decide
+        self._settlement_policy = settlement_policy
         self._clock = clock
         self._failpoints = failpoints
-        self._paces = {name: HandlerLatency() for name in handlers}
+        self._latencies = {name: HandlerLatency() for name in handlers}
 
     def may_share(self, job: Job) -> bool:
-        """Whether a job may run in one transaction with others."""
-        return self._handlers[job.handler].shares_transaction and self._paces[job.handler].is_quick
+        """Return whether a job may run in a batch: its handler allows it and is quick."""
+        return (
+            self._handlers[job.handler].shares_transaction and self._latencies[job.handler].is_quick
+        )
 
-    async def run_together(self, held: Sequence[Held]) -> Turn:
-        """Run jobs one after the other in one transaction, and settle them with it.
+    async def run_batch(self, jobs: Sequence[LeasedJob]) -> BatchOutcome:
+        """Run jobs one after the other in one transaction, and settle them with its commit.
 
-        When one of them fails, nothing is committed and nothing counted: it is run again by
-        itself, to an end of its own, and the others go on without it.
+        A failure commits nothing and counts no attempt: the job that caused it runs again alone.
         """
-        progress = Progress(self._clock)
+        progress = BatchProgress(self._clock)
         try:
             async with SharedTransaction(self._queue) as shared:
                 try:
-                    run = self._take_turn(held, shared, progress)
-                    if not await run_with_deadline("a turn", run, progress.remaining):
-                        raise HandlerTimeout(_TOO_LONG)
+                    run = self._run_handlers(jobs, shared, progress)
+                    if not await run_with_deadline("a batch", run, progress.remaining_seconds):
+                        raise HandlerTimeout(_SHARED_TIMEOUT)
                 finally:
-                    await progress.leave()
-                await shared.settle(held[: progress.count])
-        except Exception as error:  # noqa: BLE001 - whoever is to blame will fail again, alone
-            count = progress.count
-            _log.debug("%d jobs could not be settled together: %s", count, locate(error))
-            if progress.is_running:
-                return Turn(apart=[held[count]], left=[*held[:count], *held[count + 1 :]])
-            return Turn(apart=held[:count], left=held[count:])
-        return Turn(settled=held[: progress.count], left=held[progress.count :])
+                    await progress.close()
+                await shared.settle(jobs[: progress.completed])
+        except Exception as error:  # noqa: BLE001 - the job that caused it will fail again, alone
+            return _failed_batch(jobs, progress, error)
+        return BatchOutcome(
+            settled=jobs[: progress.completed], remaining=jobs[progress.completed :]
+        )
 
-    async def _take_turn(
-        self, held: Sequence[Held], shared: SharedTransaction, progress: Progress
+    async def _run_handlers(
+        self, jobs: Sequence[LeasedJob], shared: SharedTransaction, progress: BatchProgress
     ) -> None:
-        for _, job in held:
+        for _, job in jobs:
             async with UnitOfWork(shared.join, self._clock, self._failpoints) as unit:
-                progress.begin(unit)
-                await self._call(job, unit, _inline)
-                await unit.end()
-            progress.end()
-            if progress.is_enough:
+                progress.start_handler(unit)
+                await self._call(job, unit, _run_without_timeout)
+                await unit.close()
+            progress.complete_handler()
+            if progress.should_commit:
                 break
 
     async def run(self, token: str, job: Job) -> bool:
-        """Run a job and settle it. False when it could not be settled: its lease will tell."""
+        """Run a job alone and settle it. Return False if it could not be settled."""
         started = self._clock.monotonic()
         try:
             await self._attempt(token, job)
         except LeaseLost:
-            _log.warning("job %s: its lease was lost; nothing was committed", job.id)
+            _log.warning("job %s: the lease was lost; nothing was committed", job.id)
             return True
         except Exception as error:  # noqa: BLE001 - every error is settled
             return await self._settle_error(token, job, error, self._clock.monotonic() - started)
@@ -129,31 +116,32 @@ class JobRunner:
 
     async def _attempt(self, token: str, job: Job) -> None:
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
-            await self._call(job, unit, self._run_within_timeout)
+            await self._call(job, unit, self._run_with_timeout)
             if not await unit.settle(token, job.id) and not await self._queue.settle_done(
                 token, job.id
             ):
                 raise LeaseLost
 
-    async def _call(self, job: Job, unit: UnitOfWork, finish: Finish) -> None:
-        """Give a job to its handler, and wait for its return."""
+    async def _call(self, job: Job, unit: UnitOfWork, run: RunCall) -> None:
+        """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
-        running = _prepare(handler, _event(job, body, handler), unit, job)
-        unit.location = running.location
+        call = _make_call(handler, _make_event(job, body, handler), unit, job)
+        unit.location = call.location
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
         try:
-            await finish(handler, running)
+            await run(handler, call)
         finally:
-            self._paces[job.handler].note(self._clock.monotonic() - started, unit.seconds)
+            seconds = self._clock.monotonic() - started
+            self._latencies[job.handler].observe(seconds, unit.statement_seconds)
         self._failpoints.reach("handle.returned")
 
-    async def _run_within_timeout(self, handler: Handler, running: HandlerCall) -> None:
-        """Run a handler, and cancel it when its timeout passes."""
+    async def _run_with_timeout(self, handler: Handler, call: HandlerCall) -> None:
+        """Run a handler in a task, and cancel the task when the handler's timeout expires."""
         seconds = handler.timeout_seconds or math.inf
         deadline = self._clock.monotonic() + seconds
-        run = _inline(handler, running)
+        run = _run_without_timeout(handler, call)
         if not await run_with_deadline(
             handler.name, run, lambda: deadline - self._clock.monotonic()
         ):
@@ -163,23 +151,41 @@ class JobRunner:
     async def _settle_error(
         self, token: str, job: Job, error: Exception, elapsed_seconds: float
     ) -> bool:
-        settlement = self._decide(error, attempts=job.attempts, max_attempts=job.max_attempts)
-        assert not isinstance(settlement, Done)  # noqa: S101 - an error is never done
+        settlement = self._settlement_policy.decide(
+            error, attempts=job.attempts, max_attempts=job.max_attempts
+        )
         _log.info("job %s (%s): %s", job.id, job.handler, settlement.error)
-        for attempt in range(_SETTLE_TRIES):
+        for attempt in range(_MAX_SETTLE_TRIES):
             try:
                 landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)
             except StoreError:
                 await asyncio.sleep(0.1 * 2**attempt)
             else:
                 if not landed:
-                    _log.warning("job %s: its lease was lost before it was settled", job.id)
+                    _log.warning("job %s: the lease was lost before the job was settled", job.id)
                 return True
-        _log.warning("job %s could not be settled; it will run again when its lease ends", job.id)
+        _log.warning("job %s could not be settled; it runs again when its lease expires", job.id)
         return False
 
 
-def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
+def _failed_batch(
+    jobs: Sequence[LeasedJob], progress: BatchProgress, error: Exception
+) -> BatchOutcome:
+    """Return the outcome of a batch that committed nothing.
+
+    An error outside a handler, in the settle or the commit, may be due to any job that ran.
+    """
+    count = progress.completed
+    _log.debug("a batch failed after %d jobs: %s", count, locate(error))
+    if progress.is_in_handler:
+        return BatchOutcome(
+            retry_alone=[jobs[count]], remaining=[*jobs[:count], *jobs[count + 1 :]]
+        )
+    return BatchOutcome(retry_alone=jobs[:count], remaining=jobs[count:])
+
+
+def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
+    """Build the event. Raise MalformedPayload if the payload does not fit the handler's model."""
     headers = _HEADERS.decode(job.headers)
     event: Event[Any] = Event(
         id=job.event_id,
@@ -198,21 +204,21 @@ def _event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
         ),
     )
     if handler.model is not None:
-        event.payload  # noqa: B018 - validated before the handler starts
+        event.payload  # noqa: B018 - validates before the handler starts
     return event
 
 
-def _prepare(handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job) -> HandlerCall:
+def _make_call(handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job) -> HandlerCall:
     arguments = {}
     for name, build in handler.arguments:
         arguments[name] = build(event, unit, job)
     return HandlerCall(handler.function, arguments, is_async=handler.is_async)
 
 
-async def _inline(handler: Handler, running: HandlerCall) -> None:
-    """Run a handler in the task that is there: somebody else watches the time."""
+async def _run_without_timeout(handler: Handler, call: HandlerCall) -> None:
+    """Run a handler in the current task. The caller enforces the timeout."""
     try:
-        await running.finish()
+        await call.run()
     except SystemExit as error:
         message = f"{handler.name} tried to exit the process"
         raise PermanentError(message) from error

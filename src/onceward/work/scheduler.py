@@ -9,7 +9,8 @@ from typing import Final
 
 from onceward.model.jobs import Claim, Job, Lease
 from onceward.settings import Settings
-from onceward.work.batching import AdaptiveBatchSize, Held, Turn
+from onceward.work.batching import AdaptiveBatchSize, BatchOutcome
+from onceward.work.leases import LeasedJob
 
 PREFETCH_SECONDS: Final = 0.5
 """How much work a worker holds: more would keep jobs from idle workers elsewhere."""
@@ -37,7 +38,7 @@ class ClaimRequest:
 class Run:
     """Jobs that occupy one slot: one job, or a batch that shares a transaction."""
 
-    jobs: list[Held]
+    jobs: list[LeasedJob]
     is_batch: bool
 
 
@@ -58,8 +59,8 @@ class Scheduler:
         self._may_share = may_share
         self._batch_size = AdaptiveBatchSize(settings.max_jobs_per_transaction)
         self._mean_seconds = _FIRST_MEAN_SECONDS
-        self._ready: deque[Held] = deque()
-        self._shareable: deque[Held] = deque()
+        self._ready: deque[LeasedJob] = deque()
+        self._shareable: deque[LeasedJob] = deque()
         self._running: set[Run] = set()
         self._running_jobs = 0
         self._running_batches = 0
@@ -103,7 +104,7 @@ class Scheduler:
     def _queue(self, lease: Lease, *, can_share: bool) -> None:
         for job in lease.jobs:
             queue = self._shareable if can_share and self._may_share(job) else self._ready
-            queue.append((lease, job))
+            queue.append(LeasedJob(lease, job))
 
     def next_run(self) -> Run | None:
         """Take the jobs that start next. Return None if no slot is free or nothing is queued.
@@ -126,17 +127,17 @@ class Scheduler:
         self._running.add(run)
         return run
 
-    def note_batch(self, outcome: Turn, seconds: float) -> None:
+    def complete_batch(self, outcome: BatchOutcome, seconds: float) -> None:
         """Learn from a batch, and queue what it did not settle before everything else."""
         if outcome.settled:
-            self._batch_size.went_well(len(outcome.settled))
-            self.note_job(seconds / len(outcome.settled))
+            self._batch_size.committed(len(outcome.settled))
+            self.complete_job(seconds / len(outcome.settled))
         else:
-            self._batch_size.broke()
-        self._ready.extendleft(reversed(outcome.apart))
-        self._shareable.extendleft(reversed(outcome.left))
+            self._batch_size.failed()
+        self._ready.extendleft(reversed(outcome.retry_alone))
+        self._shareable.extendleft(reversed(outcome.remaining))
 
-    def note_job(self, seconds: float) -> None:
+    def complete_job(self, seconds: float) -> None:
         """Learn how long a job took."""
         self._mean_seconds += _MEAN_WEIGHT * (seconds - self._mean_seconds)
 
@@ -146,7 +147,7 @@ class Scheduler:
         self._running_jobs -= len(run.jobs)
         self._running_batches -= run.is_batch
 
-    def requeue(self, jobs: Iterable[Held]) -> None:
+    def requeue(self, jobs: Iterable[LeasedJob]) -> None:
         """Queue the jobs of a cancelled batch again, before everything else that can share."""
         self._shareable.extendleft(reversed(list(jobs)))
 
@@ -154,14 +155,18 @@ class Scheduler:
         """Return the runs with a job of one of these leases."""
         return [run for run in self._running if any(lease.token in tokens for lease, _ in run.jobs)]
 
-    def withdraw(self, tokens: set[str]) -> list[Held]:
+    def withdraw(self, tokens: set[str]) -> list[LeasedJob]:
         """Remove and return the queued jobs of some leases."""
-        withdrawn = [held for held in (*self._ready, *self._shareable) if held[0].token in tokens]
-        self._ready = deque(held for held in self._ready if held[0].token not in tokens)
-        self._shareable = deque(held for held in self._shareable if held[0].token not in tokens)
+        withdrawn = [
+            leased for leased in (*self._ready, *self._shareable) if leased.lease.token in tokens
+        ]
+        self._ready = deque(leased for leased in self._ready if leased.lease.token not in tokens)
+        self._shareable = deque(
+            leased for leased in self._shareable if leased.lease.token not in tokens
+        )
         return withdrawn
 
-    def withdraw_all(self) -> list[Held]:
+    def withdraw_all(self) -> list[LeasedJob]:
         """Remove and return every queued job."""
         withdrawn = [*self._ready, *self._shareable]
         self._ready.clear()

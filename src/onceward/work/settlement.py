@@ -1,49 +1,54 @@
-"""How an attempt ends: from what its handler raised to a settlement."""
+"""How an attempt that raised ends."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import RetryLater, StoreUnavailable
-from onceward.model.jobs import Done, Fail, FailureType, Postpone, Retry, Settlement
+from onceward.model.jobs import Fail, FailureType, Postpone, Retry
 from onceward.runtime.error_text import describe, leading_error
-from onceward.work.retry import RetryPolicy, backoff_seconds, is_transient
+from onceward.work.retry import backoff_seconds, is_transient
 
-LONGEST_DELAY_SECONDS: Final = 366 * 86_400.0
-
-
-def settlement_of(
-    error: Exception | None,
-    *,
-    attempts: int,
-    max_attempts: int,
-    policy: RetryPolicy,
-    random: Callable[[], float],
-    secrets: Iterable[str | bytes] = (),
-) -> Settlement:
-    """Decide how an attempt ends. `attempts` were used up before this one."""
-    if error is None:
-        return Done()
-    text = describe(error, secrets)
-    if isinstance(error, StoreUnavailable):
-        return Postpone(backoff_seconds(1, policy.base_seconds, policy.max_seconds, random), text)
-    if not is_transient(error):
-        return Fail(FailureType.PERMANENT, text)
-    attempt = attempts + 1
-    if attempt >= max_attempts:
-        return Fail(FailureType.EXHAUSTED, text)
-    asked = _asked_seconds(leading_error(error))
-    if asked is not None:
-        return Retry(asked, text)
-    delay = backoff_seconds(attempt, policy.base_seconds, policy.max_seconds, random)
-    return Retry(delay, text)
+MAX_DELAY_SECONDS: Final = 366 * 86_400.0
 
 
-def _asked_seconds(error: BaseException) -> float | None:
-    """The delay a handler asked for, within bounds; None where it asked for none that is one."""
+@dataclass(frozen=True, slots=True)
+class SettlementPolicy:
+    """Decides how an attempt that raised ends: retried, postponed or failed."""
+
+    base_seconds: float
+    """The delay after the first attempt; it doubles with each attempt."""
+    max_seconds: float
+    random: Callable[[], float]
+    """Returns a number from 0 to 1, for the jitter."""
+    secrets: Iterable[str | bytes] = ()
+    """Redacted in every error text. The owner may add to them at any time."""
+
+    def decide(
+        self, error: Exception, *, attempts: int, max_attempts: int
+    ) -> Retry | Postpone | Fail:
+        """Return the settlement for an attempt that followed `attempts` counted ones."""
+        text = describe(error, self.secrets)
+        if isinstance(error, StoreUnavailable):
+            return Postpone(self._backoff(1), text)
+        if not is_transient(error):
+            return Fail(FailureType.PERMANENT, text)
+        attempt = attempts + 1
+        if attempt >= max_attempts:
+            return Fail(FailureType.EXHAUSTED, text)
+        delay = _requested_seconds(leading_error(error))
+        return Retry(self._backoff(attempt) if delay is None else delay, text)
+
+    def _backoff(self, attempt: int) -> float:
+        return backoff_seconds(attempt, self.base_seconds, self.max_seconds, self.random)
+
+
+def _requested_seconds(error: BaseException) -> float | None:
+    """Return the delay that a handler asked for, within bounds, or None if it is not a number."""
     if not isinstance(error, RetryLater) or not isinstance(error.seconds, int | float):
         return None
-    seconds = float(min(max(error.seconds, 0), LONGEST_DELAY_SECONDS))
+    seconds = float(min(max(error.seconds, 0), MAX_DELAY_SECONDS))
     return None if math.isnan(seconds) else seconds

@@ -1,4 +1,4 @@
-"""Sync handlers: a thread for each run, and the async objects behind blocking calls."""
+"""Handler calls, async or in a thread, and the blocking objects that sync handlers get."""
 
 from __future__ import annotations
 
@@ -20,47 +20,47 @@ T = TypeVar("T")
 
 
 class SyncTransaction:
-    """A Transaction for a sync handler; see there."""
+    """The transaction of a sync handler; see Transaction."""
 
     def __init__(self, transaction: Transaction, loop: asyncio.AbstractEventLoop) -> None:
         self._transaction = transaction
         self._loop = loop
 
     def execute(self, sql: str, parameters: Parameters | None = None) -> int:
-        """Run a statement; answers with the number of rows it touched."""
-        return _wait(self._transaction.execute(sql, parameters), self._loop)
+        """Run a statement and return the number of affected rows."""
+        return _wait_for(self._transaction.execute(sql, parameters), self._loop)
 
     def fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
-        """Run a statement; answers with its rows, each a dict by column name."""
-        return _wait(self._transaction.fetch(sql, parameters), self._loop)
+        """Run a statement and return its rows, each a dict by column name."""
+        return _wait_for(self._transaction.fetch(sql, parameters), self._loop)
 
     def fetch_one(self, sql: str, parameters: Parameters | None = None) -> Row | None:
-        """Run a statement; answers with its first row, or None."""
-        return _wait(self._transaction.fetch_one(sql, parameters), self._loop)
+        """Run a statement and return its first row, or None."""
+        return _wait_for(self._transaction.fetch_one(sql, parameters), self._loop)
 
     def fetch_value(self, sql: str, parameters: Parameters | None = None) -> Any:
-        """Run a statement; answers with the first column of its first row, or None."""
-        return _wait(self._transaction.fetch_value(sql, parameters), self._loop)
+        """Run a statement and return the first column of its first row, or None."""
+        return _wait_for(self._transaction.fetch_value(sql, parameters), self._loop)
 
 
 class SyncEffects:
-    """Effects for a sync handler; see there."""
+    """The effects of a sync handler; see Effects."""
 
     def __init__(self, effects: Effects, loop: asyncio.AbstractEventLoop) -> None:
         self._effects = effects
         self._loop = loop
 
     def once(self, key: str, *, reference: str | None = None) -> bool:
-        """Say whether this is the first time, in the handler's transaction."""
-        return _wait(self._effects.once(key, reference=reference), self._loop)
+        """Mark an effect in the handler's transaction. Return True for the first mark."""
+        return _wait_for(self._effects.once(key, reference=reference), self._loop)
 
 
-def _wait(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
+def _wait_for(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
     return asyncio.run_coroutine_threadsafe(call, loop).result()
 
 
 class HandlerCall:
-    """A handler on its way: await it, or ask where it is."""
+    """One call of a handler, in the current task or in a thread."""
 
     def __init__(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], *, is_async: bool
@@ -71,38 +71,38 @@ class HandlerCall:
         self._coroutine: CoroutineType[Any, Any, Any] | None = None
         self._thread: threading.Thread | None = None
 
-    async def finish(self) -> None:
-        """Run it to its end. A thread that outlives the wait is left to itself."""
+    async def run(self) -> None:
+        """Run the handler until it returns. A cancelled wait leaves a thread running."""
         if self._is_async:
             self._coroutine = self._function(**self._arguments)
-            await _InContext(self._coroutine)
+            await _WithOwnContext(self._coroutine)
             return
         loop = asyncio.get_running_loop()
-        ended: asyncio.Future[None] = loop.create_future()
+        done: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
-            target=_run,
-            args=(self._function, self._arguments, loop, ended),
+            target=_run_in_thread,
+            args=(self._function, self._arguments, loop, done),
             name="onceward-handler",
             daemon=True,
         )
         self._thread.start()
-        await ended
+        await done
 
     def location(self) -> str:
-        """The line of the handler that is waiting now."""
+        """Return the line at which the handler is now."""
         frame: FrameType | None = None
         if self._coroutine is not None:
             frame = self._coroutine.cr_frame
         elif self._thread is not None:
-            frame = _handler_frame(sys._current_frames().get(self._thread.ident or 0))  # noqa: SLF001 - the only way to see another thread
+            frame = _handler_frame(sys._current_frames().get(self._thread.ident or 0))  # noqa: SLF001 - the only API that shows another thread
         if frame is None:
-            return "an unknown place"
+            return "an unknown line"
         code = frame.f_code
         return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
 
 
-class _InContext:
-    """A coroutine with context variables of its own, though the task is another's as well."""
+class _WithOwnContext:
+    """Awaits a coroutine with its own context variables, in a task that runs other handlers too."""
 
     def __init__(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
         self._coroutine = coroutine
@@ -118,40 +118,40 @@ class _InContext:
                 return
             try:
                 yield awaited
-            except BaseException as error:  # noqa: BLE001 - it is for the coroutine
+            except BaseException as error:  # noqa: BLE001 - thrown into the coroutine
                 resume, value = throw, error
             else:
                 resume, value = send, None
 
 
-def _run(
+def _run_in_thread(
     function: Callable[..., object],
     arguments: Mapping[str, Any],
     loop: asyncio.AbstractEventLoop,
-    ended: asyncio.Future[None],
+    done: asyncio.Future[None],
 ) -> None:
-    problem: BaseException | None = None
+    failure: BaseException | None = None
     try:
-        _refuse_unrun(function(**arguments))
+        _refuse_unstarted(function(**arguments))
     except StopIteration as error:
-        problem = RuntimeError(f"the handler raised {error!r}")  # a future cannot hold it
-    except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-        problem = error
+        failure = RuntimeError(f"the handler raised {error!r}")  # a future refuses StopIteration
+    except BaseException as error:  # noqa: BLE001 - raised again in the task that waits
+        failure = error
 
     def resolve() -> None:
-        if ended.done():
+        if done.done():
             return
-        if problem is None:
-            ended.set_result(None)
+        if failure is None:
+            done.set_result(None)
         else:
-            ended.set_exception(problem)
+            done.set_exception(failure)
 
     if not loop.is_closed():
         loop.call_soon_threadsafe(resolve)
 
 
-def _refuse_unrun(result: object) -> None:
-    """A coroutine or a generator that was only made has done nothing: it must not count."""
+def _refuse_unstarted(result: object) -> None:
+    """Raise PermanentError for a coroutine or generator: the body of the handler never ran."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if not inspect.isasyncgen(result):
             result.close()
@@ -160,9 +160,9 @@ def _refuse_unrun(result: object) -> None:
 
 
 def _handler_frame(frame: FrameType | None) -> FrameType | None:
-    """The frame of the handler itself, below all that it called."""
+    """Return the frame of the handler itself, below the frames of everything that it called."""
     while frame is not None and frame.f_back is not None:
-        if frame.f_back.f_code is _run.__code__:
+        if frame.f_back.f_code is _run_in_thread.__code__:
             return frame
         frame = frame.f_back
     return frame

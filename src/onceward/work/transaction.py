@@ -1,4 +1,4 @@
-"""What a handler is given as `tx`: one transaction with the job's done."""
+"""A handler's transaction: `tx` for the handler, the unit of work for the worker."""
 
 from __future__ import annotations
 
@@ -17,41 +17,42 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Parameters = Mapping[str, Any]
 Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[StoreTransaction]]
-"""Begins a transaction, for a handler that says where it is."""
+"""Begins a transaction. Its argument returns the handler's current line, for error messages."""
 
-_EDGES: Final = frozenset({"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE"})
-_INSIDE: Final = frozenset({"SAVEPOINT", "RELEASE"})
-_BESIDE: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
-_CONTROL: Final = _EDGES | _INSIDE | _BESIDE
+_TRANSACTION_KEYWORDS: Final = frozenset(
+    {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"}
+)
+_CONNECTION_KEYWORDS: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
+_REFUSED_KEYWORDS: Final = _TRANSACTION_KEYWORDS | _CONNECTION_KEYWORDS
 
-_BROKEN_OFF: Final = "a statement was broken off, done or not: nothing can be committed"
+_CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
 class UnitOfWork:
-    """The one transaction of one attempt: begun when first needed, ended by Onceward alone.
+    """The transaction of one attempt. It begins with the first statement.
 
-    Leave it, and what was not committed is rolled back. A statement that fails ends it, on both
-    stores: a handler that swallows the error cannot commit the rest.
+    Leaving the unit of work rolls back what was not committed. A failed statement ends the
+    transaction on both stores: a handler that swallows the error cannot commit the rest.
     """
 
     def __init__(self, begin: Begin, clock: Clock, failpoints: Failpoints) -> None:
         self._begin = begin
         self._failpoints = failpoints
         self._clock = clock
-        self.location: Callable[[], str] = lambda: "an unknown place"
-        """Where its handler is now."""
-        self.seconds = 0.0
-        """How long its statements took, all in all."""
+        self.location: Callable[[], str] = lambda: "an unknown line"
+        """Returns the line at which the handler is now."""
+        self.statement_seconds = 0.0
+        """The total time that its statements took."""
         self._lock = asyncio.Lock()
         self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
-        self._session: StoreTransaction | None = None
+        self._transaction: StoreTransaction | None = None
         self._failure: Exception | None = None
-        self._is_over = False
+        self._is_closed = False
         self._writer: asyncio.Task[Any] | None = None
 
     async def run(self, sql: str, parameters: Parameters) -> Rows:
         """Run one statement of the handler."""
-        rows = await self._writing(self._run, sql, parameters)
+        rows = await self._exclusively(self._run, sql, parameters)
         self._failpoints.reach("handle.statement")
         return rows
 
@@ -60,41 +61,41 @@ class UnitOfWork:
         return await (await self._open()).run(statement, parameters)
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
-        """Mark an effect as done. True for the first, over all events."""
-        return await self._writing(self._mark_effect, job, key, reference)
+        """Mark an effect as done. Return True for the first mark under its key."""
+        return await self._exclusively(self._mark_effect, job, key, reference)
 
     async def _mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         return await (await self._open()).mark_effect(job, key, reference)
 
     async def settle(self, token: str, job: int) -> bool:
-        """Write the job's done and commit. False when nothing was begun: settle it elsewhere."""
+        """Settle the job as done and commit. Return False if no transaction began."""
         async with self._lock:
-            session = self._end()
-            if session is None:
+            transaction = self._close()
+            if transaction is None:
                 return False
-            await session.settle(token, job)
-            await session.commit()
+            await transaction.settle(token, job)
+            await transaction.commit()
             return True
 
-    async def end(self) -> None:
-        """Let nothing more be written. Raises what the handler swallowed."""
+    async def close(self) -> None:
+        """Refuse further statements. Raise the error that the handler swallowed, if any."""
         async with self._lock:
-            self._end()
+            self._close()
 
     async def commit(self) -> None:
-        """Commit what was written, without a job."""
+        """Commit what was written, without settling a job."""
         async with self._lock:
-            session = self._end()
-            if session is not None:
-                await session.commit()
+            transaction = self._close()
+            if transaction is not None:
+                await transaction.commit()
 
     async def __aenter__(self) -> Self:
-        """Nothing begins here."""
+        """Return the unit of work, which has not begun."""
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Roll back what was not committed, and break off what still runs in it."""
-        self._is_over = True
+        """Cancel a statement that still runs, and roll back what was not committed."""
+        self._is_closed = True
         try:
             writer = self._writer
             if writer is not None and writer is not asyncio.current_task():
@@ -105,46 +106,46 @@ class UnitOfWork:
             if context is not None:
                 await context.__aexit__(None, None, None)
 
-    async def _writing(self, write: Callable[[*Ts], Awaitable[T]], *given: *Ts) -> T:
-        """Write something, alone; what goes wrong is remembered."""
+    async def _exclusively(self, operation: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
+        """Run one operation at a time, and remember the first failure."""
         async with self._lock:
             self._writer = asyncio.current_task()
-            began = self._clock.monotonic()
+            started = self._clock.monotonic()
             try:
-                return await write(*given)
+                return await operation(*arguments)
             except Exception as error:
                 self._failure = self._failure or error
                 raise
             except BaseException:
-                self._failure = self._failure or OncewardError(_BROKEN_OFF)
+                self._failure = self._failure or OncewardError(_CANCELLED)
                 raise
             finally:
                 self._writer = None
-                self.seconds += self._clock.monotonic() - began
+                self.statement_seconds += self._clock.monotonic() - started
 
-    def _end(self) -> StoreTransaction | None:
+    def _close(self) -> StoreTransaction | None:
         if self._failure is not None:  # the handler swallowed it
             raise self._failure
-        self._is_over = True
-        return self._session
+        self._is_closed = True
+        return self._transaction
 
     async def _open(self) -> StoreTransaction:
-        if self._is_over:
-            message = "the transaction is over; what comes after it cannot be part of it"
+        if self._is_closed:
+            message = "the transaction is over; a later statement cannot be part of it"
             raise TransactionMisuse(message)
         if self._failure is not None:
-            message = f"a statement failed before ({self._failure}); the transaction cannot go on"
+            message = f"an earlier statement failed ({self._failure}); the transaction has ended"
             raise TransactionMisuse(message)
-        if self._session is None:
+        if self._transaction is None:
             self._context = self._begin(self.location)
-            self._session = await self._context.__aenter__()
-        return self._session
+            self._transaction = await self._context.__aenter__()
+        return self._transaction
 
 
 class Transaction:
-    """One transaction with the job's done: both commit, or neither does.
+    """The handler's transaction. Its writes and the job's `done` commit together or not at all.
 
-    It begins at its first statement and ends when the handler returns. Parameters are named,
+    It begins with the first statement and ends when the handler returns. Parameters are named,
     ``:name``, on both stores.
     """
 
@@ -152,34 +153,35 @@ class Transaction:
         self._unit = unit
 
     async def execute(self, sql: str, parameters: Parameters | None = None) -> int:
-        """Run a statement; answers with the number of rows it touched."""
+        """Run a statement and return the number of affected rows."""
         return (await self._unit.run(sql, parameters or {})).count
 
     async def fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
-        """Run a statement; answers with its rows, each a dict by column name."""
+        """Run a statement and return its rows, each a dict by column name."""
         return (await self._unit.run(sql, parameters or {})).rows
 
     async def fetch_one(self, sql: str, parameters: Parameters | None = None) -> Row | None:
-        """Run a statement; answers with its first row, or None."""
+        """Run a statement and return its first row, or None."""
         rows = await self.fetch(sql, parameters)
         return rows[0] if rows else None
 
     async def fetch_value(self, sql: str, parameters: Parameters | None = None) -> Any:
-        """Run a statement; answers with the first column of its first row, or None."""
+        """Run a statement and return the first column of its first row, or None."""
         row = await self.fetch_one(sql, parameters)
         return next(iter(row.values())) if row else None
 
 
 def _checked(sql: str, parameters: Parameters) -> Sql:
+    """Parse one statement. Raise TransactionMisuse if it is not for handlers."""
     statements = parse(sql)
     if len(statements) != 1:
         message = f"one statement at a time; this text has {len(statements)}"
         raise TransactionMisuse(message)
     (statement,) = statements
-    if statement.keyword in _CONTROL:
+    if statement.keyword in _REFUSED_KEYWORDS:
         message = f"{statement.keyword} is not for handlers: the transaction ends with the handler"
         raise TransactionMisuse(message)
     if missing := statement.names - parameters.keys():
-        message = f"the statement names :{', :'.join(sorted(missing))}, which was not given"
+        message = f"no value is given for :{', :'.join(sorted(missing))}"
         raise TransactionMisuse(message)
     return statement

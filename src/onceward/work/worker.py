@@ -17,14 +17,13 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
-from onceward.work.batching import Held
-from onceward.work.leases import Leases
+from onceward.work.leases import LeasedJob, Leases
 from onceward.work.runner import JobRunner
 from onceward.work.scheduler import Run, Scheduler
 
 _log = logging.getLogger("onceward.worker")
 
-RENEWALS_A_LEASE: Final = 3
+RENEWALS_PER_LEASE: Final = 3
 _SHORTEST_PAUSE_SECONDS: Final = 0.02
 _STORE_PAUSE_SECONDS: Final = 1.0
 
@@ -138,12 +137,12 @@ class Worker:
             self._tasks[task] = run
             task.add_done_callback(self._run_ended)
 
-    async def _run_batch(self, jobs: Sequence[Held]) -> None:
+    async def _run_batch(self, jobs: Sequence[LeasedJob]) -> None:
         started = self._clock.monotonic()
-        outcome = await self._runner.run_together(jobs)
+        outcome = await self._runner.run_batch(jobs)
         for lease, job in outcome.settled:
             self._leases.settled(lease, job.id)
-        self._scheduler.note_batch(outcome, self._clock.monotonic() - started)
+        self._scheduler.complete_batch(outcome, self._clock.monotonic() - started)
 
     async def _run_job(self, lease: Lease, job: Job) -> None:
         started = self._clock.monotonic()
@@ -155,7 +154,7 @@ class Worker:
                 self._leases.settled(lease, job.id)
             elif not self._stopping:  # a drain releases the jobs that it cancels
                 await self._abandon(lease)
-        self._scheduler.note_job(self._clock.monotonic() - started)
+        self._scheduler.complete_job(self._clock.monotonic() - started)
 
     async def _abandon(self, lease: Lease) -> None:
         """Let a lease expire because one of its jobs was not settled; release its queued jobs."""
@@ -168,7 +167,9 @@ class Worker:
         if task.cancelled():
             if not self._stopping:
                 # A lease was lost. Jobs under other leases are still held by this worker.
-                self._scheduler.requeue(held for held in run.jobs if self._leases.holds(held[0]))
+                self._scheduler.requeue(
+                    leased for leased in run.jobs if self._leases.holds(leased.lease)
+                )
         elif (error := task.exception()) is not None:
             _log.error("a job could not be handled: %s", locate(error))
             for lease, _ in run.jobs:
@@ -181,7 +182,7 @@ class Worker:
 
     async def _renew_leases(self) -> None:
         while True:
-            await asyncio.sleep(self._settings.lease_seconds / RENEWALS_A_LEASE)
+            await asyncio.sleep(self._settings.lease_seconds / RENEWALS_PER_LEASE)
             try:
                 self._cancel_lost(await self._leases.renew())
             except StoreError as error:
@@ -213,12 +214,12 @@ class Worker:
             task.cancel()
         if slow:
             await asyncio.wait(slow, timeout=2 * GRACE_SECONDS)
-        await self._release(held for run in slow.values() for held in run.jobs)
+        await self._release(leased for run in slow.values() for leased in run.jobs)
         with suppress(StoreError, TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._leases.end()
 
-    async def _release(self, jobs: Iterable[Held]) -> None:
+    async def _release(self, jobs: Iterable[LeasedJob]) -> None:
         ids: dict[str, list[int]] = defaultdict(list)
         leases: dict[str, Lease] = {}
         for lease, job in jobs:

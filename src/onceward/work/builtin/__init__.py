@@ -1,4 +1,4 @@
-"""Handlers that a preset brings along, by the names under which presets ask for them."""
+"""Built-in handlers, by the names under which presets refer to them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType

@@ -1,4 +1,4 @@
-"""An effect happens once under its key, over all jobs, with the transaction that made it."""
+"""An effect is marked once for each key in the whole inbox, in the handler's transaction."""
 
 import asyncio
 
@@ -23,31 +23,31 @@ async def once(work: Work, key: str = "credit:1", *, job: int = 1) -> bool:
     return await Effects(work.unit, job).once(key)
 
 
-async def test_the_first_in_a_transaction_is_told_so_and_the_next_is_not(store: Store) -> None:
+async def test_only_the_first_mark_in_a_transaction_returns_true(store: Store) -> None:
     async with working(store) as work:
         assert [await once(work) for _ in range(3)] == [True, False, False]
         assert await once(work, "credit:2")
 
 
-async def test_it_is_once_over_all_jobs(store: Store) -> None:
+async def test_only_the_first_mark_over_all_jobs_returns_true(store: Store) -> None:
     await store.record(arrivals(3))
-    held = await lease(store)
+    claimed = await lease(store)
     firsts = []
-    for job in held.jobs:
+    for job in claimed.jobs:
         async with working(store) as work:
             firsts.append(await once(work, job=job.id))
-            await work.unit.settle(held.token, job.id)
+            await work.unit.settle(claimed.token, job.id)
     assert firsts == [True, False, False]
 
 
-async def test_an_effect_that_was_rolled_back_did_not_happen(store: Store) -> None:
+async def test_a_rolled_back_effect_is_not_marked(store: Store) -> None:
     for expected in (True, True):
         async with working(store) as work:
             assert await once(work) is expected
     assert await store.effects(EVERYTHING) == []
 
 
-async def test_an_effect_of_a_worker_that_lost_its_lease_did_not_happen(
+async def test_a_worker_that_lost_its_lease_marks_no_effect(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -62,7 +62,7 @@ async def test_an_effect_of_a_worker_that_lost_its_lease_did_not_happen(
         assert await work.unit.settle(new.token, job.id)
 
 
-async def test_an_effect_is_shown_with_its_job_and_reference(store: Store) -> None:
+async def test_an_effect_is_listed_with_its_job_and_reference(store: Store) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await Effects(work.unit, job.id).once("mail:é", reference="cus_1")
@@ -72,7 +72,7 @@ async def test_an_effect_is_shown_with_its_job_and_reference(store: Store) -> No
     assert (effect.reference, effect.status) == ("cus_1", EffectStatus.SUCCEEDED)
 
 
-async def test_keys_that_only_look_alike_are_different_effects(store: Store) -> None:
+async def test_similar_keys_are_different_effects(store: Store) -> None:
     keys = ["a", "A", "a ", "á", "a\u0301", "a%", "a_"]
     async with working(store) as work:
         assert all([await once(work, key) for key in keys])
@@ -90,26 +90,28 @@ async def test_keys_that_only_look_alike_are_different_effects(store: Store) -> 
         (7, "not a text"),
     ],
 )
-async def test_a_bad_key_is_refused_with_the_reason(store: Store, key: str, fault: str) -> None:
+async def test_an_unusable_key_is_refused_with_the_reason(
+    store: Store, key: str, fault: str
+) -> None:
     async with working(store) as work:
         with pytest.raises(PermanentError, match=fault):
             await once(work, key)
     assert await store.effects(EVERYTHING) == []
 
 
-async def test_a_bad_reference_is_refused_with_the_reason(store: Store) -> None:
+async def test_an_unusable_reference_is_refused_with_the_reason(store: Store) -> None:
     async with working(store) as work:
         with pytest.raises(PermanentError, match=r"reference .* 300 bytes"):
             await Effects(work.unit, 1).once("key", reference="x" * 300)
 
 
-async def test_the_longest_key_will_do(store: Store) -> None:
+async def test_a_key_of_maximum_length_is_accepted(store: Store) -> None:
     async with working(store) as work:
         assert await once(work, "x" * 255)
 
 
 @pytest.mark.parametrize("first_commits", [True, False])
-async def test_of_two_that_race_for_a_key_one_is_first(
+async def test_one_of_two_concurrent_transactions_marks_a_key(
     store: Store, *, first_commits: bool
 ) -> None:
     async def second() -> bool:
@@ -131,7 +133,7 @@ async def test_of_two_that_race_for_a_key_one_is_first(
     )
 
 
-async def test_of_many_that_race_for_few_keys_each_has_one_first(store: Store) -> None:
+async def test_each_key_is_marked_once_under_concurrency(store: Store) -> None:
     async def work_on(job: int) -> bool:
         async with working(store) as work:
             is_first = await once(work, f"key:{job % 3}", job=job)

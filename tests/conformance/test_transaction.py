@@ -1,4 +1,4 @@
-"""A handler's transaction: it begins late, takes plain SQL, and only its return ends it."""
+"""A handler's transaction begins with its first statement and ends when the handler returns."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,19 +19,21 @@ INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
 
 @pytest.fixture
 def notes(store: Store, raw_db: RawDatabase) -> RawDatabase:
-    """The database, with a table of the user's."""
+    """Return the database, with a table of the user's in it."""
     raw_db.rows("CREATE TABLE notes (id integer PRIMARY KEY, note text)")
     return raw_db
 
 
 @pytest.fixture
 async def tx(store: Store, notes: RawDatabase) -> AsyncIterator[Transaction]:
-    """An open transaction that will be rolled back."""
+    """Yield an open transaction, and roll it back afterwards."""
     async with working(store) as work:
         yield work.tx
 
 
-async def test_it_begins_at_its_first_statement(store: Store, notes: RawDatabase) -> None:
+async def test_a_transaction_begins_with_its_first_statement(
+    store: Store, notes: RawDatabase
+) -> None:
     async with working(store) as work:
         receipts = await asyncio.wait_for(record(store, arrival()), 1.0)
         assert receipts[0].outcome is Outcome.RECORDED
@@ -39,7 +41,7 @@ async def test_it_begins_at_its_first_statement(store: Store, notes: RawDatabase
         assert await work.tx.fetch_value("SELECT count(*) FROM notes") == 1
 
 
-async def test_nothing_of_it_is_seen_before_its_commit(store: Store, notes: RawDatabase) -> None:
+async def test_writes_are_invisible_before_the_commit(store: Store, notes: RawDatabase) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
         assert notes.count("notes") == 0
@@ -48,7 +50,7 @@ async def test_nothing_of_it_is_seen_before_its_commit(store: Store, notes: RawD
     assert notes.count("notes") == 1
 
 
-async def test_execute_answers_with_the_number_of_rows(tx: Transaction) -> None:
+async def test_execute_returns_the_number_of_affected_rows(tx: Transaction) -> None:
     for number in range(3):
         assert await tx.execute(INSERT, {"id": number, "note": "x"}) == 1
     assert await tx.execute("UPDATE notes SET note = 'y' WHERE id > :id", {"id": 0}) == 2
@@ -82,8 +84,8 @@ async def test_rows_are_dicts_by_column_name(tx: Transaction) -> None:
         ("SELECT ':a'", ":a"),
         ("SELECT 'it''s :a'", "it's :a"),
         ('SELECT x.":a" FROM (SELECT 1 AS ":a") AS x', 1),
-        ("SELECT 1 -- :nobody %s", 1),
-        ("/* :nobody; %(x)s */ SELECT 1", 1),
+        ("SELECT 1 -- :absent %s", 1),
+        ("/* :absent; %(x)s */ SELECT 1", 1),
         ("SELECT 7 % 4", 3),
         ("SELECT 1 WHERE 'abc' LIKE 'a%'", 1),
         ("SELECT CAST(:a AS text) || '%(a)s %s %%'", "A%(a)s %s %%"),
@@ -92,21 +94,21 @@ async def test_rows_are_dicts_by_column_name(tx: Transaction) -> None:
         ("SELECT ';' || :a", ";A"),
     ],
 )
-async def test_named_parameters_leave_the_rest_alone(
+async def test_only_named_parameters_are_replaced(
     tx: Transaction, sql: str, expected: object
 ) -> None:
     assert await tx.fetch_value(sql, {"a": "A", "b": "B", "unused": None}) == expected
 
 
 @pytest.mark.parametrize("value", [None, 0, -(2**40), 1.5, "", "é\n%:'\"", b"\0\xff", 10**15])
-async def test_values_come_back_as_they_were(
+async def test_values_are_stored_unchanged(
     tx: Transaction, raw_db: RawDatabase, value: object
 ) -> None:
     binary = "blob" if raw_db.is_sqlite else "bytea"
     kind = {bytes: binary, int: "bigint", float: "double precision"}.get(type(value), "text")
-    await tx.execute(f"CREATE TABLE kept (value {kind})")
-    await tx.execute("INSERT INTO kept VALUES (:value)", {"value": value})
-    assert await tx.fetch_value("SELECT value FROM kept") == value
+    await tx.execute(f"CREATE TABLE stored (value {kind})")
+    await tx.execute("INSERT INTO stored VALUES (:value)", {"value": value})
+    assert await tx.fetch_value("SELECT value FROM stored") == value
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ async def test_values_come_back_as_they_were(
         ("ATTACH 'other.db' AS other", "ATTACH"),
     ],
 )
-async def test_a_statement_that_is_not_for_handlers_is_refused_by_its_name(
+async def test_a_refused_statement_is_named(
     store: Store, notes: RawDatabase, sql: str, word: str
 ) -> None:
     async with working(store) as work:
@@ -142,12 +144,12 @@ async def test_a_statement_that_is_not_for_handlers_is_refused_by_its_name(
     "sql",
     ["SELECT 1; COMMIT", "SELECT 1; SELECT 2", "DELETE FROM notes;;COMMIT;", "", " -- x", ";"],
 )
-async def test_it_takes_one_statement_at_a_time(tx: Transaction, sql: str) -> None:
+async def test_a_text_with_several_statements_or_none_is_refused(tx: Transaction, sql: str) -> None:
     with pytest.raises(TransactionMisuse, match="one statement at a time"):
         await tx.execute(sql)
 
 
-async def test_a_parameter_that_was_not_given_is_named(tx: Transaction) -> None:
+async def test_a_missing_parameter_is_named(tx: Transaction) -> None:
     with pytest.raises(TransactionMisuse, match=":id, :note"):
         await tx.execute(INSERT, {"other": 1})
 
@@ -156,7 +158,7 @@ async def test_a_parameter_that_was_not_given_is_named(tx: Transaction) -> None:
     "sql",
     ["INSERT INTO notes VALUES (1, 'again')", "SELECT * FROM nowhere", "nonsense", "COMMIT"],
 )
-async def test_an_error_that_the_handler_swallows_cannot_be_committed(
+async def test_a_swallowed_database_error_prevents_the_commit(
     store: Store, notes: RawDatabase, sql: str
 ) -> None:
     token, job = await leased_job(store)
@@ -172,7 +174,7 @@ async def test_an_error_that_the_handler_swallows_cannot_be_committed(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_a_statement_that_was_broken_off_can_not_be_committed_and_holds_nobody_up(
+async def test_a_cancelled_statement_prevents_the_commit_and_blocks_no_others(
     store: Store, notes: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
@@ -189,12 +191,12 @@ async def test_a_statement_that_was_broken_off_can_not_be_committed_and_holds_no
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-async def test_statements_at_once_come_one_after_the_other(tx: Transaction) -> None:
+async def test_concurrent_statements_run_one_after_the_other(tx: Transaction) -> None:
     await asyncio.gather(*(tx.execute(INSERT, {"id": n, "note": "x"}) for n in range(20)))
     assert await tx.fetch_value("SELECT count(*) FROM notes") == 20
 
 
-async def test_what_comes_after_its_end_is_refused(store: Store, notes: RawDatabase) -> None:
+async def test_a_statement_after_the_end_is_refused(store: Store, notes: RawDatabase) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
@@ -206,7 +208,7 @@ async def test_what_comes_after_its_end_is_refused(store: Store, notes: RawDatab
     assert notes.count("notes") == 1
 
 
-async def test_the_next_transaction_begins_afresh(store: Store, notes: RawDatabase) -> None:
+async def test_transactions_are_independent(store: Store, notes: RawDatabase) -> None:
     for number in range(5):
         async with working(store) as work:
             await work.tx.execute(INSERT, {"id": number, "note": "x"})
@@ -215,7 +217,7 @@ async def test_the_next_transaction_begins_afresh(store: Store, notes: RawDataba
     assert notes.rows("SELECT id FROM notes ORDER BY id") == [(1,), (3,)]
 
 
-async def test_preparing_makes_the_users_own_tables(store: Store, raw_db: RawDatabase) -> None:
+async def test_a_preparation_creates_the_users_tables(store: Store, raw_db: RawDatabase) -> None:
     (statement,) = parse("CREATE TABLE mine (id integer)")
     async with store.prepare() as session:
         await session.run(statement, {})

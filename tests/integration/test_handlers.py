@@ -1,4 +1,4 @@
-"""Handlers at work: what they are given, and how each way to end is settled."""
+"""Handlers in a running service: their arguments, and how their attempts are settled."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ class Invoice(msgspec.Struct):
 
 @pytest.fixture
 def inbox() -> Inbox:
-    """An inbox with a table for handlers to write to."""
+    """Return an inbox with a table for handlers to write to."""
     inbox = Inbox()
 
     @inbox.at_start
@@ -48,47 +48,47 @@ def notes(url: str) -> list[str]:
     return sorted(text for (text,) in RawDatabase(url).rows("SELECT text FROM notes"))
 
 
-# What a handler is given.
+# Arguments.
 
 
-async def test_a_handler_gets_what_it_names(inbox: Inbox, database_url: str) -> None:
-    given: dict[str, dict[str, Any]] = {}
+async def test_a_handler_gets_the_arguments_that_it_names(inbox: Inbox, database_url: str) -> None:
+    calls: dict[str, dict[str, Any]] = {}
 
     @inbox.on("a")
-    async def nothing() -> None:
-        given["nothing"] = {}
+    async def no_arguments() -> None:
+        calls["none"] = {}
 
     @inbox.on("a")
     async def only_the_event(event: Event[Any]) -> None:
-        given["event"] = {"event": event}
+        calls["event"] = {"event": event}
 
     @inbox.on("a")
     async def everything(effects: Effects, tx: Transaction, event: Event[Any]) -> None:
-        given["all"] = {"event": event, "tx": tx, "effects": effects}
+        calls["all"] = {"event": event, "tx": tx, "effects": effects}
 
     @inbox.on("a")
     def everything_in_a_thread(event: Event[Any], tx: Any, effects: Any, more: int = 7) -> None:
-        given["sync"] = {"event": event, "tx": tx, "effects": effects, "more": more}
+        calls["sync"] = {"event": event, "tx": tx, "effects": effects, "more": more}
 
     async with run_inbox(inbox, database_url) as bench:
         await bench.post("a", {"x": [1, None]}, "evt_ü")
         await bench.wait_until_idle()
         assert {job.status for job in (await bench.jobs()).values()} == {DONE}
-    assert given.keys() == {"nothing", "event", "all", "sync"}
-    event = given["event"]["event"]
+    assert calls.keys() == {"none", "event", "all", "sync"}
+    event = calls["event"]["event"]
     assert (event.id, event.key, event.type) == ("evt_ü", "ingest:evt_ü", "a")
     assert (event.source, event.reference) == ("ingest", None)
     assert event.payload == {"x": [1, None]}
     assert msgspec.json.decode(event.body)["payload"] == {"x": [1, None]}
     assert event.headers["content-type"] == "application/json"
-    assert isinstance(given["all"]["tx"], Transaction)
-    assert isinstance(given["all"]["effects"], Effects)
-    assert isinstance(given["sync"]["tx"], SyncTransaction)
-    assert isinstance(given["sync"]["effects"], SyncEffects)
-    assert given["sync"]["more"] == 7
+    assert isinstance(calls["all"]["tx"], Transaction)
+    assert isinstance(calls["all"]["effects"], Effects)
+    assert isinstance(calls["sync"]["tx"], SyncTransaction)
+    assert isinstance(calls["sync"]["effects"], SyncEffects)
+    assert calls["sync"]["more"] == 7
 
 
-async def test_async_and_sync_handlers_write_in_one_transaction_with_their_job(
+async def test_async_and_sync_handlers_write_in_the_transaction_of_their_job(
     inbox: Inbox, database_url: str
 ) -> None:
     threads = set()
@@ -143,7 +143,7 @@ async def test_a_model_validates_before_the_handler_starts(inbox: Inbox, databas
         assert job.attempts == 1
 
 
-# How an attempt can end.
+# How an attempt ends.
 
 
 async def test_a_permanent_error_fails_at_once(inbox: Inbox, database_url: str) -> None:
@@ -168,16 +168,16 @@ async def test_retry_later_is_honoured(inbox: Inbox, database_url: str) -> None:
     async def later() -> None:
         times.append(time.monotonic())
         if len(times) == 1:
-            raise RetryLater(0.5, "the bank sleeps")
+            raise RetryLater(0.5, "the bank is closed")
 
-    # Nobody announces that a retry is due, and the worker does not wait for its next look.
+    # Retries are not announced, and the next poll is too late: the worker waits for the due time.
     async with run_inbox(inbox, database_url, poll_seconds=30.0) as bench:
         job = await bench.run_event("a")
     assert (job.status, job.attempts) == (DONE, 2)
     assert 0.45 <= times[1] - times[0] < 1.5
 
 
-async def test_waits_between_attempts_double_until_they_are_used_up(
+async def test_the_delay_doubles_until_the_attempts_are_used_up(
     inbox: Inbox, database_url: str
 ) -> None:
     times = []
@@ -192,9 +192,9 @@ async def test_waits_between_attempts_double_until_they_are_used_up(
         job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.EXHAUSTED)
     assert (job.attempts, job.max_attempts, job.last_error) == (4, 4, "OSError: try again")
-    waits = [later - earlier for earlier, later in pairwise(times)]
-    for wait, whole in zip(waits, (0.2, 0.4, 0.8), strict=True):
-        assert whole / 2 <= wait < whole + 0.5
+    delays = [later - earlier for earlier, later in pairwise(times)]
+    for delay, maximum in zip(delays, (0.2, 0.4, 0.8), strict=True):
+        assert maximum / 2 <= delay < maximum + 0.5
     assert notes(database_url) == []
     errors = RawDatabase(database_url).rows(
         "SELECT number, error FROM onceward.attempts ORDER BY 1"
@@ -202,7 +202,7 @@ async def test_waits_between_attempts_double_until_they_are_used_up(
     assert errors == [(number, "OSError: try again") for number in range(1, 5)]
 
 
-async def test_a_handler_that_fails_never_repeats_another_of_the_same_event(
+async def test_a_failed_handler_does_not_repeat_another_handler_of_the_event(
     inbox: Inbox, database_url: str
 ) -> None:
     runs = []
@@ -240,14 +240,14 @@ async def test_errors_are_stored_without_secrets_and_addresses(
 
     async with run_inbox(inbox, database_url) as bench:
         job = await bench.run_event("a")
-    kept = RawDatabase(database_url).rows("SELECT error FROM onceward.attempts")
-    for text in (str(job.last_error), str(kept), caplog.text):
+    stored = RawDatabase(database_url).rows("SELECT error FROM onceward.attempts")
+    for text in (str(job.last_error), str(stored), caplog.text):
         assert "ValueError" in text or text is caplog.text
         for sensitive in (secret, secret[6:], "ann@example.com", "hunter2"):
             assert sensitive not in text
 
 
-# What a handler may not do with its transaction.
+# Misuse of the transaction.
 
 
 @pytest.mark.parametrize(
@@ -260,11 +260,11 @@ async def test_errors_are_stored_without_secrets_and_addresses(
         ("END;", "END"),
     ],
 )
-async def test_ending_the_transaction_is_refused_by_name(
+async def test_a_statement_that_would_end_the_transaction_is_refused_and_named(
     inbox: Inbox, database_url: str, text: str, name: str
 ) -> None:
     @inbox.on("a")
-    async def meddle(tx: Transaction) -> None:
+    async def misuse(tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": "never"})
         await tx.execute(text)
 
@@ -277,7 +277,7 @@ async def test_ending_the_transaction_is_refused_by_name(
 
 async def test_two_statements_in_one_text_are_refused(inbox: Inbox, database_url: str) -> None:
     @inbox.on("a")
-    async def meddle(tx: Transaction) -> None:
+    async def misuse(tx: Transaction) -> None:
         await tx.execute("INSERT INTO notes (text) VALUES ('never'); COMMIT")
 
     async with run_inbox(inbox, database_url) as bench:
@@ -290,7 +290,7 @@ async def test_a_database_error_cannot_be_swallowed(inbox: Inbox, database_url: 
     @inbox.on("a", max_attempts=2)
     async def swallow(tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": "never"})
-        with suppress(Exception):  # as careless code does
+        with suppress(Exception):  # the mistake
             await tx.execute("INSERT INTO nowhere (text) VALUES ('x')")
 
     async with run_inbox(inbox, database_url) as bench:
@@ -300,7 +300,7 @@ async def test_a_database_error_cannot_be_swallowed(inbox: Inbox, database_url: 
     assert notes(database_url) == []
 
 
-async def test_the_second_of_two_effects_is_the_first_one_that_was_not_committed(
+async def test_an_effect_is_marked_again_after_a_rollback_and_once_after_a_commit(
     inbox: Inbox, database_url: str
 ) -> None:
     firsts = []
@@ -318,18 +318,18 @@ async def test_the_second_of_two_effects_is_the_first_one_that_was_not_committed
         await bench.wait_until_idle()
         assert len(await bench.effects()) == 1
     assert (job.status, job.attempts) == (DONE, 2)
-    assert firsts == [True, True, False]  # the first was rolled back with the rest of its attempt
+    assert firsts == [True, True, False]  # the first mark was rolled back with its attempt
 
 
-# Handlers that take too long.
+# Slow handlers.
 
 
-async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
+async def test_a_timeout_counts_as_an_attempt_and_other_handlers_continue(
     inbox: Inbox, database_url: str
 ) -> None:
     release = threading.Event()
     refused: list[BaseException] = []
-    given_up = threading.Event()
+    was_refused = threading.Event()
 
     @inbox.on("slow", timeout_seconds=0.3, max_attempts=1)
     async def sleep() -> None:
@@ -343,7 +343,7 @@ async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
             tx.execute(INSERT, {"text": "too late"})
         except BaseException as error:
             refused.append(error)
-            given_up.set()
+            was_refused.set()
             raise
 
     @inbox.on("quick", transaction="shared")
@@ -356,7 +356,7 @@ async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
             await bench.post("quick", None, f"q{number}")
         await bench.wait_until_idle()
         release.set()
-        await asyncio.to_thread(given_up.wait, 10)
+        await asyncio.to_thread(was_refused.wait, 10)
         jobs = await bench.jobs()
     for name in ("sleep", "spin"):
         job = jobs[f"evt_1/{name}"]
@@ -364,10 +364,10 @@ async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
         assert (job.attempts, job.last_error) == (1, f"{name} took longer than 0.3 s")
     assert [job.status for key, job in jobs.items() if key.startswith("q")] == [DONE] * 20
     assert len(notes(database_url)) == 20
-    assert len(refused) == 1  # what a thread that was given up writes later goes nowhere
+    assert len(refused) == 1  # a thread cannot write after its timeout
 
 
-async def test_threads_that_are_given_up_in_a_statement_leave_no_connection_behind(
+async def test_a_timeout_in_a_statement_of_a_thread_returns_the_connection(
     inbox: Inbox, postgres_url: str
 ) -> None:
     @inbox.on("stuck", timeout_seconds=0.15, max_attempts=1)
@@ -379,7 +379,7 @@ async def test_threads_that_are_given_up_in_a_statement_leave_no_connection_behi
         await tx.execute(INSERT, {"text": event.id})
 
     async with run_inbox(inbox, postgres_url, workers=1) as bench:
-        for number in range(5):  # more than the pool has connections
+        for number in range(5):  # more than the connections of the pool
             await bench.post("stuck", None, f"s{number}")
         await bench.post("quick", None, "q")
         await bench.wait_until_idle()
@@ -389,7 +389,9 @@ async def test_threads_that_are_given_up_in_a_statement_leave_no_connection_behi
     assert {job.last_error for job in stuck} == {"stick took longer than 0.15 s"}
 
 
-async def test_a_slow_handler_on_sqlite_holds_up_nobody(inbox: Inbox, sqlite_url: str) -> None:
+async def test_a_slow_handler_on_sqlite_does_not_block_receiving(
+    inbox: Inbox, sqlite_url: str
+) -> None:
     @inbox.on("waits")
     async def wait_first(event: Event[Any], tx: Transaction) -> None:
         await asyncio.sleep(2)
@@ -407,33 +409,33 @@ async def test_a_slow_handler_on_sqlite_holds_up_nobody(inbox: Inbox, sqlite_url
         deadline = time.monotonic() + 1.0
         number = 0
         while time.monotonic() < deadline:
-            begun = time.monotonic()
+            started = time.monotonic()
             number += 1
-            await bench.post("nobody's", None, f"evt_{number}")
-            slowest = max(slowest, time.monotonic() - begun)
+            await bench.post("unhandled", None, f"evt_{number}")
+            slowest = max(slowest, time.monotonic() - started)
         await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert slowest < 1.0
     assert jobs["waits/wait_first"].status is DONE
-    held = jobs["holds/hold"]
-    assert (held.status, held.failure_type) == (FAILED, FailureType.EXHAUSTED)
-    assert "test_handlers.py" in str(held.last_error)  # it names the place that waits
+    job = jobs["holds/hold"]
+    assert (job.status, job.failure_type) == (FAILED, FailureType.EXHAUSTED)
+    assert "test_handlers.py" in str(job.last_error), "the error names the line that waits"
     assert notes(sqlite_url) == ["waits"]
 
 
-async def test_handlers_that_deadlock_are_run_again_and_their_effects_happen_once(
+async def test_a_deadlock_is_retried_and_effects_happen_once(
     inbox: Inbox, postgres_url: str
 ) -> None:
-    both_hold_one = asyncio.Barrier(2)
+    both_have_a_lock = asyncio.Barrier(2)
 
     @inbox.on("transfer")
     async def transfer(event: Event[Any], tx: Transaction, effects: Effects) -> None:
         await effects.once(f"transfer:{event.id}")
         first, second = event.payload
         await tx.execute("UPDATE notes SET text = text || '.' WHERE text LIKE :x", {"x": first})
-        if not both_hold_one.broken:
-            await both_hold_one.wait()
-            await both_hold_one.abort()  # only the first time
+        if not both_have_a_lock.broken:
+            await both_have_a_lock.wait()
+            await both_have_a_lock.abort()  # deadlock only once
         await tx.execute("UPDATE notes SET text = text || '.' WHERE text LIKE :x", {"x": second})
 
     async with run_inbox(inbox, postgres_url) as bench:

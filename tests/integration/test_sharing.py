@@ -1,4 +1,4 @@
-"""Handlers that share a transaction: each job is done once, and the other jobs get their share."""
+"""Shared transactions in a running service: each job is done once, and no handler starves."""
 
 import asyncio
 from collections import Counter
@@ -17,7 +17,7 @@ async def probe(event: Event[Any], tx: Transaction) -> None:
     await tx.execute(INSERT, {"event": event.id})
 
 
-async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
+async def test_every_job_is_done_once_although_others_of_its_batch_fail(
     database_url: str, raw_db: RawDatabase
 ) -> None:
     inbox = Inbox()
@@ -44,7 +44,7 @@ async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
     }
 
 
-async def test_a_failure_never_calls_a_neighbour_with_its_own_transaction_again(
+async def test_a_failure_never_calls_a_handler_with_its_own_transaction_again(
     database_url: str,
 ) -> None:
     inbox = Inbox()
@@ -73,7 +73,7 @@ async def test_a_failure_never_calls_a_neighbour_with_its_own_transaction_again(
     assert calls == {f"evt_{n}": 1 for n in range(100)}
 
 
-async def test_sharing_can_be_switched_off(postgres_url: str) -> None:
+async def test_sharing_can_be_turned_off(postgres_url: str) -> None:
     inbox = Inbox()
     raw_db = RawDatabase(postgres_url)
     raw_db.rows(TABLE)
@@ -88,7 +88,7 @@ async def test_sharing_can_be_switched_off(postgres_url: str) -> None:
     assert raw_db.value("SELECT count(DISTINCT xmin::text) FROM probes") == 20
 
 
-async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
+async def test_a_single_job_does_not_wait_for_all_batches(sqlite_url: str) -> None:
     inbox = Inbox()
     order: list[str] = []
 
@@ -101,7 +101,7 @@ async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
         order.append("alone")
 
     async with run_inbox(inbox, sqlite_url, workers=1, max_jobs_per_transaction=4) as bench:
-        for n in range(10):  # enough to know that it is quick
+        for n in range(10):  # enough runs to count as quick
             await bench.post("order.paid", n, f"first_{n}")
         await bench.wait_until_idle()
         order.clear()

@@ -1,4 +1,4 @@
-"""Handlers that will not end, or that keep their slots, hold up nobody else."""
+"""Handlers that ignore cancellation or occupy slots do not block other handlers."""
 
 import asyncio
 import time
@@ -7,7 +7,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.model.jobs import JobStatus
-from onceward.runtime import timeouts as watch
+from onceward.runtime import timeouts
 from onceward.work import scheduler
 from support.processes import eventually_async
 from tests.inprocess import run_inbox
@@ -15,16 +15,16 @@ from tests.inprocess import run_inbox
 SLOW_SECONDS = 3.0
 
 
-async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
+async def test_a_handler_that_ignores_its_cancellation_fails_with_a_timeout(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(timeouts, "GRACE_SECONDS", 0.1)
     inbox = Inbox()
-    ends = time.monotonic() + SLOW_SECONDS
+    end = time.monotonic() + SLOW_SECONDS
 
     @inbox.on("stubborn", timeout_seconds=0.1, max_attempts=1)
     async def stubborn() -> None:
-        while time.monotonic() < ends:
+        while time.monotonic() < end:
             try:
                 await asyncio.sleep(0.05)
             except asyncio.CancelledError:
@@ -36,7 +36,7 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
 
     async with run_inbox(inbox, database_url, workers=4) as bench:
         job = await bench.run_event("stubborn")
-        assert time.monotonic() < ends
+        assert time.monotonic() < end
         assert (job.status, job.last_error) == (
             JobStatus.FAILED,
             "stubborn took longer than 0.1 s",
@@ -46,12 +46,12 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
         assert (await bench.job("evt_2")).last_error == "cancels cancelled itself"
 
 
-async def test_slots_are_filled_while_slow_handlers_hold_the_others(
+async def test_a_free_slot_is_used_while_slow_handlers_occupy_the_others(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
         scheduler, "prefetch_limit", lambda workers, _: workers
-    )  # as for slow handlers
+    )  # as if handlers were slow
     inbox = Inbox()
     release = asyncio.Event()
 

@@ -1,4 +1,4 @@
-"""Workers in processes of their own: woken at once, drained in order, not felled by one job."""
+"""Worker processes: they wake at once, drain in order and survive a job that kills them."""
 
 import time
 from collections import Counter
@@ -11,7 +11,7 @@ from support.processes import APPS, Serve, Work, eventually
 
 MISCHIEF = APPS / "mischief.py"
 PROBE = APPS / "probe.py"
-BLAMED = "The worker died while it ran this job alone"
+KILLED = "The worker died while it ran this job alone"
 
 
 def notes(raw_db: RawDatabase) -> Counter[str]:
@@ -24,10 +24,10 @@ def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None
         Work(PROBE, postgres_url, poll_seconds=30),
     ):
         for number in range(3):
-            begun = time.monotonic()
+            started = time.monotonic()
             service.accept(f"evt_{number}", "payment.made", {"account": "a", "amount": 1})
             service.wait_until_idle(2)
-            assert time.monotonic() - begun < 2
+            assert time.monotonic() - started < 2
             assert service.job(f"evt_{number}")["status"] == "done"
 
 
@@ -44,21 +44,21 @@ def test_a_requeue_wakes_a_worker_in_another_process_at_once(postgres_url: str) 
         assert service.job("evt_1")["attempts"] == 2
 
 
-def test_a_worker_that_is_asked_to_stop_ends_what_runs_and_gives_back_the_rest(
+def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
     postgres_url: str, tmp_path: Path
 ) -> None:
     with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
         for number in range(3):
             wait = {"seconds": 0.7, "touch": str(tmp_path / f"{number}")}
             service.accept(f"evt_{number}", "slow", wait)
-        with Work(MISCHIEF, postgres_url, "--workers", "1", poll_seconds=30) as leaving:
+        with Work(MISCHIEF, postgres_url, "--workers", "1", poll_seconds=30) as stopping:
             eventually((tmp_path / "0").exists, "the first handler runs")
-            in_hand = Counter(job["status"] for job in service.items("jobs"))
-            assert in_hand == {"in_progress": 3}
+            statuses = Counter(job["status"] for job in service.items("jobs"))
+            assert statuses == {"in_progress": 3}
             with Work(MISCHIEF, postgres_url, poll_seconds=30):
-                leaving.terminate()
-                eventually((tmp_path / "2").exists, "another worker has the rest", 2)
-                assert leaving.wait() == 0
+                stopping.terminate()
+                eventually((tmp_path / "2").exists, "another worker runs the others", 2)
+                assert stopping.wait() == 0
                 service.wait_until_idle()
         jobs = service.items("jobs")
     assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3
@@ -68,25 +68,25 @@ def test_a_worker_that_is_asked_to_stop_ends_what_runs_and_gives_back_the_rest(
     assert raw_db.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
 
 
-def test_a_service_on_sqlite_drains_too(sqlite_url: str, tmp_path: Path) -> None:
-    touched = tmp_path / "0"
+def test_a_service_on_sqlite_drains(sqlite_url: str, tmp_path: Path) -> None:
+    started = tmp_path / "0"
     with Serve(MISCHIEF, sqlite_url, "--workers", "1") as service:
         for number in range(2):
             wait = {"seconds": 0.5, "touch": str(tmp_path / f"{number}")}
             service.accept(f"evt_{number}", "slow", wait)
-        eventually(touched.exists, "the first handler runs")
+        eventually(started.exists, "the first handler runs")
         service.terminate()
         assert service.wait() == 0
     raw_db = RawDatabase(sqlite_url)
     assert notes(raw_db) == {"evt_0": 1}
-    left = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
-    assert raw_db.rows(left) == [("done", 1, 0), ("queued", 0, 0)]
+    jobs = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
+    assert raw_db.rows(jobs) == [("done", 1, 0), ("queued", 0, 0)]
     with Serve(MISCHIEF, sqlite_url) as service:
         service.wait_until_idle()
     assert notes(raw_db) == {"evt_0": 1, "evt_1": 1}
 
 
-def test_a_request_that_waits_for_the_ledger_is_answered_before_the_service_ends(
+def test_a_pending_request_is_answered_before_the_service_stops(
     postgres_url: str,
 ) -> None:
     raw_db = RawDatabase(postgres_url)
@@ -95,35 +95,35 @@ def test_a_request_that_waits_for_the_ledger_is_answered_before_the_service_ends
             connection.execute("LOCK TABLE onceward.events")
             waiting = sender.submit(service.post, "evt_0", "other", {})
             blocked = "SELECT count(*) FROM pg_locks WHERE NOT granted"
-            eventually(lambda: raw_db.value(blocked) > 0, "the ledger is waited for")
+            eventually(lambda: raw_db.value(blocked) > 0, "a request waits for the ledger")
             service.terminate()
             time.sleep(0.2)
         assert waiting.result().status_code == 202
         assert service.wait() == 0
 
 
-def test_a_handler_that_outlasts_the_drain_is_broken_off_and_given_back(
+def test_a_handler_that_outlasts_the_drain_is_cancelled_and_released(
     database_url: str, tmp_path: Path
 ) -> None:
     wait = {"seconds": 60, "touch": str(tmp_path / "started")}
     with Serve(MISCHIEF, database_url, forked=True, drain_seconds=0.3) as service:
         service.accept("evt_0", "slow", wait)
         eventually((tmp_path / "started").exists, "the handler runs")
-        begun = time.monotonic()
+        started = time.monotonic()
         service.terminate()
         assert service.wait() == 0
-        assert time.monotonic() - begun < 5
+        assert time.monotonic() - started < 5
     raw_db = RawDatabase(database_url)
     assert notes(raw_db) == {}
     state = "SELECT status, attempts FROM onceward.jobs"
     assert raw_db.rows(state) == [("queued", 0)]
     assert raw_db.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
     (tmp_path / "started").unlink()
-    with Serve(MISCHIEF, database_url, forked=True, poll_seconds=30):  # leases are for 60 s
-        eventually((tmp_path / "started").exists, "it runs again at once", 2)
+    with Serve(MISCHIEF, database_url, forked=True, poll_seconds=30):  # a lease lasts 60 s
+        eventually((tmp_path / "started").exists, "the handler runs again at once", 2)
 
 
-def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_done(
+def test_a_job_that_kills_its_worker_is_failed_and_its_neighbours_are_done(
     database_url: str,
 ) -> None:
     raw_db = RawDatabase(database_url)
@@ -135,20 +135,23 @@ def test_a_job_that_kills_its_worker_is_found_and_parked_and_its_neighbours_are_
         with Serve(MISCHIEF, database_url, forked=True, lease_seconds=0.4, poll_seconds=0.1) as (
             service
         ):
-            eventually(lambda: not service.running or service.is_idle(), "it dies or rests")
+            eventually(
+                lambda: not service.running or service.is_idle(),
+                "the service dies or has no more jobs",
+            )
             deaths += not service.running
             assert deaths < 10
     with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
         jobs = {job["external_event_id"]: job for job in service.items("jobs")}
     deadly = jobs.pop("evt_6")
     assert (deadly["status"], deadly["failure_type"]) == ("failed", "exhausted")
-    assert (deadly["attempts"], deadly["last_error"]) == (2, BLAMED)
-    assert deaths == 3  # once in company, which blames nobody, and twice alone
+    assert (deadly["attempts"], deadly["last_error"]) == (2, KILLED)
+    assert deaths == 3  # once beside others, which counts no attempt, and twice alone
     assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
     assert notes(raw_db) == dict.fromkeys(jobs, 1)
 
 
-def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
+def test_a_job_that_blocks_its_process_loses_its_lease_and_is_failed(
     postgres_url: str, tmp_path: Path
 ) -> None:
     fast: dict[str, Any] = {"lease_seconds": 0.8, "poll_seconds": 0.1}
@@ -159,7 +162,7 @@ def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
         for number in range(1, 8):
             service.accept(f"evt_{number}", "plain", {})
         with Work(MISCHIEF, postgres_url, "--workers", "1", forked=True, **fast) as first:
-            eventually((tmp_path / "started").exists, "it blocks")
+            eventually((tmp_path / "started").exists, "the handler blocks")
             with (
                 Work(MISCHIEF, postgres_url, forked=True, **fast) as second,
                 Work(MISCHIEF, postgres_url, forked=True, **fast) as third,
@@ -173,6 +176,6 @@ def test_a_handler_that_blocks_its_process_loses_its_lease_and_is_parked(
         jobs = {job["external_event_id"]: job for job in service.items("jobs")}
     blocking = jobs.pop("evt_0")
     assert (blocking["status"], blocking["failure_type"]) == ("failed", "exhausted")
-    assert (blocking["attempts"], blocking["last_error"]) == (2, BLAMED)
+    assert (blocking["attempts"], blocking["last_error"]) == (2, KILLED)
     assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
     assert notes(raw_db) == dict.fromkeys(jobs, 1)

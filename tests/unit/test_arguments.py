@@ -95,7 +95,7 @@ async def test_one_more_entry_is_one_more_argument() -> None:
     assert type(build(define(by_annotation, SESSION))["db"]) is Session
     assert type(build(define(in_a_thread, SESSION))["db"]) is ThreadSession
     assert define(by_annotation, SESSION, transaction="shared").shares_transaction
-    with pytest.raises(ConfigurationError, match=r"'db'; a handler may name event, tx, effects$"):
+    with pytest.raises(ConfigurationError, match=r"'db'; use event, tx, effects$"):
         define(by_annotation)
 
 

@@ -1,4 +1,4 @@
-"""Handlers are checked when they are defined, and none that did not run counts as done."""
+"""Handlers are checked when they are defined. A handler whose body never ran is not done."""
 
 import asyncio
 import functools
@@ -35,24 +35,28 @@ async def async_generator(event: Event[Any]) -> AsyncIterator[None]:
 @pytest.mark.parametrize(
     ("function", "fault"),
     [
-        (generator, "it is a generator"),
-        (async_generator, "it is a generator"),
-        (plain_wrapper(coroutine), "wrapped in a plain one"),
-        (lambda nothing: None, "it asks for 'nothing'"),
+        (generator, "is a generator"),
+        (async_generator, "is a generator"),
+        (plain_wrapper(coroutine), "wrapped in a sync one"),
+        (lambda nothing: None, "unknown parameter 'nothing'"),
     ],
 )
-def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], fault: str) -> None:
+def test_a_function_that_cannot_be_a_handler_is_refused(
+    function: Callable[..., Any], fault: str
+) -> None:
     with pytest.raises(ConfigurationError, match=fault):
         Inbox().on("*", name="handler")(function)
 
 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
-async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
+async def test_a_handler_that_returns_an_unstarted_coroutine_or_generator_fails(
+    function: Callable[..., Any],
+) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
         await HandlerCall(function, {"event": None}, is_async=False).run()
 
 
-async def test_a_thread_may_end_with_any_error() -> None:
+async def test_a_handler_in_a_thread_may_raise_stop_iteration() -> None:
     def stop() -> None:
         raise StopIteration
 
@@ -61,7 +65,7 @@ async def test_a_thread_may_end_with_any_error() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
-def test_a_text_that_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="pattern"):
         Inbox().on(pattern)(coroutine)
 
@@ -73,7 +77,7 @@ async def write(event: Event[Any], tx: Transaction) -> None:
 @pytest.mark.parametrize(
     ("function", "options", "fault"),
     [
-        (write, {"transaction": "joint"}, "transaction is 'joint'; write 'own' or 'shared'"),
+        (write, {"transaction": "joint"}, "transaction is 'joint'; use 'own' or 'shared'"),
         (coroutine, {"transaction": "shared"}, "name one of them in the signature, or remove"),
         (
             write,
@@ -82,16 +86,14 @@ async def write(event: Event[Any], tx: Transaction) -> None:
         ),
     ],
 )
-def test_a_transaction_that_cannot_be_shared_is_refused_with_the_fix(
+def test_an_unusable_transaction_option_is_refused_and_the_fix_named(
     function: Callable[..., Any], options: dict[str, Any], fault: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"Handler credit: .*{fault}"):
         Inbox().on("*", name="credit", **options)(function)
 
 
-def test_a_default_timeout_below_the_limit_of_a_shared_transaction_is_refused_with_the_fix() -> (
-    None
-):
+def test_a_default_timeout_below_the_shared_timeout_is_refused_and_the_fix_named() -> None:
     inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
     inbox.on("*", transaction="shared")(write)
     fault = "Handler write: handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
@@ -99,7 +101,7 @@ def test_a_default_timeout_below_the_limit_of_a_shared_transaction_is_refused_wi
         inbox.service()
 
 
-def test_a_shared_transaction_needs_no_timeout_longer_than_its_limit() -> None:
+def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
     inbox.on("*", transaction="shared", timeout_seconds=0.25)(write)
     inbox.on("*", name="own", timeout_seconds=0.1)(write)

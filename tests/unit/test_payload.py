@@ -1,4 +1,4 @@
-"""A payload is decoded exactly, or refused with a reason that names the field and no value."""
+"""A payload is decoded exactly, or rejected with a reason that names the field and no value."""
 
 import enum
 from typing import Annotated, Any, Literal
@@ -38,9 +38,9 @@ class Two(msgspec.Struct, tag="two"):
 
 
 def fault(body: bytes, model: Any = None, *, enveloped: bool = False) -> str:
-    with pytest.raises(MalformedPayload) as refused:
+    with pytest.raises(MalformedPayload) as rejected:
         decode(body, model=model, enveloped=enveloped)
-    text = str(refused.value)
+    text = str(rejected.value)
     assert text.startswith("Malformed payload: ")
     return text.removeprefix("Malformed payload: ")
 
@@ -88,23 +88,23 @@ def test_json_is_decoded(body: bytes, expected: object) -> None:
     ],
     ids=lambda body: repr(body[:12]),
 )
-def test_what_is_no_json_is_refused_with_one_kind_of_error(body: bytes) -> None:
+def test_invalid_json_raises_malformed_payload(body: bytes) -> None:
     assert fault(body)
     assert fault(body, Item)
     assert fault(b'{"payload": %s}' % body, enveloped=True)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
+def test_any_bytes_are_decoded_or_raise_malformed_payload(body: bytes) -> None:
     for model in (None, Item):
         try:
             decode(body, model=model)
         except MalformedPayload as error:
-            assert str(error)  # noqa: PT017 - it may also succeed
+            assert str(error)  # noqa: PT017 - decoding may also succeed
 
 
 @pytest.mark.parametrize(
-    ("body", "model", "told"),
+    ("body", "model", "expected"),
     [
         (b"{}", Item, "missing id"),
         (b'{"item": {}}', Order, "missing item.id"),
@@ -115,8 +115,8 @@ def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
         (b"[]", Item, "expected object, got array"),
     ],
 )
-def test_the_field_is_named(body: bytes, model: Any, told: str) -> None:
-    assert fault(body, model) == told
+def test_the_error_names_the_field(body: bytes, model: Any, expected: str) -> None:
+    assert fault(body, model) == expected
 
 
 @pytest.mark.parametrize(
@@ -136,29 +136,29 @@ def test_the_field_is_named(body: bytes, model: Any, told: str) -> None:
         (b"%s", Item),
     ],
 )
-def test_no_value_is_told(body: bytes, model: Any) -> None:
+def test_the_error_contains_no_value(body: bytes, model: Any) -> None:
     secret = SECRET.encode()
     assert SECRET not in fault(body.replace(b"%s", secret), model)
 
 
-def test_no_number_is_told() -> None:
+def test_the_error_contains_no_number() -> None:
     assert "4111" not in fault(b"4111111111111111", Literal[1, 2])
     assert "4111" not in fault(b'{"id": "x", "kind": 4111111111111111}', Item)
 
 
-def test_a_model_makes_the_value() -> None:
+def test_a_payload_is_decoded_to_its_model() -> None:
     order = decode(b'{"item": {"id": "x", "amount": 5, "other": 1}}', model=Order)
     assert order == Order(Item("x", 5))
 
 
-def test_an_envelope_means_its_payload() -> None:
+def test_the_payload_of_an_envelope_is_decoded() -> None:
     body = b'{"event_id": "1", "payload": {"id": "x", "amount": 12345678901234567890123}}'
     assert decode(body, enveloped=True) == {"id": "x", "amount": 12345678901234567890123}
     assert decode(b'{"payload": {"id": "x"}}', model=Item, enveloped=True) == Item("x")
     assert decode(b'{"payload": null}', enveloped=True) is None
 
 
-def test_an_envelope_without_payload_says_so() -> None:
+def test_an_envelope_without_a_payload_is_rejected() -> None:
     assert fault(b"{}", enveloped=True) == "missing payload"
     assert fault(b"[]", enveloped=True) == "expected object, got array"
     assert fault(b'{"payload": {}}', Item, enveloped=True) == "missing id"
@@ -172,7 +172,7 @@ class Call(msgspec.Struct):
     Duration: int = 0
 
 
-def test_a_form_becomes_its_fields() -> None:
+def test_a_form_is_decoded_to_its_fields() -> None:
     body = b"CallSid=CA1&Duration=7&Note=a+b%20c&Empty="
     fields = {"CallSid": "CA1", "Duration": "7", "Note": "a b c", "Empty": ""}
     assert decode(body, content_type=FORM) == fields
@@ -181,5 +181,5 @@ def test_a_form_becomes_its_fields() -> None:
         decode(b"Duration=7", model=Call, content_type=FORM)
 
 
-def test_json_out_of_a_form_is_json() -> None:
+def test_json_with_the_content_type_of_a_form_is_decoded_as_json() -> None:
     assert decode(b' {"a":1}', content_type=FORM) == {"a": 1}

@@ -1,3 +1,5 @@
+"""An error of a handler becomes a settlement, with a text that is safe to store."""
+
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,16 +34,16 @@ def delay(error: Exception) -> float:
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
-def test_a_transient_error_is_retried_later_each_time(attempts: int, seconds: float) -> None:
+def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, seconds: float) -> None:
     assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
 
 
 @pytest.mark.parametrize("attempts", [0, 2, 9])
-def test_a_store_that_is_away_costs_a_job_no_attempt(attempts: int) -> None:
-    assert settle(StoreUnavailable("away"), attempts) == Postpone(2.0, "away")
+def test_an_unavailable_store_counts_no_attempt(attempts: int) -> None:
+    assert settle(StoreUnavailable("down"), attempts) == Postpone(2.0, "down")
 
 
-def test_an_attempt_whose_commit_was_lost_counts() -> None:
+def test_an_attempt_with_an_unknown_commit_counts() -> None:
     assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
 
 
@@ -57,16 +59,16 @@ def test_a_permanent_error_fails_at_once() -> None:
     )
 
 
-def test_a_permanent_error_is_permanent_on_the_last_attempt_too() -> None:
+def test_the_last_attempt_can_fail_with_a_permanent_error() -> None:
     assert settle(PermanentError("no"), attempts=2) == Fail(FailureType.PERMANENT, "no")
 
 
-def test_a_handler_says_when_to_run_again() -> None:
+def test_a_handler_can_choose_its_delay() -> None:
     assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("requested", "delay_seconds"),
     [
         (0, 0.0),
         (-5, 0.0),
@@ -78,8 +80,8 @@ def test_a_handler_says_when_to_run_again() -> None:
         (None, 2.0),
     ],
 )
-def test_what_a_handler_asks_for_is_kept_within_bounds(asked: Any, given: float) -> None:
-    assert delay(RetryLater(asked)) == given
+def test_the_delay_that_a_handler_chooses_is_limited(requested: Any, delay_seconds: float) -> None:
+    assert delay(RetryLater(requested)) == delay_seconds
 
 
 def test_a_group_is_settled_by_its_first_error() -> None:
@@ -93,7 +95,7 @@ def test_a_group_is_settled_by_the_permanent_error_in_it() -> None:
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
 
 
-def test_a_secret_that_was_added_later_is_redacted() -> None:
+def test_a_secret_added_after_the_start_is_redacted() -> None:
     secrets: list[str | bytes] = []
     policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=secrets)
     secrets.append("a-secret-of-today")
@@ -118,11 +120,11 @@ def test_errors_are_redacted() -> None:
         (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
     ],
 )
-def test_an_error_is_described_by_what_went_wrong(error: Exception, text: str) -> None:
+def test_an_error_is_described_by_its_type_and_first_line(error: Exception, text: str) -> None:
     assert describe(error) == text
 
 
-def test_of_a_database_error_only_the_primary_message_is_told() -> None:
+def test_a_database_error_is_described_by_its_primary_message() -> None:
     class UniqueViolation(Exception):
         diag = SimpleNamespace(message_primary='duplicate key in "accounts"')
 
@@ -131,7 +133,7 @@ def test_of_a_database_error_only_the_primary_message_is_told() -> None:
 
 
 @pytest.mark.parametrize("diag", [None, 5, SimpleNamespace(message_primary=None)])
-def test_a_diag_that_says_nothing_is_passed_over(diag: object) -> None:
+def test_a_diag_without_a_message_is_ignored(diag: object) -> None:
     class OddError(Exception):
         pass
 
@@ -140,7 +142,7 @@ def test_a_diag_that_says_nothing_is_passed_over(diag: object) -> None:
     assert describe(error) == "OddError: no"
 
 
-def test_an_error_that_cannot_be_read_is_still_described() -> None:
+def test_an_error_whose_text_cannot_be_read_is_described_by_its_type() -> None:
     class BrokenError(Exception):
         def __str__(self) -> str:
             raise RuntimeError

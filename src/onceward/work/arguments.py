@@ -1,6 +1,6 @@
-"""Handler arguments: what a handler may ask for, by the name or the annotation of a parameter.
+"""Handler arguments: the objects that a handler may name in its signature.
 
-One entry of `ARGUMENTS` is all that a new kind of argument needs.
+`ARGUMENTS` is the registry. A new argument, such as an ORM session, is one more entry.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ SyncWrapper = Callable[[Any, asyncio.AbstractEventLoop], Any]
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """One thing that a handler may ask for."""
+    """An object that a handler may name in its signature."""
 
     name: str
     build: Build
     sync_wrapper: SyncWrapper | None = None
-    """None if async and sync handlers get the same object."""
+    """None if sync handlers get the same object as async ones."""
     is_transactional: bool = False
-    """Whether a rollback undoes everything that a handler does through it."""
+    """Whether a rollback undoes everything that a handler does with this object."""
     annotation: type | None = None
-    """A type that asks for it as well, under any parameter name."""
+    """A type that selects the argument under any parameter name."""
 
     def builder(self, *, is_async: bool) -> Build:
-        """Return the function that builds it for an async or a sync handler."""
+        """Return the function that builds the argument for an async or a sync handler."""
         build, wrap = self.build, self.sync_wrapper
         if is_async or wrap is None:
             return build
@@ -65,9 +65,9 @@ ARGUMENTS: Final = (
 def resolve_arguments(
     function: Callable[..., Any], available: Sequence[Argument]
 ) -> tuple[dict[str, Argument], list[str]]:
-    """Return the argument for each parameter, and the parameters that no argument fits.
+    """Return the argument for each parameter, and the names of unknown parameters.
 
-    A parameter with a default that no argument fits keeps its default.
+    An unknown parameter with a default keeps its default.
     """
     hints = _readable_hints(function)
     arguments: dict[str, Argument] = {}
@@ -94,5 +94,5 @@ def _find(name: str, hint: object, available: Sequence[Argument]) -> Argument | 
 def _readable_hints(function: Callable[..., Any]) -> Mapping[str, Any]:
     try:
         return get_type_hints(function)
-    except Exception:  # noqa: BLE001 - annotations are code of the user's, and names may suffice
+    except Exception:  # noqa: BLE001 - annotations are user code; names may suffice
         return {}

@@ -1,8 +1,8 @@
 """Batches: jobs that share a transaction and its commit.
 
-Only jobs of handlers with ``transaction="shared"`` are batched, because a rollback undoes
-everything that these do, and only of quick ones, because a batch holds its locks until its last
-handler returns. Decision 0007 has the measurements.
+A handler joins batches if it declares ``transaction="shared"``: a rollback then undoes everything
+it did. It must also be quick, because a batch holds its locks until its last handler returns.
+Decision 0007 has the measurements.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from onceward.work.leases import LeasedJob
 from onceward.work.transaction import UnitOfWork
 
 COMMIT_AFTER_SECONDS: Final = 0.02
-"""A batch commits after this time, with the jobs that it has run: others may wait for its locks."""
+"""A batch commits the jobs that it has run after this time: others may wait for its locks."""
 
 SHARED_TIMEOUT_SECONDS: Final = 0.25
 """The timeout of each handler in a batch. A job that needs longer runs alone."""
@@ -49,10 +49,10 @@ class HandlerLatency:
         return self._runs >= _MIN_RUNS and self._mean_seconds <= QUICK_SECONDS
 
     def observe(self, seconds: float, statement_seconds: float = 0.0) -> None:
-        """Add a run. `statement_seconds` of it were spent in the handler's statements.
+        """Add a run that spent `statement_seconds` of its time in statements.
 
-        Statements of concurrent transactions wait for each other as much as those of a batch, so
-        they count only in a slow run: a batch should not hold its locks that long.
+        Statements take as long in a batch as in concurrent transactions, so they do not count. In
+        a slow run they do: a batch must not hold its locks that long.
         """
         if seconds <= SLOW_SECONDS:
             seconds -= statement_seconds
@@ -63,10 +63,10 @@ class HandlerLatency:
 
 
 class AdaptiveBatchSize:
-    """The number of jobs in a batch: it grows with every commit and halves with every failure.
+    """The number of jobs in a batch, which grows with each commit and halves with each failure.
 
-    It doubles until the first failure and grows by one afterwards. On rows that many jobs update,
-    it settles where batches seldom conflict.
+    The size doubles until the first failure and grows by one afterwards. On rows that many jobs
+    update, it settles where batches seldom conflict.
     """
 
     def __init__(self, max_size: int) -> None:
@@ -88,13 +88,13 @@ class AdaptiveBatchSize:
 
 @dataclass(frozen=True, slots=True)
 class BatchOutcome:
-    """The jobs of a batch after it ended, by what happens to them next."""
+    """The jobs of a batch that ended, by what happens to them next."""
 
     settled: Sequence[LeasedJob] = ()
     retry_alone: Sequence[LeasedJob] = ()
     """Run again, each in its own transaction."""
     remaining: Sequence[LeasedJob] = ()
-    """Not run yet, or rolled back through no fault of their own: run in any batch."""
+    """Not run, or rolled back because of another job: run in the next batch."""
 
 
 class BatchProgress:

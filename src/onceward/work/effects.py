@@ -17,8 +17,8 @@ class Effects:
     async def once(self, key: str, *, reference: str | None = None) -> bool:
         """Mark an effect in the handler's transaction. Return True for the first mark.
 
-        The mark commits with the handler's writes. While another transaction has marked the same
-        key and not ended, this call waits for it. Raise PermanentError for an unusable key.
+        The mark commits with the handler's writes. If an open transaction has marked the same key,
+        wait until it ends. Raise PermanentError for an unusable key or reference.
         """
         faults = [("key", _fault(key))]
         if reference is not None:

@@ -71,14 +71,14 @@ def make_handler(
     arguments, unknown = resolve_arguments(function, available)
     faults = [*_function_faults(function), *_pattern_faults(patterns := tuple(patterns))]
     names = ", ".join(argument.name for argument in available)
-    faults += [f"it asks for {parameter!r}; a handler may name {names}" for parameter in unknown]
+    faults += [f"unknown parameter {parameter!r}; use {names}" for parameter in unknown]
     faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
     if fault := invalid_text_reason(name):
-        faults.append(f"its name {fault}")
+        faults.append(f"the name {fault}")
     if timeout_seconds is not None and not timeout_seconds > 0:
-        faults.append(f"timeout_seconds is {timeout_seconds}; it must be more than 0")
+        faults.append(f"timeout_seconds is {timeout_seconds}; use more than 0")
     if max_attempts is not None and max_attempts < 1:
-        faults.append(f"max_attempts is {max_attempts}; it must be at least 1")
+        faults.append(f"max_attempts is {max_attempts}; use 1 or more")
     if faults:
         raise ConfigurationError([f"Handler {name}: {fault}" for fault in faults])
     return Handler(
@@ -104,7 +104,7 @@ def _transaction_faults(
     available: Sequence[Argument],
 ) -> Iterable[str]:
     if transaction not in get_args(TransactionMode):
-        yield f"transaction is {transaction!r}; write 'own' or 'shared'"
+        yield f"transaction is {transaction!r}; use 'own' or 'shared'"
     if transaction != "shared":
         return
     if not any(argument.is_transactional for argument in arguments):
@@ -130,14 +130,14 @@ def _timeout_faults(name: str, seconds: float) -> Iterable[str]:
 def _function_faults(function: HandlerFunction) -> Iterable[str]:
     inner = inspect.unwrap(function)
     if inspect.isgeneratorfunction(inner) or inspect.isasyncgenfunction(inner):
-        yield "it is a generator, so that calling it would not run it"
+        yield "the function is a generator: a call would not run its body"
     if inspect.iscoroutinefunction(inner) and not inspect.iscoroutinefunction(function):
-        yield "an async function is wrapped in a plain one, which would not await it"
+        yield "an async function is wrapped in a sync one, which does not await its result"
 
 
 def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:
     if not patterns:
-        yield "it names no event type; write '*' for all"
+        yield "no event type; write '*' for all types"
     for pattern in patterns:
         if not _PATTERN.fullmatch(str(pattern)):
             yield f"{pattern!r} is not a pattern; write invoice.paid, invoice.* or *"
@@ -152,7 +152,7 @@ def _annotated_model(function: HandlerFunction) -> Any:
     except (NameError, TypeError) as error:
         if "event" not in getattr(function, "__annotations__", {}):
             return None
-        msg = f"Handler {function.__name__}: its annotations cannot be read ({error}); pass model="
+        msg = f"Handler {function.__name__}: the annotations cannot be read ({error}); pass model="
         raise ConfigurationError(msg) from error
     if get_origin(hint) is not Event:
         return None

@@ -73,21 +73,21 @@ def _decode_form(body: bytes, model: Any) -> Any:
     except msgspec.ValidationError as error:
         fault = _fault(str(error))
     except (ValueError, UnicodeDecodeError):
-        fault = "it is not a form"
+        fault = "not a form"
     raise MalformedPayload(f"Malformed payload: {fault}")
 
 
 def _syntax_fault(content: bytes) -> str | None:
-    """Return why a strict decoder rejects a body, with the field, or None if nothing is found."""
+    """Return the field that a strict JSON decoder rejects and why, or None."""
     text = content.decode(errors="surrogateescape")
     if not text.strip():
-        return "it is empty"
+        return "empty"
     if text.startswith("\ufeff"):
-        return "it begins with a byte order mark"
+        return "begins with a byte order mark"
     try:
         document = _LENIENT.decode(text)
     except json.JSONDecodeError as error:
-        return f"it is not JSON (at character {error.pos})"
+        return f"not JSON (at character {error.pos})"
     except RecursionError:
         return "nested too deeply"
     for path, value in _leaves(document):
@@ -122,12 +122,12 @@ def _value_fault(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     if _NOT_UTF8.search(value):
-        return "it is not UTF-8"
+        return "not UTF-8"
     if _LONE_SURROGATE.search(value):
-        return "it contains half a surrogate pair"
+        return "contains a lone surrogate"
     if "\0" in value:
-        return "it contains a NUL"
-    return "it contains a control character" if _CONTROL.search(value) else None
+        return "contains a NUL"
+    return "contains a control character" if _CONTROL.search(value) else None
 
 
 def _fault(text: str) -> str:

@@ -25,7 +25,7 @@ def backoff_seconds(
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether a retry may help. No other code decides this.
+    """Return whether a retry may help. All retry decisions go through this function.
 
     Any PermanentError is permanent, and so is a group that contains one. Every other error is
     transient: one retry too many costs less than one too few.

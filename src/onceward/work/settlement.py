@@ -25,12 +25,12 @@ class SettlementPolicy:
     random: Callable[[], float]
     """Returns a number from 0 to 1, for the jitter."""
     secrets: Iterable[str | bytes] = ()
-    """Redacted in every error text. The owner may add to them at any time."""
+    """Secrets to redact in error texts. The owner may add more at any time."""
 
     def decide(
         self, error: Exception, *, attempts: int, max_attempts: int
     ) -> Retry | Postpone | Fail:
-        """Return the settlement for an attempt that followed `attempts` counted ones."""
+        """Return the settlement of an attempt that raised, after `attempts` earlier ones."""
         text = describe(error, self.secrets)
         if isinstance(error, StoreUnavailable):
             return Postpone(self._backoff(1), text)
@@ -47,7 +47,7 @@ class SettlementPolicy:
 
 
 def _requested_seconds(error: BaseException) -> float | None:
-    """Return the delay that a handler asked for, within bounds, or None if it is not a number."""
+    """Return the delay that the handler asked for, within bounds, or None without a usable one."""
     if not isinstance(error, RetryLater) or not isinstance(error.seconds, int | float):
         return None
     seconds = float(min(max(error.seconds, 0), MAX_DELAY_SECONDS))

@@ -1,4 +1,4 @@
-"""The worker: loops that claim jobs, listen for new ones, renew leases, and drain at the end."""
+"""The worker: loops that claim jobs, listen for announcements, renew leases and drain."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from onceward.work.scheduler import Run, Scheduler
 _log = logging.getLogger("onceward.worker")
 
 RENEWALS_PER_LEASE: Final = 3
-_SHORTEST_PAUSE_SECONDS: Final = 0.02
-_STORE_PAUSE_SECONDS: Final = 1.0
+_MIN_PAUSE_SECONDS: Final = 0.02
+_OUTAGE_PAUSE_SECONDS: Final = 1.0
 
 
 class Worker:
-    """Runs jobs until it is asked to stop."""
+    """Claims and runs jobs until `stop` is called."""
 
     def __init__(
         self,
@@ -74,14 +74,14 @@ class Worker:
             await asyncio.gather(*helpers, return_exceptions=True)
 
     def stop(self) -> None:
-        """Ask the worker to release what has not started and to let the rest end."""
+        """Ask the worker to release its queued jobs, finish the running ones and return."""
         self._stopping = True
         self._wake.set()
 
     # Claiming.
 
     async def _claim(self) -> float:
-        """Claim until enough jobs are held or none is due. Return the seconds to pause."""
+        """Claim until enough jobs are held or no more are due. Return the seconds to pause."""
         while not self._stopping:
             request = self._scheduler.next_claim()
             if request is None:
@@ -90,7 +90,7 @@ class Worker:
                 claim = await self._leases.claim(request.limit, solo=request.solo)
             except StoreError as error:
                 self._note_outage(error)
-                return _STORE_PAUSE_SECONDS
+                return _OUTAGE_PAUSE_SECONDS
             self._note_recovery()
             pause = self._scheduler.add(request, claim)
             self._start_runs()
@@ -100,15 +100,15 @@ class Worker:
 
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
-            async with asyncio.timeout(max(seconds, _SHORTEST_PAUSE_SECONDS)):
+            async with asyncio.timeout(max(seconds, _MIN_PAUSE_SECONDS)):
                 await self._wake.wait()
         self._wake.clear()
 
     def _note_outage(self, error: StoreError) -> None:
-        """Log an outage once, when it begins: it may last for hours."""
+        """Log an outage when it begins, and not again: outages may last for hours."""
         if self._outage_since is None:
             self._outage_since = self._clock.monotonic()
-            _log.warning("no jobs can be claimed, trying every second: %s", redact(str(error)))
+            _log.warning("no jobs can be claimed; retrying every second: %s", redact(str(error)))
 
     def _note_recovery(self) -> None:
         if self._outage_since is not None:
@@ -124,8 +124,8 @@ class Worker:
                     async for _ in announcements:
                         self._wake.set()
             except Exception as error:  # noqa: BLE001 - polling continues meanwhile
-                _log.error("announcements are not heard: %s", locate(error))
-            await asyncio.sleep(_STORE_PAUSE_SECONDS)
+                _log.error("announcements cannot be received: %s", locate(error))
+            await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
     # Running.
 
@@ -166,12 +166,12 @@ class Worker:
         self._scheduler.free_slot(run)
         if task.cancelled():
             if not self._stopping:
-                # A lease was lost. Jobs under other leases are still held by this worker.
+                # One lease was lost. The worker still holds the jobs under the others.
                 self._scheduler.requeue(
                     leased for leased in run.jobs if self._leases.holds(leased.lease)
                 )
         elif (error := task.exception()) is not None:
-            _log.error("a job could not be handled: %s", locate(error))
+            _log.error("a job could not be run: %s", locate(error))
             for lease, _ in run.jobs:
                 self._leases.abandon(lease)
         if not self._stopping:
@@ -191,10 +191,10 @@ class Worker:
                 _log.error("leases could not be renewed: %s", locate(error))
 
     def _cancel_lost(self, tokens: set[str]) -> None:
-        """Cancel the jobs of lost leases: they could not commit anyway."""
+        """Cancel the jobs of lost leases: their transactions can no longer commit."""
         if not tokens:
             return
-        _log.warning("%d leases were lost; their jobs are cancelled", len(tokens))
+        _log.warning("%d leases were lost; their jobs were cancelled", len(tokens))
         self._scheduler.withdraw(tokens)
         lost = self._scheduler.runs_of(tokens)
         for task, run in self._tasks.items():
@@ -204,11 +204,11 @@ class Worker:
     # Draining.
 
     async def _drain(self) -> None:
-        """Release queued jobs, wait for running ones, and cancel and release the slow ones."""
+        """Release queued jobs, wait for running ones, then cancel and release the rest."""
         await self._release(self._scheduler.withdraw_all())
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.drain_seconds)
-        await self._release(self._scheduler.withdraw_all())  # what a failed batch queued again
+        await self._release(self._scheduler.withdraw_all())  # jobs of a batch that failed meanwhile
         slow = dict(self._tasks)
         for task in slow:
             task.cancel()

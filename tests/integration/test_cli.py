@@ -185,7 +185,7 @@ def test_a_fault_in_the_app_is_shown_where_it_is(folder: Path, text: str, error:
         ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
         ("inbox.source('github')", "source 'github': it has no secrets"),
         ("inbox.source('stripe', unsigned=True)", "source 'stripe': there is one of this name"),
-        ("inbox.on('x', source='nobody')(credit)", "there is one of this name already"),
+        ("inbox.on('x', source='nobody')(credit)", "the name is already in use"),
         ("inbox.on('x', source='nobody', name='n')(credit)", "there is no source 'nobody'"),
     ],
 )

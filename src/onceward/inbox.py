@@ -100,11 +100,11 @@ class Inbox:
     ) -> Callable[[F], F]:
         """Register a function for event types: ``invoice.paid``, ``invoice.*`` or ``*``.
 
-        The function gets the arguments that it names: `event`, `tx`, `effects`. Its name, or
-        `name`, is stored with its jobs: keep the name when you rename the function. A `model`
-        validates the payload first. ``transaction="shared"`` declares that everything the function
-        does is in `tx` and `effects`, so that its jobs may share a commit with others and may run
-        again when one of these fails. Raises ConfigurationError.
+        The function gets the arguments that it names: `event`, `tx`, `effects`. `source` limits it
+        to one source. Jobs store its name, or `name`: keep that name when you rename the function.
+        A `model` validates the payload first. ``transaction="shared"`` declares that everything the
+        function does is in `tx` and `effects`: its jobs may then share a commit with other jobs,
+        and run again when one of those fails. Raise ConfigurationError for what cannot work.
         """
 
         def decorate(function: F) -> F:
@@ -119,7 +119,7 @@ class Inbox:
                 transaction=transaction,
             )
             if handler.name in self._handlers:
-                msg = f"Handler {handler.name}: there is one of this name already; pass name="
+                msg = f"Handler {handler.name}: the name is already in use; pass another name="
                 raise ConfigurationError(msg)
             self._handlers[handler.name] = handler
             return function

@@ -385,8 +385,8 @@ async def test_a_shared_handler_shares_once_it_is_known_to_be_quick(
     *first, last = await claim_jobs(store, 4)
     runner = make_runner(store, probe)
     assert not runner.may_share(last.job)
-    for held, job in first:
-        await runner.run(held.token, job)
+    for leased in first:
+        await runner.run(leased.lease.token, leased.job)
     assert runner.may_share(last.job)
 
 
@@ -403,8 +403,8 @@ async def test_only_the_declaration_of_a_handler_decides_whether_it_shares(
 ) -> None:
     *first, last = await claim_jobs(store, 4)
     runner = make_runner(store, function, transaction)
-    for held, job in first:
-        await runner.run(held.token, job)
+    for leased in first:
+        await runner.run(leased.lease.token, leased.job)
     assert runner.may_share(last.job) is (transaction == "shared")
 
 

@@ -42,17 +42,17 @@ async def test_when_one_lease_is_lost_the_jobs_under_the_others_run_again(
         clock=SystemClock(),
     )
     leases = [(await worker._leases.claim(2, solo=False)).lease for _ in range(2)]
-    kept, lost = [[LeasedJob(lease, job) for job in lease.jobs] for lease in leases if lease]
+    valid, lost = [[LeasedJob(lease, job) for job in lease.jobs] for lease in leases if lease]
     await store.end_leases([lost[0].lease.token])
     lost_tokens = await worker._leases.renew()
     worker._scheduler._batch_size.size = 8
-    worker._scheduler.requeue([*kept, *lost])
+    worker._scheduler.requeue([*valid, *lost])
     worker._start_runs()
     if has_started:
         await asyncio.sleep(0)
     worker._cancel_lost(lost_tokens)
     await asyncio.sleep(0.05)
-    expected = [[*kept, *lost], kept] if has_started else [kept]
+    expected = [[*valid, *lost], valid] if has_started else [valid]
     assert runner.batches == expected
     worker.stop()
     for task in worker._tasks:

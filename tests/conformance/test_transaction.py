@@ -130,7 +130,7 @@ async def test_values_are_stored_unchanged(
         ("ATTACH 'other.db' AS other", "ATTACH"),
     ],
 )
-async def test_a_refused_statement_is_named(
+async def test_a_refused_statement_is_named_in_the_error(
     store: Store, notes: RawDatabase, sql: str, word: str
 ) -> None:
     async with working(store) as work:
@@ -149,7 +149,7 @@ async def test_a_text_with_several_statements_or_none_is_refused(tx: Transaction
         await tx.execute(sql)
 
 
-async def test_a_missing_parameter_is_named(tx: Transaction) -> None:
+async def test_a_missing_parameter_is_named_in_the_error(tx: Transaction) -> None:
     with pytest.raises(TransactionMisuse, match=":id, :note"):
         await tx.execute(INSERT, {"other": 1})
 

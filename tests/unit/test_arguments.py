@@ -81,7 +81,7 @@ async def test_a_sync_handler_gets_blocking_objects() -> None:
     assert isinstance(arguments["effects"], SyncEffects)
 
 
-async def test_one_more_entry_is_one_more_argument() -> None:
+async def test_a_new_registry_entry_is_a_new_argument() -> None:
     async def by_name(session: Any) -> None:
         pass
 
@@ -106,7 +106,7 @@ async def test_a_name_wins_over_an_annotation() -> None:
     assert isinstance(build(define(credit, SESSION))["tx"], Transaction)
 
 
-async def test_annotations_that_cannot_be_read_leave_the_names() -> None:
+async def test_arguments_resolve_by_name_if_annotations_cannot_be_read() -> None:
     async def credit(tx: "nowhere.Transaction") -> None:  # type: ignore[name-defined] # noqa: F821
         pass
 

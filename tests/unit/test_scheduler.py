@@ -345,7 +345,7 @@ def test_each_job_of_a_batch_that_could_not_commit_runs_alone() -> None:
     assert kinds == [(False, [first]), (True, [third]), (False, [second])]
 
 
-def test_what_a_batch_had_no_time_for_comes_next() -> None:
+def test_jobs_that_a_slow_batch_did_not_run_come_next() -> None:
     scheduler = make_scheduler()
     lease = make_lease(4, "shared")
     add(scheduler, lease)
@@ -356,13 +356,13 @@ def test_what_a_batch_had_no_time_for_comes_next() -> None:
     assert one_run(scheduler).jobs == [second, rest[0]]
 
 
-def test_when_a_lease_is_lost_its_queued_jobs_go_and_its_runs_are_named() -> None:
+def test_a_lost_lease_withdraws_its_queued_jobs_and_lists_its_runs() -> None:
     scheduler = make_scheduler(workers=2, max_shared_transactions=2)
-    kept, lost, single = make_lease(1, "shared"), make_lease(3, "shared"), make_lease(3)
-    for lease in (kept, lost, single):
+    valid, lost, single = make_lease(1, "shared"), make_lease(3, "shared"), make_lease(3)
+    for lease in (valid, lost, single):
         scheduler.add(ClaimRequest(9, solo=False), make_claim(lease))
     batch, alone = started(scheduler)
-    assert batch.jobs == leased_jobs(kept) + leased_jobs(lost)[:1]
+    assert batch.jobs == leased_jobs(valid) + leased_jobs(lost)[:1]
     assert scheduler.runs_of({lost.token}) == [batch]
     assert scheduler.runs_of({single.token}) == [alone]
     assert scheduler.runs_of({"another"}) == []

@@ -20,7 +20,7 @@ from onceward.work.leases import LeasedJob
 from onceward.work.transaction import UnitOfWork
 
 COMMIT_AFTER_SECONDS: Final = 0.02
-"""A batch commits the jobs that it has run after this time: others may wait for its locks."""
+"""A batch that has run for this long commits: other transactions may wait for its locks."""
 
 SHARED_TIMEOUT_SECONDS: Final = 0.25
 """The timeout of each handler in a batch. A job that needs longer runs alone."""
@@ -33,11 +33,11 @@ SLOW_SECONDS: Final = 0.1
 
 _MIN_RUNS: Final = 3
 _MEAN_WEIGHT: Final = 0.1
-_MAX_SAMPLE_SECONDS: Final = 4 * QUICK_SECONDS  # one hiccup of the machine must not decide
+_MAX_SAMPLE_SECONDS: Final = 4 * QUICK_SECONDS  # so that one outlier does not decide
 
 
 class HandlerLatency:
-    """A moving average of how long a handler takes besides its statements."""
+    """A moving average of the time that a handler takes, apart from its statements."""
 
     def __init__(self) -> None:
         self._runs = 0

@@ -118,7 +118,7 @@ def _transaction_faults(
 
 
 def _timeout_faults(name: str, seconds: float) -> Iterable[str]:
-    """Yield a fault for a timeout below that of a batch, which is the same for every handler."""
+    """Yield a fault for a timeout below the one that a batch enforces for all its handlers."""
     limit = SHARED_TIMEOUT_SECONDS
     if seconds < limit:
         yield (

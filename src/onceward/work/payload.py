@@ -131,7 +131,7 @@ def _value_fault(value: object) -> str | None:
 
 
 def _fault(text: str) -> str:
-    """Rewrite a message of msgspec: the field first, and no value."""
+    """Rewrite a message of msgspec to begin with the field and contain no value."""
     location = _PATH.search(text)
     path = location.group("path") if location else ""
     text = _PATH.sub("", text)

@@ -72,10 +72,10 @@ class Scheduler:
     def next_claim(self) -> ClaimRequest | None:
         """Return the next claim, or None while the worker holds enough jobs."""
         limit = prefetch_limit(self._workers, self._mean_seconds)
-        held = len(self._ready) + len(self._shareable) + self._running_jobs
-        if held > self._enough(limit) or (self._is_caught_up and self._next_batch_waits):
+        held_jobs = len(self._ready) + len(self._shareable) + self._running_jobs
+        if held_jobs > self._enough(limit) or (self._is_caught_up and self._next_batch_waits):
             return None
-        return ClaimRequest(limit - held, self._claims_solo_next)
+        return ClaimRequest(limit - held_jobs, self._claims_solo_next)
 
     def _enough(self, limit: int) -> int:
         """Return how many jobs keep the slots busy. A solo job must be the only one."""

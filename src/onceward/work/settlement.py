@@ -1,4 +1,4 @@
-"""How an attempt that raised ends."""
+"""The settlement of attempts that raised an error."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ MAX_DELAY_SECONDS: Final = 366 * 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class SettlementPolicy:
-    """Decides how an attempt that raised ends: retried, postponed or failed."""
+    """Decides whether an attempt that raised is retried, postponed or failed."""
 
     base_seconds: float
-    """The delay after the first attempt; it doubles with each attempt."""
+    """The delay after the first attempt. Each further attempt doubles the delay."""
     max_seconds: float
     random: Callable[[], float]
     """Returns a number from 0 to 1, for the jitter."""

@@ -72,7 +72,7 @@ class HandlerCall:
         self._thread: threading.Thread | None = None
 
     async def run(self) -> None:
-        """Run the handler until it returns. A cancelled wait leaves a thread running."""
+        """Run the handler until it returns. Cancelling this call does not stop a thread."""
         if self._is_async:
             self._coroutine = self._function(**self._arguments)
             await _WithOwnContext(self._coroutine)

@@ -1,4 +1,4 @@
-"""Subscription confirmation for Amazon SNS, which sends nothing until its URL was fetched."""
+"""Subscription confirmation for Amazon SNS, which sends nothing until its URL is fetched."""
 
 from __future__ import annotations
 

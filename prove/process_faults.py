@@ -12,7 +12,7 @@ from support.processes import ConditionTimeout, Process, eventually
 KILL_ALL_ONE_IN = 12
 BASELINE_LEASE_SECONDS = 5.0
 LEASE_SECONDS = 0.6
-ZOMBIE_WAIT_SECONDS = 3.0
+ZOMBIE_WAIT_SECONDS = 5.0
 BURST_EVENTS = 600
 BURST_SECONDS = 0.4
 MIN_ZOMBIE_JOBS = 8
@@ -71,6 +71,8 @@ def make_zombies(experiment: Experiment, target: Target) -> None:
     deadline = time.monotonic() + target.limit_seconds
     woken = 0
     while woken < target.count and time.monotonic() < deadline:
+        # Reclaimed jobs run one at a time: older ones would delay those of the next zombie.
+        _comes_true(lambda: not _has_solo_jobs(experiment))
         experiment.send(BURST_EVENTS, BURST_SECONDS)
         experiment.wait(target.rng.uniform(0.0, BURST_SECONDS))
         worker = _busy_worker(experiment)
@@ -130,6 +132,11 @@ def _jobs_claimed_by(experiment: Experiment, pid: int) -> set[int]:
         WHERE l.worker LIKE '%:{pid}'
     """  # noqa: S608 - no outside input
     return {job for (job,) in ledger.rows(statement)}
+
+
+def _has_solo_jobs(experiment: Experiment) -> bool:
+    statement = "SELECT count(*) FROM onceward.jobs WHERE status = 'queued' AND solo"
+    return int(experiment.ledger.value(statement)) > 0
 
 
 def _queued_jobs(experiment: Experiment) -> set[int]:

@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -111,20 +111,23 @@ def _suspended(experiment: Experiment, cluster: Cluster | None) -> Iterator[None
     """Suspend every process of the service and its database, and resume them at the end."""
     pids = [process.pid for process in experiment.fleet.processes]
     try:
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
+        _signal(pids, signal.SIGSTOP)
         if cluster is not None:
             postmaster, *_ = cluster.pids
-            os.kill(postmaster, signal.SIGSTOP)  # from now on it starts no more processes
+            _signal([postmaster], signal.SIGSTOP)  # from now on it starts no more processes
             eventually(lambda: _is_halted(postmaster), "the postmaster is suspended")
-            for pid in cluster.pids:
-                os.kill(pid, signal.SIGSTOP)
+            _signal(cluster.pids, signal.SIGSTOP)
             pids += cluster.pids
         eventually(lambda: all(map(_is_halted, pids)), "every process is suspended")
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        _signal(pids, signal.SIGCONT)
+
+
+def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # a backend may have ended, and been reaped
+            os.kill(pid, number)
 
 
 def _is_halted(pid: int) -> bool:

@@ -69,7 +69,7 @@ def options(given: argparse.Namespace) -> Options:
             seconds=1.0,
             store=given.store,
             only=given.only,
-            jobs=1_000,
+            jobs=10_000,
             cap_seconds=2.0,
             growth_events=(100_000,),
             backlog_events=100_000,

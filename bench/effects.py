@@ -34,32 +34,45 @@ WITH RECURSIVE numbers (number) AS (
 INSERT INTO accounts SELECT number, 0 FROM numbers;
 """
 
-OWN, SHARED = WORKLOADS = ("own", "shared")
+INSERT, UPDATE = WORKLOADS = ("insert", "update")
 
 # With named parameters as Onceward and SQLAlchemy write them.
 STATEMENTS = {
-    OWN: "INSERT INTO bookings (event_id, account, amount) VALUES (:event_id, :account, :amount)",
-    SHARED: "UPDATE accounts SET balance = balance + :amount WHERE id = :account",
+    INSERT: (
+        "INSERT INTO bookings (event_id, account, amount) VALUES (:event_id, :account, :amount)"
+    ),
+    UPDATE: "UPDATE accounts SET balance = balance + :amount WHERE id = :account",
 }
 # As psycopg writes them.
 PSYCOPG_STATEMENTS = {
-    OWN: (
+    INSERT: (
         "INSERT INTO bookings (event_id, account, amount) "
         "VALUES (%(event_id)s, %(account)s, %(amount)s)"
     ),
-    SHARED: "UPDATE accounts SET balance = balance + %(amount)s WHERE id = %(account)s",
+    UPDATE: "UPDATE accounts SET balance = balance + %(amount)s WHERE id = %(account)s",
+}
+# As asyncpg writes them.
+ASYNCPG_STATEMENTS = {
+    INSERT: "INSERT INTO bookings (event_id, account, amount) VALUES ($1, $2, $3)",
+    UPDATE: "UPDATE accounts SET balance = balance + $2 WHERE id = $1",
 }
 
 # Each event adds one to a balance: the sum is how many handlers were committed.
 _COUNTS = {
-    OWN: "SELECT count(*) FROM bookings",
-    SHARED: "SELECT coalesce(sum(balance), 0) FROM accounts",
+    INSERT: "SELECT count(*) FROM bookings",
+    UPDATE: "SELECT coalesce(sum(balance), 0) FROM accounts",
 }
 
 
 def parameters(event: Mapping[str, Any]) -> dict[str, Any]:
     """What the statements want of a payload."""
     return {"event_id": event["id"], "account": event["account"], "amount": event["amount"]}
+
+
+def asyncpg_parameters(workload: str, event: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return the positional parameters of a workload's statement."""
+    account = event["account"], event["amount"]
+    return (event["id"], *account) if workload == INSERT else account
 
 
 def make_tables(database: str) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from bench.field import FIELD, OURS, WORKING
+from bench.field import FIELD, ONCEWARD
 from bench.results import Results
 
 TITLES = {entry.name: entry.title for entry in FIELD}
@@ -74,7 +74,7 @@ def _bars(results: Results, case: str) -> Iterable[Bar]:
     for name in results.contenders:
         spread = results.spread(name, case, "rate")
         if spread is not None:
-            is_ours = name in {OURS, WORKING}
+            is_ours = name in {entry.name for entry in ONCEWARD}
             yield Bar(TITLES[name], spread.median, spread.low, spread.high, is_ours)
 
 

@@ -47,7 +47,8 @@ def _try(step: Step, console: Console) -> Outcome:
     except Failed as failed:
         console.print(f"[red]{step.label} failed:[/] ", end="")
         console.print(str(failed), markup=False, highlight=False)
-        return Outcome(step, failure=str(failed).partition("\n")[0])
+        first, *_, last = f"{failed}\n".splitlines()
+        return Outcome(step, failure=f"{first} {last}" if last != first else first)
 
 
 def _bar(console: Console) -> Progress:

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TypeVar
 
 from bench.contenders.interface import Place
@@ -55,7 +56,8 @@ class Run:
     options: Options
     databases: Databases
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="onceward-bench-")))
-    redis: RedisServer | None = None
+    redis_servers: dict[int, RedisServer] = field(default_factory=dict)
+    _copying: Lock = field(default_factory=Lock)
     _empty: dict[str, str] = field(default_factory=dict)
     _filled: dict[tuple[str, int], str] = field(default_factory=dict)
 
@@ -117,23 +119,27 @@ class Run:
     @contextmanager
     def place(self, entry: Entry, template: str | None = None, **more: object) -> Iterator[Place]:
         """A fresh copy of a database, and a port, for one measure."""
-        database = self.databases.copy(template or self.template(entry))
+        with self._copying:
+            database = self.databases.copy(template or self.template(entry))
         with ExitStack() as after:
             after.callback(self.databases.drop, database)
             self.databases.settle(database)
             yield Place(
                 database,
                 port=free_port(),
-                redis_port=after.enter_context(self._redis()) if entry.uses_redis else 0,
+                redis_port=after.enter_context(self._redis(entry)) if entry.uses_redis else 0,
                 concurrency=entry.concurrency,
+                transaction=entry.transaction,
+                batch_size=entry.batch_size,
                 is_working=entry.is_working,
                 **more,  # type: ignore[arg-type] # the place checks its own
             )
 
     @contextmanager
-    def _redis(self) -> Iterator[int]:
-        with RedisServer(free_port()) as self.redis:
-            yield self.redis.port
+    def _redis(self, entry: Entry) -> Iterator[int]:
+        with RedisServer(free_port(), is_durable=entry.is_redis_durable) as server:
+            self.redis_servers[server.port] = server
+            yield server.port
 
     @contextmanager
     def serving(self, entry: Entry, place: Place) -> Iterator[HandlerCall]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from bench.field import EMPTY, FIELD, OURS
+from bench.field import EMPTY, FIELD, OURS, OURS_OWN, OURS_SHARED
 from bench.results import Results, Spread
 
 TITLES = {entry.name: entry.title for entry in FIELD}
@@ -84,19 +84,19 @@ def process(results: Results) -> list[Grid]:
     """One table for each workload."""
     grids = []
     for case in results.cases:
-        ours = results.median(OURS, case, "rate")
+        own, shared = (results.median(name, case, "rate") for name in (OURS_OWN, OURS_SHARED))
         rows = [
             [
                 TITLES[name],
                 shown(results.spread(name, case, "rate")),
-                shown(results.spread(name, case, "done")),
-                times(ours, results.median(name, case, "rate")),
+                times(own, rate),
+                times(shared, rate),
             ]
             for name in results.contenders
+            if (rate := results.median(name, case, "rate"))
         ]
-        columns = ["", "jobs/s", "jobs done", "Onceward ×"]
-        grids.append(Grid(f"Process, {results.store}: {case} rows", columns, rows,
-                          _left_out(results)))  # fmt: skip
+        columns = ["", "jobs/s", "own ×", "shared ×"]
+        grids.append(Grid(f"Process, {results.store}: {case}", columns, rows, _left_out(results)))
     return grids
 
 
@@ -124,15 +124,15 @@ def latency(results: Results) -> list[Grid]:
     grids = []
     for case in results.cases:
         rows = [
-            [TITLES[name], *(shown(results.spread(name, case, value), 1)
-                             for value in ("p50_ms", "p99_ms", "max_ms"))]
+            [TITLES[name], shown(results.spread(name, case, "rate")),
+             *(shown(results.spread(name, case, value), 1)
+               for value in ("p50_ms", "p99_ms", "max_ms"))]
             for name in results.contenders
             if results.median(name, case, "p50_ms")
         ]  # fmt: skip
-        rate = results.median(OURS, case, "rate")
         title = f"From POST to committed, {results.store}: {case}"
-        title += f", {rate:,.0f}/s" if rate and case == "half of the most" else ""
-        grids.append(Grid(title, ["", "p50 ms", "p99 ms", "most ms"], rows, _left_out(results)))
+        columns = ["", "events/s", "p50 ms", "p99 ms", "most ms"]
+        grids.append(Grid(title, columns, rows, _left_out(results)))
     return grids
 
 

@@ -16,7 +16,7 @@ from bench import document, results
 from bench.contenders.interface import Place
 from bench.database import open_databases
 from bench.deliveries import BODY_BYTES, LOADS, body, is_authentic, prepare, random_ids, sign
-from bench.field import EMPTY, FIELD, OURS
+from bench.field import EMPTY, FIELD, OURS, OURS_OWN
 from bench.generator import Order
 from bench.measures import ingest, process
 from bench.plot import charts, draw
@@ -28,7 +28,7 @@ from bench.tables import grids
 from bench.targets import targets
 
 CONTENDERS = Path(results.__file__).parent / "contenders"
-SHORT = Options(rounds=1, seconds=0.2, only=(OURS, EMPTY), connections=16, jobs=200)
+SHORT = Options(rounds=1, seconds=0.2, only=(OURS, EMPTY), connections=16, jobs=1_000)
 
 
 @pytest.fixture(scope="module")
@@ -50,6 +50,7 @@ def test_a_short_run_leaves_results_tables_and_a_drawing(run: Run, tmp_path: Pat
     assert loaded == every
     assert loaded[0].contenders == [OURS, EMPTY]
     assert loaded[0].cases == list(LOADS)
+    assert loaded[1].contenders == [OURS_OWN]
     for results_ in loaded:
         for name in results_.contenders:
             for case in results_.cases:
@@ -58,7 +59,7 @@ def test_a_short_run_leaves_results_tables_and_a_drawing(run: Run, tmp_path: Pat
         "Ingest, postgres: unique",
         "Ingest, postgres: half",
         "Ingest, postgres: storm",
-        "Process, postgres: own rows",
+        "Process, postgres: insert",
     ]
     assert ET.fromstring(draw(charts(loaded))).tag.endswith("svg")  # noqa: S314 - our own
 
@@ -138,7 +139,7 @@ def test_a_step_that_fails_does_not_stop_the_others() -> None:
         [Step("first", 1.0, fail), Step("second", 1.0, lambda: [sample])], Console(quiet=True)
     )
 
-    assert [outcome.failure for outcome in outcomes] == ["it fell over", None]
+    assert [outcome.failure for outcome in outcomes] == ["it fell over with a long log", None]
     assert outcomes[1].samples == [sample]
 
 
@@ -150,7 +151,7 @@ def test_a_target_is_reached_by_the_ratio_of_medians() -> None:
 
     reached = {target.what: target.reached for target in targets({"ingest": found})}
 
-    assert reached["ingest, against INSERT … ON CONFLICT"] is True
+    assert reached["ingest, against INSERT … ON CONFLICT, psycopg"] is True
     assert reached["ingest, against the empty endpoint"] is None
 
 

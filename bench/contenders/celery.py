@@ -1,10 +1,13 @@
-"""Celery with Redis, not durable: what Redis has not yet written is gone when it dies.
+"""Celery with Redis as its broker, and SET NX in the same Redis to deduplicate.
 
-Celery has no dedupe of its own; the usual recipe is SET NX in the same Redis. Tasks are
-acknowledged late, so that a worker that dies leaves its task to another.
+Celery's client is synchronous, so the endpoint publishes from a thread pool. Tasks are acknowledged
+late: a task whose worker dies goes to another worker.
 """
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -15,7 +18,7 @@ from redis.asyncio import Redis
 
 from bench.contenders.empty import run
 from bench.contenders.interface import Place
-from bench.contenders.recipe import application
+from bench.contenders.recipe import POOL_CONNECTIONS, application
 from bench.deliveries import body, random_ids
 from bench.effects import PSYCOPG_STATEMENTS, make_tables, parameters
 
@@ -31,6 +34,7 @@ class Program:
         self._url = f"redis://127.0.0.1:{place.redis_port}/0"
         self._app = Celery("bench", broker=self._url)
         self._app.conf.update(
+            broker_pool_limit=POOL_CONNECTIONS,
             task_ignore_result=True,
             task_acks_late=True,
             task_reject_on_worker_lost=True,
@@ -62,10 +66,12 @@ class Program:
     def serve(self) -> None:
         """Receive until killed."""
         marks = Redis.from_url(self._url)
+        publishers = ThreadPoolExecutor(POOL_CONNECTIONS)
 
         async def keep(event: dict[str, Any], content: bytes) -> None:
             if await marks.set(f"event:{event['id']}", 1, nx=True, ex=DEDUPE_SECONDS):
-                self._task.apply_async((content.decode(),), task_id=event["id"])
+                publish = partial(self._task.apply_async, (content.decode(),), task_id=event["id"])
+                await asyncio.get_running_loop().run_in_executor(publishers, publish)
 
         run(application(keep), self._place.port)
 

@@ -1,4 +1,4 @@
-"""FastAPI, a SELECT whether the id is known, then an INSERT: what most first versions do."""
+"""FastAPI, a SELECT for the id, then an INSERT: a common first version."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from psycopg.errors import UniqueViolation
 from bench.contenders import handwritten
 from bench.contenders.recipe import Keep
 
-KNOWN = "SELECT 1 FROM events WHERE id = %s"
+EXISTS = "SELECT 1 FROM events WHERE id = %s"
 INSERT = "INSERT INTO events (id, type, body) VALUES (%s, %s, %s)"
 
 
 class Program(handwritten.Program):
-    """As the hand-written one, with two statements instead of one."""
+    """The hand-written program with two statements instead of one."""
 
-    def keep(self) -> Keep:
-        """Look, then insert; the unique key catches those who looked at the same time."""
+    def _keep(self, pool: Any) -> Keep:
+        """Return the endpoint's write; the unique key catches two checks at the same moment."""
 
         async def keep(event: dict[str, Any], content: bytes) -> None:
-            async with self._pool.connection() as connection:
-                found = await connection.execute(KNOWN, (event["id"],))
+            async with pool.connection() as connection:
+                found = await connection.execute(EXISTS, (event["id"],))
                 if await found.fetchone():
                     return
                 try:

@@ -4,12 +4,12 @@ import os
 
 import msgspec
 
+from bench.contenders.interface import PLACE_VARIABLE, Place
 from bench.deliveries import EVENT_TYPE, SECRET, SIGNATURE_HEADER
-from bench.effects import OWN, SHARED, STATEMENTS
+from bench.effects import INSERT, STATEMENTS, UPDATE
 from onceward import Event, Inbox, Transaction
 
-WORKLOAD_VARIABLE = "BENCH_WORKLOAD"
-
+place = Place.from_json(os.environ[PLACE_VARIABLE])
 inbox = Inbox()
 inbox.source(
     "bench", preset="hmac", secrets=[SECRET], signature_header=SIGNATURE_HEADER, id="json:id"
@@ -25,19 +25,19 @@ class Payment(msgspec.Struct):
 
 
 async def book(event: Event[Payment], tx: Transaction) -> None:
-    """Write a row of its own."""
+    """Insert a row."""
     payment = event.payload
     await tx.execute(
-        STATEMENTS[OWN],
+        STATEMENTS[INSERT],
         {"event_id": payment.id, "account": payment.account, "amount": payment.amount},
     )
 
 
 async def credit(event: Event[Payment], tx: Transaction) -> None:
-    """Add to a row that others add to."""
+    """Add to an account that other events add to."""
     payment = event.payload
-    await tx.execute(STATEMENTS[SHARED], {"account": payment.account, "amount": payment.amount})
+    await tx.execute(STATEMENTS[UPDATE], {"account": payment.account, "amount": payment.amount})
 
 
-_handler = credit if os.environ.get(WORKLOAD_VARIABLE) == SHARED else book
-inbox.on(EVENT_TYPE, name="payment", transaction="shared")(_handler)
+_handler = {INSERT: book, UPDATE: credit}[place.workload]
+inbox.on(EVENT_TYPE, name="payment", transaction=place.transaction)(_handler)

@@ -2,7 +2,16 @@
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
+
+PLACE_VARIABLE = "BENCH_PLACE"
+"""The environment variable that carries a place, for a program that loads its app by name."""
+
+TransactionMode = Literal["own", "shared"]
+"""How Onceward's handler commits: in a transaction of its own, or together with other jobs."""
+
+OWN: Final = "own"
+SHARED: Final = "shared"
 
 
 @dataclass(frozen=True)
@@ -12,8 +21,10 @@ class Place:
     database: str
     port: int = 0
     redis_port: int = 0
-    workload: str = "own"
+    workload: str = "insert"
     concurrency: int = 8
+    transaction: TransactionMode = OWN
+    batch_size: int = 1
     is_working: bool = False
     is_announcing: bool = False
     lease_seconds: float | None = None

@@ -5,7 +5,7 @@ import sqlite3
 
 import psycopg
 
-from bench.contenders.interface import Place
+from bench.contenders.interface import PLACE_VARIABLE, Place
 from bench.effects import make_tables, sqlite_file
 from onceward.cli import main
 
@@ -25,15 +25,15 @@ class Program:
 
     def serve(self) -> None:
         """Receive; with the workers of the same process only if so told."""
-        only_receiving = [] if self._place.is_working else ["--workers", "0"]
-        self._run("serve", "--port", str(self._place.port), *only_receiving)
+        workers = self._place.concurrency if self._place.is_working else 0
+        self._run("serve", "--port", str(self._place.port), "--workers", str(workers))
 
     def work(self) -> None:
         """Work; on SQLite that is the serving process, which nobody calls."""
         if self._place.database.startswith("sqlite:"):
-            self._run("serve", "--port", "0")
+            self._run("serve", "--port", "0", "--workers", str(self._place.concurrency))
         else:
-            self._run("work")
+            self._run("work", "--workers", str(self._place.concurrency))
 
     def received(self) -> set[str]:
         """What the ledger holds."""
@@ -45,7 +45,7 @@ class Program:
             return {event_id for (event_id,) in rows}
 
     def _run(self, command: str, *options: str) -> None:
-        os.environ["BENCH_WORKLOAD"] = self._place.workload
+        os.environ[PLACE_VARIABLE] = self._place.to_json()
         if self._place.lease_seconds is not None:
             os.environ["ONCEWARD_LEASE_SECONDS"] = str(self._place.lease_seconds)
         main([command, APP, "--json", "--database", self._place.database, *options])

@@ -1,7 +1,8 @@
 """PgQueuer: a job queue on PostgreSQL, with the event's id as dedupe_key.
 
-On asyncpg, with which it is fastest by its own account; repeated ids are skipped in the database
-(on_conflict="skip") rather than raised.
+Set up as its guide to performance says: asyncpg, its autovacuum settings, a pool for the producers,
+one connection for the queue manager, and a larger batch for short jobs. The database skips repeated
+ids (on_conflict="skip").
 """
 
 import asyncio
@@ -20,21 +21,15 @@ from pgqueuer.db import AsyncpgPoolDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
+from bench.contenders.asyncpg_pool import make_pool
 from bench.contenders.empty import run
 from bench.contenders.interface import Place
-from bench.contenders.recipe import POOL_CONNECTIONS, application
+from bench.contenders.recipe import application
 from bench.deliveries import body, random_ids
-from bench.effects import OWN, SHARED, make_tables
+from bench.effects import ASYNCPG_STATEMENTS, asyncpg_parameters, make_tables
 
 ENTRYPOINT = "payment"
 FILL_BATCH = 1_000
-# Its default is 10: more, so that fewer round trips come on a job.
-BATCH_SIZE = 50
-
-STATEMENTS = {
-    OWN: "INSERT INTO bookings (event_id, account, amount) VALUES ($1, $2, $3)",
-    SHARED: "UPDATE accounts SET balance = balance + $2 WHERE id = $1",
-}
 
 
 class Program:
@@ -54,7 +49,7 @@ class Program:
 
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            async with self._pool() as pool:
+            async with make_pool(self._place.database) as pool:
                 kept["queries"] = Queries(AsyncpgPoolDriver(pool))
                 yield
 
@@ -79,19 +74,16 @@ class Program:
             rows = connection.execute("SELECT dedupe_key FROM pgqueuer")
             return {key for (key,) in rows}
 
-    def _pool(self) -> Any:
-        return asyncpg.create_pool(
-            self._place.database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS
-        )
-
     async def _install(self) -> None:
-        async with self._pool() as pool:
-            await Queries(AsyncpgPoolDriver(pool)).install()
+        async with make_pool(self._place.database) as pool:
+            queries = Queries(AsyncpgPoolDriver(pool))
+            await queries.install()
+            await queries.optimize_autovacuum()
 
     async def _fill(self, count: int) -> None:
         ids = random_ids(count, count)
         bodies = [body(event_id, number) for number, event_id in enumerate(ids)]
-        async with self._pool() as pool:
+        async with make_pool(self._place.database) as pool:
             queries = Queries(AsyncpgPoolDriver(pool))
             for first in range(0, count, FILL_BATCH):
                 part = slice(first, first + FILL_BATCH)
@@ -101,19 +93,20 @@ class Program:
                 )
 
     async def _work(self) -> None:
-        async with self._pool() as pool:
-            queue = PgQueuer.from_asyncpg_pool(pool)
+        async with make_pool(self._place.database) as pool:
+            connection = await asyncpg.connect(self._place.database)
+            queue = PgQueuer.from_asyncpg_connection(connection)
             workload = self._place.workload
+            statement = ASYNCPG_STATEMENTS[workload]
 
             @queue.entrypoint(ENTRYPOINT)
             async def handle(job: Job) -> None:
                 event = json.loads(job.payload)
-                own = (event["id"],) if workload == OWN else ()
-                await pool.execute(STATEMENTS[workload], *own, event["account"], event["amount"])
+                await pool.execute(statement, *asyncpg_parameters(workload, event))
 
             options = {}
             if self._place.lease_seconds is not None:
                 lease = timedelta(seconds=self._place.lease_seconds)
                 # An idle worker looks for what others left behind only so often.
                 options = {"heartbeat_timeout": lease, "dequeue_timeout": lease}
-            await queue.run(batch_size=BATCH_SIZE, **options)
+            await queue.run(batch_size=self._place.batch_size, **options)

@@ -29,7 +29,7 @@ CREATE TABLE events (
 CREATE INDEX events_to_do ON events (number) WHERE done_at IS NULL;
 """
 INSERT = "INSERT INTO events (id, type, body) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
-NEXT = "SELECT number, body FROM events WHERE done_at IS NULL ORDER BY number LIMIT 1"
+CLAIM = "SELECT number, body FROM events WHERE done_at IS NULL ORDER BY number LIMIT ?"
 DONE = "UPDATE events SET done_at = datetime('now') WHERE number = ?"
 
 
@@ -59,19 +59,33 @@ class Program:
         run(application(keep), self._place.port)
 
     def work(self) -> None:
-        """Work until killed."""
+        """Work until killed; after a failed batch, run as many events one by one."""
         connection = self._open()
-        statement = STATEMENTS[self._place.workload]
+        singles = 0
         while True:
-            connection.execute("BEGIN IMMEDIATE")
-            row = connection.execute(NEXT).fetchone()
-            if row is not None:
-                number, content = row
-                connection.execute(statement, parameters(json.loads(content)))
-                connection.execute(DONE, (number,))
-            connection.execute("COMMIT")
-            if row is None:
-                time.sleep(IDLE_SECONDS)  # SQLite tells nobody of new rows
+            limit = 1 if singles else self._place.batch_size
+            try:
+                count = self._run_batch(connection, limit)
+            except Exception:
+                if limit == 1:
+                    raise
+                connection.execute("ROLLBACK")
+                singles = limit
+                continue
+            singles = max(0, singles - count)
+            if not count:
+                time.sleep(IDLE_SECONDS)  # SQLite has no notifications
+
+    def _run_batch(self, connection: sqlite3.Connection, limit: int) -> int:
+        """Claim and run up to `limit` events in one transaction; return how many there were."""
+        statement = STATEMENTS[self._place.workload]
+        connection.execute("BEGIN IMMEDIATE")
+        rows = connection.execute(CLAIM, (limit,)).fetchall()
+        for number, content in rows:
+            connection.execute(statement, parameters(json.loads(content)))
+            connection.execute(DONE, (number,))
+        connection.execute("COMMIT")
+        return len(rows)
 
     def fill(self, count: int) -> None:
         """Insert all in one transaction."""

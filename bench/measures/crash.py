@@ -7,11 +7,13 @@ and the effects are counted. Again: an id is sent once more after its job is don
 
 import json
 import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 
 from bench.contenders.interface import Place
-from bench.effects import OWN, Effects
-from bench.field import EMPTY, INGEST, LATENCY, POSTGRES, PROCESS, WORKING, Entry
+from bench.effects import INSERT, Effects
+from bench.field import CRASH_RECEIVING, CRASH_WORKING, POSTGRES, Entry
 from bench.process import Failed, HandlerCall, received, report, send, sending
 from bench.results import Sample
 from bench.run import Run, Step
@@ -21,8 +23,9 @@ LOAD_SECONDS = 1.5
 LEASE_SECONDS = 10.0
 KILLED_AT = (0.2, 0.4, 0.6)
 JOBS = 2_000
+AT_ONCE = 10
 REST_SECONDS = 90.0
-QUIET_SECONDS = 4 * LEASE_SECONDS
+QUIET_SECONDS = 2.5 * LEASE_SECONDS
 AGAIN_SECONDS = 4.0
 POLL_SECONDS = 0.02
 
@@ -31,17 +34,54 @@ def steps(run: Run) -> list[Step]:
     """Each contender once in each case: what happens is counted, not timed."""
     if run.options.store != POSTGRES:
         return []
-    plans = (
-        (RECEIVING, INGEST, 8.0, _receiving),
-        (WORKING_CASE, PROCESS, 35.0, _working),
-        (AGAIN, LATENCY, 12.0, _again),
-    )
     return [
-        Step(f"crash, {case}: {entry.title}", seconds, partial(act, run, entry))
-        for case, measure, seconds, act in plans
-        for entry in run.entries(measure)
-        if entry.name not in {EMPTY, WORKING, "handwritten-1", "handwritten-16"}
+        *(
+            Step(f"crash, receiving: {entry.title}", 6.0, partial(_receiving, run, entry))
+            for entry in run.entries(CRASH_RECEIVING)
+        ),
+        *_waves(run, WORKING_CASE, 45.0, _working),
+        *_waves(run, AGAIN, 15.0, _again),
     ]
+
+
+def _waves(
+    run: Run, case: str, seconds: float, act: Callable[[Run, Entry], list[Sample]]
+) -> Iterator[Step]:
+    """Plan a case for several contenders at once: effects are counted, not timed."""
+    entries = run.entries(CRASH_WORKING)
+    for first in range(0, len(entries), AT_ONCE):
+        wave = _Wave(act, run, entries[first : first + AT_ONCE])
+        for entry in wave.entries:
+            label = f"crash, {case}: {entry.title}"
+            yield Step(label, seconds / len(wave.entries), partial(wave.result, entry))
+
+
+class _Wave:
+    """Contenders that run at once; the first result asked for starts all of them."""
+
+    def __init__(
+        self, act: Callable[[Run, Entry], list[Sample]], run: Run, entries: Sequence[Entry]
+    ) -> None:
+        self.entries = entries
+        self._act = act
+        self._run = run
+        self._results: dict[str, Future[list[Sample]]] = {}
+
+    def result(self, entry: Entry) -> list[Sample]:
+        """Return the samples of one contender. Raises Failed if this contender failed."""
+        if not self._results:
+            for each in self.entries:
+                self._run.filled(each, _jobs(self._run, each))
+            threads = ThreadPoolExecutor(len(self.entries))
+            self._results = {
+                each.name: threads.submit(self._act, self._run, each) for each in self.entries
+            }
+            threads.shutdown(wait=False)
+        return self._results[entry.name].result()
+
+
+def _jobs(run: Run, entry: Entry) -> int:
+    return min(JOBS, run.jobs(entry))
 
 
 def _receiving(run: Run, entry: Entry) -> list[Sample]:
@@ -52,7 +92,7 @@ def _receiving(run: Run, entry: Entry) -> list[Sample]:
             with sending(order) as generator:
                 time.sleep(LOAD_SECONDS)  # of load, before the kill
                 server.kill()
-                _crash_store(run, entry)
+                _crash_store(run, place)
                 report(generator)
         numbers = json.loads(journal.read_text())["numbers"]
         acknowledged = {run.unique.ids[number] for number in numbers}
@@ -61,17 +101,17 @@ def _receiving(run: Run, entry: Entry) -> list[Sample]:
     return [Sample(entry.name, RECEIVING, 0, values)]
 
 
-def _crash_store(run: Run, entry: Entry) -> None:
-    if entry.uses_redis:
-        assert run.redis is not None, "started with the place"
-        run.redis.kill()
-        run.redis.start()
+def _crash_store(run: Run, place: Place) -> None:
+    if place.redis_port:
+        redis = run.redis_servers[place.redis_port]
+        redis.kill()
+        redis.start()
     else:
         run.databases.crash()
 
 
 def _working(run: Run, entry: Entry) -> list[Sample]:
-    jobs = min(JOBS, run.jobs(entry))
+    jobs = _jobs(run, entry)
     with run.place(entry, run.filled(entry, jobs), lease_seconds=LEASE_SECONDS) as place:
         if entry.uses_redis:
             run.fill(entry, place, jobs)
@@ -119,7 +159,7 @@ def _again(run: Run, entry: Entry) -> list[Sample]:
             send(once)
             time.sleep(AGAIN_SECONDS)  # time enough to do it again: that nothing comes has no sign
         effects = Effects(place.database)
-        count = effects.count(OWN)
+        count = effects.count(INSERT)
         effects.close()
     if not count:
         raise Failed(f"{entry.name} did nothing at all")

@@ -13,14 +13,14 @@ from functools import partial
 from bench.contenders.interface import Place
 from bench.deliveries import Deliveries, ordered_ids, prepare, random_ids
 from bench.effects import Effects
-from bench.field import FIELD, OURS, POSTGRES, Entry
+from bench.field import FIELD, OURS, OURS_SHARED, POSTGRES, Entry
 from bench.fill import ORDERED, ORDERS, fill, queue
 from bench.measures.process import watch
 from bench.process import HandlerCall, free_port, send
 from bench.results import Sample
 from bench.run import PREPARED_A_SECOND, Run, Step, in_turn, must_be_good
 
-ENTRY: Entry = next(entry for entry in FIELD if entry.name == OURS)
+ENTRY: Entry = next(entry for entry in FIELD if entry.name == OURS_SHARED)
 MOST_ROUNDS = 3  # at the size that counts
 FEW_ROUNDS = 1  # at the others
 # In a round, to each. After a checkpoint, which every round begins with, the first write to a page
@@ -110,7 +110,7 @@ class Growth:
 
     def _round(self, ledger: Ledger, number: int) -> list[Sample]:
         with self._run.place(ENTRY) as empty:
-            filled = Place(self._databases[self._key(ledger)], free_port())
+            filled = empty.having(database=self._databases[self._key(ledger)], port=free_port())
             sides = {f"empty, beside {ledger.case}": empty, ledger.case: filled}
             samples = [*self._receive(sides, ledger), *self._work(sides, ledger)]
         return [Sample(OURS, case, number, values) for case, values in samples]

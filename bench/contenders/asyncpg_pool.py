@@ -1,22 +1,22 @@
-"""The asyncpg pool of the contenders that use asyncpg."""
+"""The connection pool of the contenders on asyncpg."""
 
 from typing import Any
 
 import asyncpg
 
-from bench.contenders.recipe import POOL_CONNECTIONS
+from bench.contenders.endpoint import POOL_CONNECTIONS
 
 
 def make_pool(database: str) -> Any:
-    """Return a pool, to be opened, that returns connections without a reset query.
+    """Return a closed pool that skips asyncpg's reset query.
 
-    asyncpg resets the session by default, which costs a round trip for every statement here.
-    These programs change no session state, and psycopg's pool sends no such query either.
+    The query would cost a round trip a statement. These programs change no session state, and
+    psycopg's pool sends no such query either.
     """
     return asyncpg.create_pool(
-        database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS, reset=_keep_session
+        database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS, reset=_skip_reset
     )
 
 
-async def _keep_session(_: Any) -> None:
-    """Reset nothing."""
+async def _skip_reset(_: Any) -> None:
+    pass

@@ -265,6 +265,15 @@ def test_a_block_of_the_page_is_replaced_and_the_rest_stays() -> None:
         document.fill_blocks("".join(blocks[:3]), [found], [])
 
 
+def test_the_page_shows_the_stored_results() -> None:
+    stored = results.load(results.FOLDER, list(BENCHMARKS), STORES)
+    history = load_history(results.FOLDER)
+    page = document.PAGE.read_text()
+
+    assert document.fill_blocks(page, stored, history) == page, "run python -m bench docs"
+    assert draw(make_charts(stored)) == document.PAGE.with_name(document.CHARTS).read_text()
+
+
 def test_every_stored_contender_is_known() -> None:
     stored = results.load(results.FOLDER, list(BENCHMARKS), STORES)
 

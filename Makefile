@@ -22,7 +22,7 @@ help:
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
 	@echo 'make drivers run the store tests with the oldest and the newest supported psycopg'
-	@echo 'make bench   measure Onceward beside its alternatives  (ARGS="--quick" takes a minute)'
+	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
 	@echo 'make oracles check the presets against 72 libraries, 900 MB       (LIGHT=1 for the small ones)'
 	@echo 'make clean   remove environments and caches; databases stay'
@@ -46,7 +46,7 @@ prove: .venv/.dev
 	$(BIN)/python -m prove $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: bench/.venv/.ready
-	bench/.venv/bin/python -m bench $(ARGS)
+	bench/.venv/bin/python -m bench $(or $(ARGS),run)
 
 oracles: oracles/.venv/$(if $(LIGHT),.light,.ready)
 	oracles/.venv/bin/python -m pytest oracles $(ARGS)

@@ -1,1 +1,1 @@
-"""Measures Onceward and its alternatives side by side: python -m bench --help."""
+"""Benchmarks: Onceward beside its alternatives, on one machine, in one run."""

@@ -1,6 +1,6 @@
 """The requests that are sent: prepared and signed before any clock starts.
 
-All requests of a file have the same length, so that a sender finds the n-th by its number.
+All requests of a file have the same length, so that a sender finds each one by its number.
 """
 
 import hashlib
@@ -18,9 +18,9 @@ EVENT_TYPE = "payment.made"
 BODY_BYTES = 600
 ACCOUNTS = 1_000
 
-_TEXT = (
-    "A payment of one unit was made to the account above. This text stands for what real events "
-    "carry besides the fields that somebody reads: nested objects, addresses, links, metadata. "
+_FILLER = (
+    "A payment of one unit was made to the account above. Real events also carry nested objects, "
+    "addresses, links and metadata that no handler reads, and this text stands in for them. "
 )
 
 
@@ -33,29 +33,29 @@ class Deliveries:
     request_bytes: int
 
 
-def random_id(randomness: random.Random) -> str:
-    """An id as most providers make them."""
-    return f"evt_{randomness.getrandbits(128):032x}"
+def random_id(generator: random.Random) -> str:
+    """Return an id without order, like those of most providers."""
+    return f"evt_{generator.getrandbits(128):032x}"
 
 
 def ordered_id(number: int) -> str:
-    """An id that sorts behind those made before it."""
+    """Return an id that sorts after the ids of smaller numbers."""
     return f"evt_{number:032x}"
 
 
 def random_ids(count: int, seed: int) -> list[str]:
-    """Ids without order; the same for the same seed."""
-    randomness = random.Random(seed)  # noqa: S311 - repeatable, not secret
-    return [random_id(randomness) for _ in range(count)]
+    """Return ids without order, the same for the same seed."""
+    generator = random.Random(seed)  # noqa: S311 - repeatable, not secret
+    return [random_id(generator) for _ in range(count)]
 
 
 def ordered_ids(count: int, first: int) -> list[str]:
-    """Ids in order."""
+    """Return ids in ascending order."""
     return [ordered_id(number) for number in range(first, first + count)]
 
 
-def body(event_id: str, number: int) -> bytes:
-    """A JSON document of exactly BODY_BYTES."""
+def make_body(event_id: str, number: int) -> bytes:
+    """Return a JSON document of exactly BODY_BYTES."""
     event = {
         "id": event_id,
         "type": EVENT_TYPE,
@@ -64,70 +64,71 @@ def body(event_id: str, number: int) -> bytes:
         "created": 1_700_000_000 + number,
         "text": "",
     }
-    room = BODY_BYTES - len(json.dumps(event))
-    event["text"] = (_TEXT * (room // len(_TEXT) + 1))[:room]
+    missing = BODY_BYTES - len(json.dumps(event))
+    event["text"] = (_FILLER * (missing // len(_FILLER) + 1))[:missing]
     return json.dumps(event).encode()
 
 
-def sign(content: bytes) -> str:
-    """The signature that every contender checks."""
-    return hmac.digest(SECRET.encode(), content, hashlib.sha256).hex()
+def sign(body: bytes) -> str:
+    """Return the signature that every contender verifies."""
+    return hmac.digest(SECRET.encode(), body, hashlib.sha256).hex()
 
 
-def is_authentic(content: bytes, signature: str | None) -> bool:
-    """The check that the recipes make, as a careful engineer writes it."""
+def is_authentic(body: bytes, signature: str | None) -> bool:
+    """Return whether a signature is valid, as a careful engineer checks it."""
     if signature is None or not signature.isascii():
         return False
-    return hmac.compare_digest(sign(content), signature)
+    return hmac.compare_digest(sign(body), signature)
 
 
-def request(content: bytes) -> bytes:
-    """The whole of an HTTP request."""
+def make_request(body: bytes) -> bytes:
+    """Return a whole HTTP request."""
     head = (
         f"POST {PATH} HTTP/1.1\r\n"
         "host: 127.0.0.1\r\n"
         "content-type: application/json\r\n"
-        f"{SIGNATURE_HEADER}: {sign(content)}\r\n"
-        f"content-length: {len(content)}\r\n"
+        f"{SIGNATURE_HEADER}: {sign(body)}\r\n"
+        f"content-length: {len(body)}\r\n"
         "\r\n"
     )
-    return head.encode() + content
+    return head.encode() + body
 
 
 def prepare(file: Path, ids: Sequence[str]) -> Deliveries:
-    """Write a request for each id."""
-    length = len(request(body(ids[0], 0)))
+    """Write one request for each id."""
+    length = len(make_request(make_body(ids[0], 0)))
     with file.open("wb") as out:
         for number, event_id in enumerate(ids):
-            whole = request(body(event_id, number))
-            assert len(whole) == length, "all requests of a file have one length"
-            out.write(whole)
+            request = make_request(make_body(event_id, number))
+            assert len(request) == length, "all requests of a file have the same length"
+            out.write(request)
     return Deliveries(file, ids, length)
 
 
-# In which order the requests of a file are sent.
+# The order in which the requests of a file are sent.
 
-REPEATED_AFTER = 200
+UNIQUE, HALF_DUPLICATES, ONE_ID = "unique ids", "half duplicates", "one id"
+REPEAT_DISTANCE = 200
 
 
 def _unique(count: int) -> Iterator[int]:
     return iter(range(count))
 
 
-def _half(count: int) -> Iterator[int]:
-    """Every second request repeats one that was sent a while ago."""
+def _half_duplicates(count: int) -> Iterator[int]:
+    """Follow each new event by one that was sent REPEAT_DISTANCE events ago."""
     for number in range(count):
         yield number
-        yield max(0, number - REPEATED_AFTER)
+        yield max(0, number - REPEAT_DISTANCE)
 
 
-def _storm(_: int) -> Iterator[int]:
+def _one_id(_: int) -> Iterator[int]:
     while True:
         yield 0
 
 
 LOADS: dict[str, Callable[[int], Iterator[int]]] = {
-    "unique": _unique,
-    "half": _half,
-    "storm": _storm,
+    UNIQUE: _unique,
+    HALF_DUPLICATES: _half_duplicates,
+    ONE_ID: _one_id,
 }

@@ -1,43 +1,85 @@
-"""Writes the measured tables into docs/benchmarks.md, between two marks."""
+"""Writes the results into docs/benchmarks.md, each into the block that bears its name."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.plot import charts, draw
-from bench.process import ROOT
+from bench.losses import find_losses
+from bench.plot import draw, make_charts
+from bench.processes import ROOT
+from bench.ratios import PastRun, find_ratios, ratio_table
+from bench.registry import select
 from bench.results import Results
-from bench.tables import grids
-from bench.targets import grid, targets
+from bench.tables import make_tables
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-DRAWING = "benchmarks.svg"
-BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+CHARTS = "benchmarks.svg"
+BLOCK = re.compile(r"(<!-- measured: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
-def measured(every: Sequence[Results]) -> str:
-    """What was measured, as Markdown."""
-    postgres = {results.measure: results for results in every if results.store == "postgres"}
-    tables = [grid(targets(postgres)), *grids(every)]
-    parts = [_origin(every), f"![Rates as bars]({DRAWING})"]
-    return "\n\n".join([*parts, *(table.to_markdown() for table in tables)])
+def write(every: Sequence[Results], history: Sequence[PastRun], page: Path = PAGE) -> None:
+    """Write the blocks of the page, and the charts beside it. Raises ValueError."""
+    page.write_text(fill_blocks(page.read_text(), every, history))
+    page.with_name(CHARTS).write_text(draw(make_charts(every)))
 
 
-def _origin(every: Sequence[Results]) -> str:
-    facts = every[0].facts
-    commands = dict.fromkeys(f"`{results.facts['command']}`" for results in every)
-    packages = ", ".join(f"{name} {version}" for name, version in facts["packages"].items())
+def fill_blocks(text: str, every: Sequence[Results], history: Sequence[PastRun]) -> str:
+    """Return the page with every block filled. Raises ValueError if a block has no content."""
+    contents = dict(_contents(every, history))
+
+    def fill(block: re.Match[str]) -> str:
+        begin, name, end = block.groups()
+        if name not in contents:
+            raise ValueError(f"nothing was measured for the block {name!r}")
+        return f"{begin}\n{contents.pop(name)}\n\n{end}"
+
+    filled = BLOCK.sub(fill, text)
+    if contents:
+        raise ValueError(f"the page has no block for {', '.join(contents)}")
+    return filled
+
+
+def _contents(every: Sequence[Results], history: Sequence[PastRun]) -> Iterator[tuple[str, str]]:
+    yield "ratios", ratio_table(find_ratios(every), history).to_markdown()
+    yield "losses", _list(find_losses(every))
+    yield "environment", _environment(every)
+    for benchmark in dict.fromkeys(results.benchmark for results in every):
+        parts = [
+            part
+            for results in every
+            if results.benchmark == benchmark
+            for part in _benchmark(results)
+        ]
+        yield benchmark, "\n\n".join(parts)
+
+
+def _benchmark(results: Results) -> Iterator[str]:
+    for table in make_tables(results):
+        yield table.to_markdown()
+    unmeasured = [
+        contender.title
+        for contender in select(results.benchmark, results.store)
+        if contender.name not in results.contenders
+    ]
+    if unmeasured:
+        yield f"Not measured yet: {'; '.join(unmeasured)}."
+    environment = results.environment
+    yield f"`{environment['command']}`, {environment['date'][:10]}."
+
+
+def _environment(every: Sequence[Results]) -> str:
+    environment = every[0].environment
+    stores = dict.fromkeys(
+        f"{results.environment['store']} {results.environment['server_version']}"
+        for results in every
+    )
+    packages = ", ".join(f"{name} {version}" for name, version in environment["packages"].items())
     return (
-        f"Measured {facts['date'][:10]} on {facts['cores']} cores ({facts['processor']}), "
-        f"{facts['memory_gb']} GB, {facts['system']}, Python {facts['python']}, "
-        f"{facts['store']} {facts['server_version']}, by {', '.join(commands)}. {packages}."
+        f"{environment['cores']} cores of an {environment['processor']}, "
+        f"{environment['memory_gb']} GB, {environment['system']}, Python {environment['python']}, "
+        f"{', '.join(stores)}. {packages}."
     )
 
 
-def write(every: Sequence[Results], page: Path = PAGE) -> None:
-    """Put what was measured into the page, and the drawing beside it."""
-    before, begin, rest = page.read_text().partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{page.name} has no place for the results: {BEGIN} … {END}")
-    page.write_text(f"{before}{BEGIN}\n\n{measured(every)}\n\n{END}{after}")
-    page.with_name(DRAWING).write_text(draw(charts(every)))
+def _list(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {line}" for line in lines) or "None."

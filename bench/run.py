@@ -1,47 +1,58 @@
-"""One run: its options, its databases, and what all measures share."""
+"""One run: its options, its databases, and what all benchmarks share."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
-from bench.contenders.interface import Place
-from bench.database import Databases
+from bench.contenders.interface import ContenderConfig
+from bench.databases import Databases
 from bench.deliveries import Deliveries, prepare, random_ids
-from bench.field import Entry, chosen
-from bench.generator import Order, Report
-from bench.process import Failed, HandlerCall, do, free_port, send
+from bench.load_generator import LoadPlan, LoadReport
+from bench.processes import ContenderProcess, TrialFailed, free_port, run_role, send
 from bench.redis_server import RedisServer
+from bench.registry import Contender, select
 from bench.results import Sample
+from bench.seed import ID_ORDERS
 
-# More than the empty endpoint reaches, so that nobody runs out of requests.
-PREPARED_A_SECOND = 40_000
+# More than the empty endpoint accepts, so that no burst runs out of requests.
+REQUESTS_PER_SECOND = 40_000
 WARM_UP_SECONDS = 0.7
+WARM_UP_REQUESTS = 15_000
+ENQUEUE_SECONDS = 600.0
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Options:
-    """What the command line says."""
+class Schedule:
+    """How often and how long a benchmark measures each contender."""
 
-    rounds: int = 3
-    seconds: float = 4.0
-    store: str = "postgres"
-    only: Sequence[str] = ()
-    connections: int = 64
-    jobs: int | None = None
-    cap_seconds: float = 10.0
-    growth_events: Sequence[int] = (1_000_000, 5_000_000)
-    backlog_events: int = 1_000_000
+    rounds: int
+    seconds: float = 1.0
 
 
 @dataclass(frozen=True)
-class Step:
-    """A part of a measure that is done at one go, and about how long it takes."""
+class Options:
+    """What a run measures."""
+
+    store: str = "postgres"
+    contenders: Sequence[str] = ()
+    """Prefixes of names; all contenders if empty."""
+    connections: int = 64
+    max_jobs: int | None = None
+    growth_events: Sequence[int] = (2_000_000,)
+    growth_ids: Sequence[str] = ID_ORDERS[1:]
+    backlog_events: int = 500_000
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One uninterrupted part of a benchmark, with an estimate of its duration."""
 
     label: str
     seconds: float
@@ -50,134 +61,135 @@ class Step:
 
 @dataclass
 class Run:
-    """What the measures of a run share."""
+    """The state that the benchmarks of a run share."""
 
     options: Options
     databases: Databases
     folder: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="onceward-bench-")))
-    redis: RedisServer | None = None
-    _empty: dict[str, str] = field(default_factory=dict)
-    _filled: dict[tuple[str, int], str] = field(default_factory=dict)
+    redis_servers: dict[int, RedisServer] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+    _deliveries: dict[int, Deliveries] = field(default_factory=dict)
+    _templates: dict[str, str] = field(default_factory=dict)
+    _queued: dict[tuple[str, int], str] = field(default_factory=dict)
 
-    def entries(self, measure: str) -> list[Entry]:
-        """The contenders of a measure that can run here."""
-        found = chosen(measure, self.options.store, self.options.only)
-        return [entry for entry in found if entry.why_not() is None]
+    def close(self) -> None:
+        """Delete the prepared requests."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
-    # Requests: prepared once, sent to all.
+    def contenders(self, benchmark: str) -> list[Contender]:
+        """Return the contenders of a benchmark that can run here."""
+        found = select(benchmark, self.options.store, self.options.contenders)
+        return [contender for contender in found if contender.missing_requirement() is None]
 
-    @cached_property
-    def unique(self) -> Deliveries:
-        """As many as the fastest can take."""
-        count = int(PREPARED_A_SECOND * self.options.seconds)
-        return prepare(self.folder / "unique", random_ids(count, seed=1))
+    # Requests, prepared once and sent to every contender.
 
-    @cached_property
-    def half(self) -> Deliveries:
-        """Each of them is sent twice."""
-        count = int(PREPARED_A_SECOND * self.options.seconds / 2)
-        return prepare(self.folder / "half", random_ids(count, seed=2))
+    def deliveries(self, count: int) -> Deliveries:
+        """Return a file with so many requests, each with an id of its own."""
+        if count not in self._deliveries:
+            file = self.folder / f"deliveries-{count}"
+            self._deliveries[count] = prepare(file, random_ids(count, seed=count))
+        return self._deliveries[count]
 
-    @cached_property
-    def storm(self) -> Deliveries:
-        """One event."""
-        return prepare(self.folder / "storm", random_ids(1, seed=3))
-
-    @cached_property
-    def burst(self) -> Deliveries:
-        """As many as can be taken in a moment."""
-        return prepare(self.folder / "burst", random_ids(30_000, seed=6))
-
-    @cached_property
-    def warm_up(self) -> Deliveries:
-        """What goes before, and is not counted."""
-        return prepare(self.folder / "warm_up", random_ids(15_000, seed=4))
-
-    def order(self, place: Place, deliveries: Deliveries, **more: object) -> Order:
-        """An order to send some requests to a place."""
-        given = {"connections": self.options.connections, "seconds": self.options.seconds} | more
-        return Order(
-            port=place.port,
+    def load_plan(
+        self, config: ContenderConfig, deliveries: Deliveries, seconds: float, **more: Any
+    ) -> LoadPlan:
+        """Return a plan to send requests to a contender."""
+        return LoadPlan(
+            port=config.port,
             file=str(deliveries.file),
             request_bytes=deliveries.request_bytes,
-            **given,  # type: ignore[arg-type] # the order checks its own
+            seconds=seconds,
+            **{"connections": self.options.connections} | more,
         )
 
-    # Databases: prepared once, copied for each measure.
+    # Databases, prepared once and copied for each trial.
 
-    def template(self, entry: Entry) -> str:
-        """A database with the contender's tables, and nothing in them."""
-        if entry.module not in self._empty:
+    def template(self, contender: Contender) -> str:
+        """Return a database with the contender's empty tables."""
+        if contender.module not in self._templates:
             database = self.databases.create()
-            do(entry.module, "prepare", Place(database))
+            run_role(contender.module, "create-tables", ContenderConfig(database))
             self.databases.settle(database)
-            self._empty[entry.module] = database
-        return self._empty[entry.module]
+            self._templates[contender.module] = database
+        return self._templates[contender.module]
+
+    def queued(self, contender: Contender, jobs: int) -> str:
+        """Return a database with queued jobs."""
+        if contender.has_redis:
+            return self.template(contender)  # Redis holds the queue, and starts with the trial
+        if (contender.module, jobs) not in self._queued:
+            database = self.databases.copy(self.template(contender))
+            self.enqueue(contender, ContenderConfig(database, port=free_port()), jobs)
+            self.databases.settle(database)
+            self._queued[contender.module, jobs] = database
+        return self._queued[contender.module, jobs]
+
+    def jobs(self, contender: Contender) -> int:
+        """Return how many jobs to queue for a contender."""
+        return min(contender.jobs, self.options.max_jobs or contender.jobs)
+
+    def enqueue(self, contender: Contender, config: ContenderConfig, jobs: int) -> None:
+        """Queue jobs for a contender; for Onceward, through its receiver."""
+        if not contender.is_onceward:
+            run_role(contender.module, "enqueue", config, str(jobs))
+            return
+        deliveries = self.deliveries(jobs)
+        with ContenderProcess(contender.module, "serve", config) as server:
+            server.wait_until_serving()
+            require_success(send(self.load_plan(config, deliveries, ENQUEUE_SECONDS)), server)
+
+    # Contenders, each on a fresh copy.
 
     @contextmanager
-    def place(self, entry: Entry, template: str | None = None, **more: object) -> Iterator[Place]:
-        """A fresh copy of a database, and a port, for one measure."""
-        database = self.databases.copy(template or self.template(entry))
-        with ExitStack() as after:
-            after.callback(self.databases.drop, database)
+    def deployed(
+        self, contender: Contender, template: str | None = None, **more: Any
+    ) -> Iterator[ContenderConfig]:
+        """Give a contender a fresh copy of a database, a port, and a Redis if it needs one."""
+        with self._lock:
+            database = self.databases.copy(template or self.template(contender))
+        with ExitStack() as stack:
+            stack.callback(self.databases.drop, database)
             self.databases.settle(database)
-            yield Place(
+            yield ContenderConfig(
                 database,
                 port=free_port(),
-                redis_port=after.enter_context(self._redis()) if entry.uses_redis else 0,
-                concurrency=entry.concurrency,
-                is_working=entry.is_working,
-                **more,  # type: ignore[arg-type] # the place checks its own
+                redis_port=stack.enter_context(self._redis(contender)),
+                concurrency=contender.concurrency,
+                transaction=contender.transaction,
+                batch_size=contender.batch_size,
+                has_worker=contender.has_worker,
+                **more,
             )
 
     @contextmanager
-    def _redis(self) -> Iterator[int]:
-        with RedisServer(free_port()) as self.redis:
-            yield self.redis.port
+    def _redis(self, contender: Contender) -> Iterator[int]:
+        if not contender.has_redis:
+            yield 0
+            return
+        with RedisServer(free_port(), is_durable=contender.is_redis_durable) as server:
+            self.redis_servers[server.port] = server
+            yield server.port
 
     @contextmanager
-    def serving(self, entry: Entry, place: Place) -> Iterator[HandlerCall]:
-        """The contender's receiver, warm."""
-        with HandlerCall(entry.module, "serve", place) as server:
+    def serving(self, contender: Contender, config: ContenderConfig) -> Iterator[ContenderProcess]:
+        """Run the contender's receiver, warmed up."""
+        with ContenderProcess(contender.module, "serve", config) as server:
             server.wait_until_serving()
-            must_be_good(send(self.order(place, self.warm_up, seconds=WARM_UP_SECONDS)), server)
+            deliveries = self.deliveries(WARM_UP_REQUESTS)
+            plan = self.load_plan(config, deliveries, WARM_UP_SECONDS)
+            require_success(send(plan), server)
             yield server
 
-    def jobs(self, entry: Entry) -> int:
-        """How many jobs a contender is given to work off."""
-        return min(entry.jobs, self.options.jobs or entry.jobs)
 
-    def filled(self, entry: Entry, count: int) -> str:
-        """A database with queued jobs in it."""
-        if entry.uses_redis:
-            return self.template(entry)  # its queue is filled when its Redis has started
-        if (entry.module, count) not in self._filled:
-            database = self.databases.copy(self.template(entry))
-            self.fill(entry, Place(database, port=free_port()), count)
-            self.databases.settle(database)
-            self._filled[entry.module, count] = database
-        return self._filled[entry.module, count]
-
-    def fill(self, entry: Entry, place: Place, count: int) -> None:
-        """Queue jobs for a contender."""
-        if entry.module != "ours":
-            do(entry.module, "fill", place, str(count))
-            return
-        deliveries = prepare(self.folder / "jobs", random_ids(count, seed=5))
-        with HandlerCall(entry.module, "serve", place) as server:
-            server.wait_until_serving()
-            must_be_good(send(self.order(place, deliveries, seconds=600.0)), server)
+def alternate(items: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
+    """Yield every item in every round, in reverse order in every second round."""
+    for number in range(rounds):
+        for item in items if number % 2 == 0 else reversed(items):
+            yield number, item
 
 
-def in_turn(contenders: Sequence[T], turns: int) -> Iterator[tuple[int, T]]:
-    """Each in each turn, with the turn's number; who is first in one is last in the next."""
-    for turn in range(turns):
-        for contender in contenders if turn % 2 == 0 else reversed(contenders):
-            yield turn, contender
-
-
-def must_be_good(found: Report, server: HandlerCall) -> Report:
-    """A report of which every answer was 2xx. Raises Failed."""
-    if found.refused or found.is_cut_off:
-        raise Failed(f"not every request was accepted: {found.statuses}\n{server.log}")
-    return found
+def require_success(report: LoadReport, server: ContenderProcess) -> LoadReport:
+    """Return a report if all responses were 2xx. Raises TrialFailed."""
+    if report.rejected or report.is_cut_off:
+        raise TrialFailed(f"not every request was accepted: {report.statuses}\n{server.log}")
+    return report

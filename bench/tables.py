@@ -1,217 +1,299 @@
-"""Results as tables: on the terminal, and as Markdown."""
+"""Results as tables, for the terminal and for Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from rich.table import Table
+from rich.table import Table as RichTable
 
-from bench.field import EMPTY, FIELD, OURS
+from bench.deliveries import ACCOUNTS, LOADS, UNIQUE
+from bench.registry import (
+    BY_NAME,
+    CONCURRENCY,
+    EMPTY_ENDPOINT,
+    ONCEWARD,
+    ONCEWARD_OWN,
+    ONCEWARD_SHARED,
+    POSTGRES,
+    SQLITE,
+    STORE_TITLES,
+)
 from bench.results import Results, Spread
+from bench.suite import crash, latency, single, verify
+from bench.workloads import INSERT, WORKLOADS
 
-TITLES = {entry.name: entry.title for entry in FIELD}
+DURABILITY = {
+    POSTGRES: "Every commit is flushed: fsync, synchronous_commit and full_page_writes are on.",
+    SQLITE: "Every commit is flushed: WAL, synchronous=FULL.",
+}
+MEDIANS = "Median (lowest–highest)."
 
 
 @dataclass(frozen=True)
-class Grid:
-    """A table, however it is shown."""
+class Table:
+    """A table with a caption that says what was measured, and how."""
 
     title: str
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
+    caption: str = ""
     notes: Sequence[str] = ()
+    text_columns: int = 1
+    """Leading columns that are text; the others are numbers, aligned right."""
 
-    def to_rich(self) -> Table:
-        """For the terminal."""
-        table = Table(title=self.title, title_justify="left", caption="\n".join(self.notes) or None)
+    def to_rich(self) -> RichTable:
+        """Return the table for the terminal."""
+        caption = "\n".join(line for line in (self.caption, *self.notes) if line)
+        table = RichTable(
+            title=self.title, title_justify="left", caption=caption, caption_justify="left"
+        )
         for number, column in enumerate(self.columns):
-            table.add_column(column, justify="right" if number else "left")
+            is_text = number < self.text_columns
+            table.add_column(column, justify="left" if is_text else "right")
         for row in self.rows:
             table.add_row(*row)
         return table
 
     def to_markdown(self) -> str:
-        """For the documentation."""
-        lines = [f"**{self.title}**", "", _line(self.columns)]
-        lines.append(_line("---" if not number else "---:" for number in range(len(self.columns))))
-        lines += [_line(row) for row in self.rows]
-        lines += ["", *self.notes] if self.notes else []
-        return "\n".join(lines)
+        """Return the table for the documentation."""
+        parts = [f"**{self.title}.** {self.caption}".rstrip(), "", _markdown_row(self.columns)]
+        numbers = len(self.columns) - self.text_columns
+        parts.append(_markdown_row(["---"] * self.text_columns + ["---:"] * numbers))
+        parts += [_markdown_row(row) for row in self.rows]
+        for note in self.notes:
+            parts += ["", note]
+        return "\n".join(parts)
 
 
-def _line(cells: Iterable[str]) -> str:
+def _markdown_row(cells: Iterable[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def shown(spread: Spread | None, digits: int = 0) -> str:
-    """A median with its ends."""
+def make_tables(results: Results) -> list[Table]:
+    """Return the tables of one benchmark on one store."""
+    return list(_TABLES[results.benchmark](results))
+
+
+def format_spread(spread: Spread | None, digits: int = 0) -> str:
+    """Format a median with its range."""
     if spread is None:
         return "–"
     middle, low, high = (
         f"{number:,.{digits}f}" for number in (spread.median, spread.low, spread.high)
     )
-    return f"{middle} ({low}–{high})" if spread.count > 1 else middle
+    return middle if low == high else f"{middle} ({low}–{high})"
 
 
-def times(ours: float | None, other: float | None) -> str:
-    """How many times one number is the other."""
-    return f"{ours / other:.2f}" if ours and other else "–"
+def format_ratio(value: float | None, other: float | None) -> str:
+    """Format how many times a value is another."""
+    return f"{value / other:.2f}" if value and other else "–"
 
 
-def ingest(results: Results) -> list[Grid]:
-    """One table for each load."""
-    grids = []
-    for case in results.cases:
-        ours = results.median(OURS, case, "rate")
-        limit = results.median(EMPTY, case, "rate")
-        rows = [
-            [
-                TITLES[name],
-                shown(results.spread(name, case, "rate")),
-                shown(results.spread(name, case, "p50_ms"), 1),
-                shown(results.spread(name, case, "p99_ms"), 1),
-                times(ours, rate),
-                times(rate, limit),
-            ]
-            for name in results.contenders
-            if (rate := results.median(name, case, "rate"))
-        ]
-        columns = ["", "requests/s", "p50 ms", "p99 ms", "Onceward ×", "of the limit"]
-        grids.append(Grid(f"Ingest, {results.store}: {case}", columns, rows, _left_out(results)))
-    return grids
+def _title(name: str) -> str:
+    return BY_NAME[name].title
 
 
-def process(results: Results) -> list[Grid]:
-    """One table for each workload."""
-    grids = []
-    for case in results.cases:
-        ours = results.median(OURS, case, "rate")
-        rows = [
-            [
-                TITLES[name],
-                shown(results.spread(name, case, "rate")),
-                shown(results.spread(name, case, "done")),
-                times(ours, results.median(name, case, "rate")),
-            ]
-            for name in results.contenders
-        ]
-        columns = ["", "jobs/s", "jobs done", "Onceward ×"]
-        grids.append(Grid(f"Process, {results.store}: {case} rows", columns, rows,
-                          _left_out(results)))  # fmt: skip
-    return grids
+def _contenders(results: Results) -> list[str]:
+    """Return the measured contenders in the order of the registry."""
+    return [name for name in BY_NAME if name in results.contenders]
 
 
-def lone(results: Results) -> list[Grid]:
-    """Ours beside a bare commit."""
+def _ingest(results: Results) -> Iterator[Table]:
+    onceward, limit = (results.median(name, UNIQUE, "rate") for name in (ONCEWARD, EMPTY_ENDPOINT))
     rows = [
-        [title, shown(results.spread(name, "lone", "p50_ms"), 2),
-         shown(results.spread(name, "lone", "p99_ms"), 2)]
-        for name, title in ((OURS, TITLES[OURS]), ("bare", "INSERT and COMMIT, nothing else"))
-    ]  # fmt: skip
-    return [Grid("One request at a time, idle service", ["", "p50 ms", "p99 ms"], rows)]
-
-
-def verify(results: Results) -> list[Grid]:
-    """Ours beside a bare digest."""
-    rows = [
-        [title, shown(results.spread(name, "Stripe", "us"), 1)]
-        for name, title in ((OURS, TITLES[OURS]), ("bare", "HMAC-SHA256, nothing else"))
+        [
+            _title(name),
+            *(format_spread(results.spread(name, load, "rate")) for load in LOADS),
+            format_spread(results.spread(name, UNIQUE, "p99_ms")),
+            format_ratio(onceward, results.median(name, UNIQUE, "rate")),
+            format_ratio(results.median(name, UNIQUE, "rate"), limit),
+        ]
+        for name in _contenders(results)
     ]
-    return [Grid("To verify a request of 600 bytes", ["", "µs"], rows)]
+    columns = ["", *(f"{load}/s" for load in LOADS), "p99 ms", "Onceward ÷ this", "this ÷ limit"]
+    yield Table(
+        f"Ingest on {STORE_TITLES[results.store]}",
+        columns,
+        rows,
+        "Requests acknowledged per second by one server process over 64 keep-alive connections. "
+        f"p99 and the ratios are for unique ids. {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+    )
 
 
-def latency(results: Results) -> list[Grid]:
-    """One table for each pace."""
-    grids = []
-    for case in results.cases:
-        rows = [
-            [TITLES[name], *(shown(results.spread(name, case, value), 1)
-                             for value in ("p50_ms", "p99_ms", "max_ms"))]
-            for name in results.contenders
-            if results.median(name, case, "p50_ms")
-        ]  # fmt: skip
-        rate = results.median(OURS, case, "rate")
-        title = f"From POST to committed, {results.store}: {case}"
-        title += f", {rate:,.0f}/s" if rate and case == "half of the most" else ""
-        grids.append(Grid(title, ["", "p50 ms", "p99 ms", "most ms"], rows, _left_out(results)))
-    return grids
+def _single(results: Results) -> Iterator[Table]:
+    sides = (
+        (ONCEWARD, "Onceward, POST to 2xx"),
+        (single.BARE, "INSERT and COMMIT by the same driver"),
+    )
+    rows = [
+        [
+            title,
+            *(
+                format_spread(results.spread(name, single.CASE, value), 2)
+                for value in ("p50_ms", "p99_ms")
+            ),
+        ]
+        for name, title in sides
+    ]
+    caption = f"One connection, idle service. {DURABILITY[results.store]} {MEDIANS}"
+    yield Table("One request at a time, PostgreSQL", ["", "p50 ms", "p99 ms"], rows, caption)
 
 
-def growth(results: Results) -> list[Grid]:
-    """The rates on a large ledger, against those on an empty one in the same seconds."""
-    rows = []
-    for case in results.cases:
-        empty = f"empty, beside {case}"
-        if empty not in results.cases:
-            continue
-        rows.append(
-            [
-                case,
-                *(
-                    cell
-                    for value in ("ingest_rate", "process_rate")
-                    for cell in (
-                        shown(results.spread(OURS, empty, value)),
-                        shown(results.spread(OURS, case, value)),
-                        times(
-                            results.median(OURS, case, value), results.median(OURS, empty, value)
-                        ),
+def _verify(results: Results) -> Iterator[Table]:
+    sides = ((ONCEWARD, "Onceward, Stripe's scheme"), (verify.BARE, "HMAC-SHA256, nothing else"))
+    rows = [
+        [title, format_spread(results.spread(name, verify.CASE, "us"), 1)] for name, title in sides
+    ]
+    caption = (
+        f"A request of 600 bytes, in the process, no I/O. The fastest of {verify.REPEATS} repeats "
+        f"of {verify.CALLS} calls. {MEDIANS}"
+    )
+    yield Table("Verify a signature", ["", "µs"], rows, caption)
+
+
+def _process(results: Results) -> Iterator[Table]:
+    rows = [
+        [
+            _title(name),
+            BY_NAME[name].commit,
+            *(format_spread(results.spread(name, workload, "rate")) for workload in WORKLOADS),
+            *(
+                " / ".join(
+                    format_ratio(
+                        results.median(shape, workload, "rate"),
+                        results.median(name, workload, "rate"),
                     )
-                ),
-                *(
-                    f"{results.median(OURS, empty, value):.0f} → "
-                    f"{results.median(OURS, case, value):.0f}"
-                    for value in ("receiver_peak_mb", "worker_peak_mb")
-                ),
-            ]
-        )
-    columns = ["ledger", "ingest/s, empty", "filled", "ratio", "jobs/s, empty", "filled", "ratio",
+                    for workload in WORKLOADS
+                )
+                for shape in (ONCEWARD_OWN, ONCEWARD_SHARED)
+            ),
+        ]
+        for name in _contenders(results)
+    ]
+    columns = [
+        "",
+        "one commit holds",
+        *(f"{workload}/s" for workload in WORKLOADS),
+        "own ÷ this",
+        "shared ÷ this",
+    ]
+    concurrency = {POSTGRES: f"{CONCURRENCY} handlers at once", SQLITE: "which has one writer"}
+    yield Table(
+        f"Process on {STORE_TITLES[results.store]}",
+        columns,
+        rows,
+        f"Jobs per second of one worker process, {concurrency[results.store]}. insert: each "
+        f"handler inserts a row; update: each adds to one of {ACCOUNTS:,} accounts. Ratios: "
+        f"insert / update. {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+        text_columns=2,
+    )
+
+
+def _latency(results: Results) -> Iterator[Table]:
+    rows = [
+        [
+            case,
+            _title(name),
+            format_spread(results.spread(name, case, "rate")),
+            *(
+                format_spread(results.spread(name, case, value), 1)
+                for value in ("p50_ms", "p99_ms", "max_ms")
+            ),
+        ]
+        for case in latency.CASES
+        for name in _contenders(results)
+        if results.spread(name, case, "p50_ms")
+    ]
+    columns = ["load", "", "events/s", "p50 ms", "p99 ms", "max ms"]
+    yield Table(
+        f"Latency on {STORE_TITLES[results.store]}",
+        columns,
+        rows,
+        f"From POST until the handler's commit ({INSERT}). {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+        text_columns=2,
+    )
+
+
+def _growth(results: Results) -> Iterator[Table]:
+    rows = [
+        [
+            case,
+            *(
+                cell
+                for value in ("ingest_rate", "process_rate")
+                for cell in _compare_with_empty(results, case, value)
+            ),
+            *(
+                f"{results.median(ONCEWARD_SHARED, f'empty, beside {case}', value):.0f} → "
+                f"{results.median(ONCEWARD_SHARED, case, value):.0f}"
+                for value in ("receiver_peak_mb", "worker_peak_mb")
+            ),
+        ]
+        for case in results.cases
+        if f"empty, beside {case}" in results.cases
+    ]
+    columns = ["ledger", "requests/s, empty", "large", "ratio", "jobs/s, empty", "large", "ratio",
                "receiver, peak MB", "worker, peak MB"]  # fmt: skip
-    return [Grid("Growth: Onceward on a large ledger", columns, rows)]
+    caption = (
+        "Onceward with shared transactions on a large ledger, beside an empty one. "
+        f"{DURABILITY[results.store]} {MEDIANS}"
+    )
+    yield Table("Growth on PostgreSQL", columns, rows, caption)
 
 
-def crash(results: Results) -> list[Grid]:
-    """Who loses, doubles or forgets."""
+def _compare_with_empty(results: Results, case: str, value: str) -> Iterator[str]:
+    empty = f"empty, beside {case}"
+    yield format_spread(results.spread(ONCEWARD_SHARED, empty, value))
+    yield format_spread(results.spread(ONCEWARD_SHARED, case, value))
+    yield format_ratio(
+        results.median(ONCEWARD_SHARED, case, value), results.median(ONCEWARD_SHARED, empty, value)
+    )
 
-    def cell(name: str, case: str, value: str, of: str | None = None) -> str:
-        found = results.median(name, case, value)
-        if found is None:
+
+def _crash(results: Results) -> Iterator[Table]:
+    def cell(name: str, case: str, value: str, total: str | None = None) -> str:
+        count = results.median(name, case, value)
+        if count is None:
             return ""
-        total = results.median(name, case, of) if of else None
-        return f"{found:,.0f} of {total:,.0f}" if total else f"{found:,.0f}"
+        of = results.median(name, case, total) if total else None
+        return f"{count:,.0f} of {of:,.0f}" if of else f"{count:,.0f}"
 
     rows = [
         [
-            TITLES[name],
-            cell(name, "receiving", "missing", "acknowledged"),
-            cell(name, "working", "missing", "jobs"),
-            cell(name, "working", "doubled"),
-            {"": "", "1": "no"}.get(cell(name, "again", "runs"), "yes"),
+            _title(name),
+            cell(name, crash.RECEIVE, "lost", "acknowledged"),
+            cell(name, crash.WORK, "missing", "jobs"),
+            cell(name, crash.WORK, "repeated"),
+            {"": "", "1": "no"}.get(cell(name, crash.REDELIVER, "runs"), "yes"),
         ]
-        for name in results.contenders
+        for name in _contenders(results)
     ]
-    columns = ["kill -9", "acknowledged, lost", "effects missing", "effects doubled",
-               "runs again when sent again"]  # fmt: skip
-    return [Grid(f"After a crash, {results.store}", columns, rows, _left_out(results))]
+    columns = ["", "acknowledged, lost", "effects missing", "effects repeated",
+               "redelivery runs again"]  # fmt: skip
+    caption = (
+        "The receiver killed with its store under load; workers killed three times in the middle "
+        "of their jobs; an event sent again after its job was done. Counts of one run."
+    )
+    yield Table("After kill -9, PostgreSQL", columns, rows, caption, _notes(results))
 
 
-def _left_out(results: Results) -> list[str]:
+def _notes(results: Results) -> list[str]:
+    """Return the stored notes, and why contenders or trials have no figures."""
     return [
-        *(f"Not run: {TITLES[name]}: {reason}." for name, reason in results.not_run.items()),
+        *results.notes,
+        *(f"Not run: {_title(name)}: {reason}." for name, reason in results.not_run.items()),
         *(f"Failed: {label}: {reason}" for label, reason in results.failures.items()),
     ]
 
 
-GRIDS = {
-    "ingest": ingest,
-    "lone": lone,
-    "verify": verify,
-    "process": process,
-    "latency": latency,
-    "growth": growth,
-    "crash": crash,
+_TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
+    "ingest": _ingest,
+    "single": _single,
+    "verify": _verify,
+    "process": _process,
+    "latency": _latency,
+    "growth": _growth,
+    "crash": _crash,
 }
-
-
-def grids(every: Iterable[Results]) -> list[Grid]:
-    """The tables of all that was measured."""
-    return [grid for results in every for grid in GRIDS[results.measure](results)]

@@ -1,7 +1,8 @@
-"""The benchmark's own parts, with nothing installed but Onceward: a short form of a run."""
+"""The benchmarks' own parts, in a short run without any alternative installed."""
 
 import json
 import random
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -13,34 +14,63 @@ import pytest
 from rich.console import Console
 
 from bench import document, results
-from bench.contenders.interface import Place
-from bench.database import open_databases
-from bench.deliveries import BODY_BYTES, LOADS, body, is_authentic, prepare, random_ids, sign
-from bench.field import EMPTY, FIELD, OURS
-from bench.generator import Order
-from bench.measures import ingest, process
-from bench.plot import charts, draw
-from bench.process import Failed, free_port, received, send
-from bench.progress import carry_out
+from bench.contenders.interface import ContenderConfig
+from bench.databases import open_databases
+from bench.deliveries import (
+    BODY_BYTES,
+    HALF_DUPLICATES,
+    LOADS,
+    UNIQUE,
+    is_authentic,
+    make_body,
+    prepare,
+    random_ids,
+    sign,
+)
+from bench.load_generator import LoadPlan
+from bench.losses import find_losses
+from bench.plot import draw, make_charts
+from bench.processes import TrialFailed, free_port, received_ids, send
+from bench.progress import run_trials
+from bench.ratios import append_history, find_ratios, load_history, ratio_table
+from bench.registry import (
+    BATCH,
+    BATCH_SIZE,
+    BY_NAME,
+    CONTENDERS,
+    EMPTY_ENDPOINT,
+    ON_CONFLICT,
+    ONCEWARD,
+    ONCEWARD_OWN,
+    ONCEWARD_SHARED,
+    ONCEWARD_WITH_WORKER,
+    STORES,
+)
 from bench.results import Results, Sample
-from bench.run import Options, Run, Step
-from bench.tables import grids
-from bench.targets import targets
+from bench.run import Options, Run, Schedule, Trial, alternate
+from bench.schedule import BENCHMARKS, PUBLISHED
+from bench.suite import ingest, latency, process
+from bench.tables import make_tables
+from onceward.settings import Settings
 
-CONTENDERS = Path(results.__file__).parent / "contenders"
-SHORT = Options(rounds=1, seconds=0.2, only=(OURS, EMPTY), connections=16, jobs=200)
+MODULES = Path(results.__file__).parent / "contenders"
+SHORT = Schedule(rounds=1, seconds=0.2)
 
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
+    options = Options(contenders=(ONCEWARD, EMPTY_ENDPOINT), connections=16, max_jobs=2_000)
     with open_databases("postgres") as databases:
-        yield Run(SHORT, databases)
+        run = Run(options, databases)
+        yield run
+        run.close()
 
 
-def test_a_short_run_leaves_results_tables_and_a_drawing(run: Run, tmp_path: Path) -> None:
+def test_a_short_run_produces_results_tables_and_charts(run: Run, tmp_path: Path) -> None:
     every = [Results("ingest", "postgres"), Results("process", "postgres")]
-    for found, steps in zip(every, (ingest.steps(run), process.steps(run)[:1]), strict=True):
-        for outcome in carry_out(steps, Console(quiet=True)):
+    plans = ingest.plan(run, SHORT), process.plan(run, SHORT)[:2]
+    for found, trials in zip(every, plans, strict=True):
+        for outcome in run_trials(trials, Console(quiet=True)):
             assert outcome.failure is None
             found.samples += outcome.samples
 
@@ -48,47 +78,49 @@ def test_a_short_run_leaves_results_tables_and_a_drawing(run: Run, tmp_path: Pat
     loaded = results.load(tmp_path, ["ingest", "process"], ["postgres"])
 
     assert loaded == every
-    assert loaded[0].contenders == [OURS, EMPTY]
+    assert loaded[0].contenders == [ONCEWARD, ONCEWARD_WITH_WORKER, EMPTY_ENDPOINT]
     assert loaded[0].cases == list(LOADS)
-    for results_ in loaded:
-        for name in results_.contenders:
-            for case in results_.cases:
-                assert (results_.median(name, case, "rate") or 0) > 0
-    assert [grid.title for grid in grids(loaded)] == [
-        "Ingest, postgres: unique",
-        "Ingest, postgres: half",
-        "Ingest, postgres: storm",
-        "Process, postgres: own rows",
-    ]
-    assert ET.fromstring(draw(charts(loaded))).tag.endswith("svg")  # noqa: S314 - our own
+    assert loaded[1].contenders == [ONCEWARD_OWN, ONCEWARD_SHARED]
+    for found in loaded:
+        for name in found.contenders:
+            for case in found.cases:
+                assert (found.median(name, case, "rate") or 0) > 0
+    titles = [table.title for found in loaded for table in make_tables(found)]
+    assert titles == ["Ingest on PostgreSQL", "Process on PostgreSQL"]
+    assert ET.fromstring(draw(make_charts(loaded))).tag.endswith("svg")  # noqa: S314 - our own
 
 
-def test_what_the_generator_counts_is_what_the_ledger_holds(run: Run, tmp_path: Path) -> None:
-    ours = next(entry for entry in FIELD if entry.name == OURS)
+def test_the_ledger_holds_what_the_load_generator_counted(run: Run, tmp_path: Path) -> None:
+    contender = BY_NAME[ONCEWARD]
     journal = tmp_path / "journal"
-    with run.place(ours) as place:
-        with run.serving(ours, place):
-            found = send(run.order(place, run.half, load="half", journal=str(journal)))
+    deliveries = run.deliveries(4_000)
+    with run.deployed(contender) as config:
+        with run.serving(contender, config):
+            plan = run.load_plan(
+                config, deliveries, 0.2, load=HALF_DUPLICATES, skip=100, journal=str(journal)
+            )
+            report = send(plan)
         numbers = json.loads(journal.read_text())["numbers"]
-        held = received(ours.module, place) - set(run.warm_up.ids)
+        stored = received_ids(contender.module, config) & set(deliveries.ids)
 
-    assert found.statuses == {"202": found.acknowledged}
-    assert found.acknowledged == len(numbers)
-    assert held == {run.half.ids[number] for number in numbers}
-    assert len(held) < found.acknowledged
+    assert report.statuses == {"202": report.acknowledged}
+    assert report.acknowledged == len(numbers)
+    assert stored == {deliveries.ids[number] for number in numbers}
+    assert len(stored) < report.acknowledged
+    assert min(numbers) == 100
 
 
 @contextmanager
-def answering(*answers: bytes) -> Iterator[int]:
-    """A server that gives one connection these answers, in pieces, and then hangs up."""
+def responding(*responses: bytes) -> Iterator[int]:
+    """Serve one connection with these responses, each in two pieces, and close it."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         connection, _ = listener.accept()
         with connection:
-            for answer in answers:
+            for response in responses:
                 connection.recv(65_536)
-                for piece in (answer[:20], answer[20:]):
+                for piece in (response[:20], response[20:]):
                     connection.sendall(piece)
 
     thread = threading.Thread(target=serve)
@@ -98,86 +130,175 @@ def answering(*answers: bytes) -> Iterator[int]:
     listener.close()
 
 
-def test_the_generator_counts_only_whole_answers_that_say_2xx(tmp_path: Path) -> None:
+def test_the_load_generator_counts_only_complete_2xx_responses(tmp_path: Path) -> None:
     deliveries = prepare(tmp_path / "requests", random_ids(4, seed=1))
-    good = b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}"
-    bad = b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n"
-    with answering(good, bad, good) as port:
-        order = Order(port, str(deliveries.file), deliveries.request_bytes, connections=1)
-        found = send(order)
+    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}"
+    rejected = b"HTTP/1.1 503 Unavailable\r\ncontent-length: 0\r\n\r\n"
+    with responding(accepted, rejected, accepted) as port:
+        plan = LoadPlan(port, str(deliveries.file), deliveries.request_bytes, connections=1)
+        report = send(plan)
 
-    assert found.statuses == {"202": 2, "503": 1}
-    assert found.acknowledged == 2
-    assert found.refused == 1
-    assert found.is_cut_off
+    assert report.statuses == {"202": 2, "503": 1}
+    assert report.acknowledged == 2
+    assert report.rejected == 1
+    assert report.is_cut_off
 
 
 def test_every_body_has_the_same_length_and_verifies() -> None:
     number = random.Random(1).randrange(1_000_000)  # noqa: S311 - repeatable
-    content = body(random_ids(1, seed=2)[0], number)
+    body = make_body(random_ids(1, seed=2)[0], number)
 
-    assert len(content) == BODY_BYTES
-    assert is_authentic(content, sign(content))
-    assert not is_authentic(content, sign(content + b" "))
-    assert not is_authentic(content, None)
+    assert len(body) == BODY_BYTES
+    assert is_authentic(body, sign(body))
+    assert not is_authentic(body, sign(body + b" "))
+    assert not is_authentic(body, None)
 
 
-def test_half_of_the_load_half_is_sent_twice() -> None:
-    sent = list(LOADS["half"](1_000))
+def test_half_duplicates_sends_every_event_and_repeats_as_many() -> None:
+    sent = list(LOADS[HALF_DUPLICATES](1_000))
 
     assert len(sent) == 2_000
     assert set(sent) == set(range(1_000))
 
 
-def test_a_step_that_fails_does_not_stop_the_others() -> None:
-    def fail() -> list[Sample]:
-        raise Failed("it fell over\nwith a long log")
+def test_rounds_alternate_the_order_of_the_contenders() -> None:
+    assert list(alternate("ab", 2)) == [(0, "a"), (0, "b"), (1, "b"), (1, "a")]
 
-    sample = Sample(OURS, "unique", 0, {"rate": 1.0})
-    outcomes = carry_out(
-        [Step("first", 1.0, fail), Step("second", 1.0, lambda: [sample])], Console(quiet=True)
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("the worker failed", "the worker failed"),
+        ("the worker failed:\nTraceback\nTypeError", "the worker failed: TypeError"),
+    ],
+)
+def test_a_failed_trial_does_not_stop_the_others(message: str, reason: str) -> None:
+    def fail() -> list[Sample]:
+        raise TrialFailed(message)
+
+    sample = Sample(ONCEWARD, UNIQUE, 0, {"rate": 1.0})
+    outcomes = run_trials(
+        [Trial("first", 1.0, fail), Trial("second", 1.0, lambda: [sample])], Console(quiet=True)
     )
 
-    assert [outcome.failure for outcome in outcomes] == ["it fell over", None]
+    assert [outcome.failure for outcome in outcomes] == [reason, None]
     assert outcomes[1].samples == [sample]
 
 
-def test_a_target_is_reached_by_the_ratio_of_medians() -> None:
-    found = Results("ingest", "postgres")
-    for round_, rate in enumerate((900.0, 8_000.0, 8_200.0)):
-        found.samples.append(Sample(OURS, "unique", round_, {"rate": rate}))
-        found.samples.append(Sample("onconflict", "unique", round_, {"rate": 2_000.0}))
-
-    reached = {target.what: target.reached for target in targets({"ingest": found})}
-
-    assert reached["ingest, against INSERT … ON CONFLICT"] is True
-    assert reached["ingest, against the empty endpoint"] is None
+def ingest_results() -> Results:
+    found = Results("ingest", "postgres", {"date": "2026-11-17T00:00:00+00:00"})
+    for number, rate in enumerate((900.0, 8_000.0, 8_200.0)):
+        found.samples.append(Sample(ONCEWARD, UNIQUE, number, {"rate": rate}))
+        found.samples.append(Sample(ON_CONFLICT, UNIQUE, number, {"rate": 2_000.0}))
+    return found
 
 
-def test_the_page_gets_its_tables_between_the_marks(tmp_path: Path) -> None:
-    page = tmp_path / "benchmarks.md"
-    page.write_text(f"before\n{document.BEGIN}\nold\n{document.END}\nafter\n")
-    facts = dict.fromkeys(("date", "processor", "system", "python", "store"), "x")
-    facts |= {"cores": "2", "memory_gb": "1", "server_version": "15", "command": "bench"}
-    sample = Sample(OURS, "unique", 0, {"rate": 1_234.0, "p50_ms": 1.0, "p99_ms": 2.0})
-    document.write([Results("ingest", "postgres", facts | {"packages": {}}, [sample])], page)
+def test_a_target_is_met_by_the_ratio_of_medians() -> None:
+    is_met = {ratio.title: ratio.is_met for ratio in find_ratios([ingest_results()])}
 
-    text = page.read_text()
-    assert text.startswith("before\n")
-    assert text.endswith("\nafter\n")
-    assert "1,234" in text
+    assert is_met["ingest, to ON CONFLICT on psycopg"] is True
+    assert is_met["ingest, to the empty endpoint"] is None
+
+
+def test_the_ratios_of_every_run_are_stored_and_shown_as_a_range(tmp_path: Path) -> None:
+    slower = ingest_results()
+    slower.samples = [sample for sample in slower.samples if sample.round < 2]
+    for found in (ingest_results(), slower):
+        append_history(tmp_path, [found])
+
+    rows = ratio_table(find_ratios([slower]), load_history(tmp_path)).rows
+
+    title, last, lowest_to_highest, runs, target, is_met = rows[0]
+    assert title == "ingest, to ON CONFLICT on psycopg"
+    assert last.startswith("2.23")
+    assert re.findall(r"[\d.]+", lowest_to_highest) == ["2.23", "4.00"]
+    assert (runs, target[:3], is_met) == ("2", "≥ 4", "NO")
+
+
+def test_a_faster_contender_of_the_same_shape_is_a_loss() -> None:
+    found = Results("process", "postgres")
+    rates = {
+        ONCEWARD_OWN: 1_000.0,
+        ONCEWARD_SHARED: 4_000.0,
+        "loop-psycopg": 2_000.0,
+        "loop-psycopg-batch": 3_000.0,
+        "loop-asyncpg-batch": 5_000.0,
+    }
+    found.samples = [Sample(name, "insert", 0, {"rate": rate}) for name, rate in rates.items()]
+
+    losses = find_losses([found])
+
+    assert [line.split(": ")[1].split(" reaches")[0] for line in losses] == [
+        "SKIP LOCKED loop, psycopg",
+        "SKIP LOCKED loop, asyncpg, batches",
+    ]
+
+
+def test_latency_is_measured_below_the_maximum_of_each_contender() -> None:
+    maxima = {"dbos": 120.0, ONCEWARD_OWN: 1_000.0}
+
+    slow = latency._rates(BY_NAME["dbos"], maxima)
+    fast = latency._rates(BY_NAME[ONCEWARD_OWN], maxima)
+
+    assert latency.STEADY not in slow
+    assert max(slow.values()) == 60.0
+    assert slow.items() <= fast.items()
+    assert fast[latency.STEADY] == 100.0
+    assert fast[latency.HALF_OF_OWN] == 500.0
+
+
+def test_a_block_of_the_page_is_replaced_and_the_rest_stays() -> None:
+    found = ingest_results()
+    found.environment |= {"command": "python -m bench refresh", "packages": {}}
+    found.environment |= dict.fromkeys(
+        ("cores", "processor", "memory_gb", "system", "python", "store", "server_version"), "x"
+    )
+    names = ("ratios", "losses", "environment", "ingest")
+    blocks = [f"before\n<!-- measured: {name} -->\nold\n<!-- end -->\n" for name in names]
+
+    text = document.fill_blocks("".join(blocks), [found], [])
+
+    assert text.count("before\n") == len(names)
+    assert "8,000 (900" in text
     assert "old" not in text
-    assert (tmp_path / document.DRAWING).exists()
+    with pytest.raises(ValueError, match="no block for ingest"):
+        document.fill_blocks("".join(blocks[:3]), [found], [])
 
 
-def test_every_contender_has_a_file_and_a_name_of_its_own() -> None:
-    names = [entry.name for entry in FIELD]
+def test_the_page_shows_the_stored_results() -> None:
+    stored = results.load(results.FOLDER, list(BENCHMARKS), STORES)
+    history = load_history(results.FOLDER)
+    page = document.PAGE.read_text()
 
-    assert len(names) == len(set(names))
-    assert {entry.module for entry in FIELD} <= {file.stem for file in CONTENDERS.glob("*.py")}
+    assert document.fill_blocks(page, stored, history) == page, "run python -m bench docs"
+    assert draw(make_charts(stored)) == document.PAGE.with_name(document.CHARTS).read_text()
 
 
-def test_a_place_survives_the_command_line() -> None:
-    place = Place("postgresql://x", port=free_port(), lease_seconds=1.5)
+def test_every_stored_contender_is_known() -> None:
+    stored = results.load(results.FOLDER, list(BENCHMARKS), STORES)
 
-    assert Place.from_json(place.to_json()) == place
+    names = {name for found in stored for name in found.contenders}
+    assert names - {"bare"} <= BY_NAME.keys()
+
+
+def test_every_contender_has_a_module_and_a_name_of_its_own() -> None:
+    assert len(BY_NAME) == len(CONTENDERS)
+    modules = {file.stem for file in MODULES.glob("*.py")}
+    assert {contender.module for contender in CONTENDERS} <= modules
+
+
+def test_a_batch_is_as_large_as_a_shared_transaction() -> None:
+    assert Settings().max_jobs_per_transaction == BATCH_SIZE
+    loops = [each for each in CONTENDERS if each.commit == BATCH and not each.is_onceward]
+    assert {loop.batch_size for loop in loops} == {BATCH_SIZE}
+
+
+def test_every_benchmark_has_a_published_schedule() -> None:
+    assert set(PUBLISHED["postgres"]) == set(BENCHMARKS)
+    assert set(PUBLISHED["sqlite"]) < set(BENCHMARKS)
+
+
+def test_a_config_survives_the_command_line() -> None:
+    config = ContenderConfig("postgresql://x", port=free_port(), lease_seconds=1.5)
+
+    assert ContenderConfig.from_json(config.to_json()) == config

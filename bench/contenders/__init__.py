@@ -1,1 +1,1 @@
-"""The contenders: each a program of its own, run as python -m bench.contenders."""
+"""The contenders. Each module is a program that `python -m bench.contenders` runs in one role."""

@@ -1,35 +1,35 @@
-"""One role of one contender in this process: MODULE ROLE PLACE [COUNT]."""
+"""Run one role of one contender: MODULE ROLE CONFIG [COUNT or FILE]."""
 
 import json
 import sys
 from importlib import import_module
 from pathlib import Path
 
-from bench.contenders.interface import Contender, Place
+from bench.contenders.interface import ContenderConfig, ContenderProgram
 
 
-def load(module: str, place: Place) -> Contender:
-    """The contender of a module in this folder."""
-    program: Contender = import_module(f"bench.contenders.{module}").Program(place)
+def load(module: str, config: ContenderConfig) -> ContenderProgram:
+    """Return the program of a module in this folder."""
+    program: ContenderProgram = import_module(f"bench.contenders.{module}").Program(config)
     return program
 
 
-def main(module: str, role: str, place: str, *rest: str) -> None:
-    """Do what the role says."""
-    contender = load(module, Place.from_json(place))
+def main(module: str, role: str, config: str, *rest: str) -> None:
+    """Run the role."""
+    program = load(module, ContenderConfig.from_json(config))
     match role, rest:
-        case "prepare", ():
-            contender.prepare()
+        case "create-tables", ():
+            program.create_tables()
         case "serve", ():
-            contender.serve()
+            program.serve()
         case "work", ():
-            contender.work()
-        case "fill", (count,):
-            contender.fill(int(count))
-        case "received", (file,):
-            Path(file).write_text(json.dumps(sorted(contender.received())))
+            program.work()
+        case "enqueue", (count,):
+            program.enqueue(int(count))
+        case "received-ids", (file,):
+            Path(file).write_text(json.dumps(sorted(program.received_ids())))
         case _:
-            raise SystemExit(f"{role}: no such role")
+            raise SystemExit(f"no such role: {role}")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,13 @@
-"""Celery with Redis, not durable: what Redis has not yet written is gone when it dies.
+"""Celery with Redis as its broker, and SET NX in the same Redis to deduplicate.
 
-Celery has no dedupe of its own; the usual recipe is SET NX in the same Redis. Tasks are
-acknowledged late, so that a worker that dies leaves its task to another.
+Celery's client is synchronous, so the endpoint publishes from a thread pool. Tasks are acknowledged
+late: a task whose worker dies goes to another worker.
 """
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -13,83 +16,86 @@ from celery import Celery
 from celery.signals import worker_process_init
 from redis.asyncio import Redis
 
-from bench.contenders.empty import run
-from bench.contenders.interface import Place
-from bench.contenders.recipe import application
-from bench.deliveries import body, random_ids
-from bench.effects import PSYCOPG_STATEMENTS, make_tables, parameters
+from bench.contenders.endpoint import POOL_CONNECTIONS, make_app
+from bench.contenders.interface import ContenderConfig
+from bench.contenders.server import run_server
+from bench.deliveries import make_body, random_ids
+from bench.workloads import PSYCOPG_STATEMENTS, create_handler_tables, parameters
 
 DEDUPE_SECONDS = 7 * 24 * 3_600
 QUEUE = "celery"
 
 
 class Program:
-    """Its app, one task, prefork workers."""
+    """One app, one task, prefork workers."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._url = f"redis://127.0.0.1:{place.redis_port}/0"
+    def __init__(self, config: ContenderConfig) -> None:
+        self._config = config
+        self._url = f"redis://127.0.0.1:{config.redis_port}/0"
         self._app = Celery("bench", broker=self._url)
         self._app.conf.update(
-            task_ignore_result=True,
-            task_acks_late=True,
-            task_reject_on_worker_lost=True,
-            # Short tasks: its guide says to prefetch many.
-            worker_prefetch_multiplier=64,
-            worker_hijack_root_logger=False,
             broker_connection_retry_on_startup=True,
+            broker_pool_limit=POOL_CONNECTIONS,
+            task_acks_late=True,
+            task_ignore_result=True,
+            task_reject_on_worker_lost=True,
+            worker_hijack_root_logger=False,
+            # Its guide to optimizing recommends a large prefetch for short tasks.
+            worker_prefetch_multiplier=64,
         )
-        if place.lease_seconds is not None:
-            # Without the last, a worker looks only every hundred seconds for what a dead one left.
+        if config.lease_seconds is not None:
+            # By default a worker looks only every hundred seconds for the tasks of a dead one.
             self._app.conf.broker_transport_options = {
-                "visibility_timeout": place.lease_seconds,
+                "visibility_timeout": config.lease_seconds,
                 "unacked_restore_throttle": 1,
             }
         self._connection: psycopg.Connection | None = None
 
         @self._app.task(name="payment")
-        def handle(content: str) -> None:
-            assert self._connection is not None, "opened with the process"
-            statement = PSYCOPG_STATEMENTS[place.workload]
-            self._connection.execute(statement, parameters(json.loads(content)))
+        def handle(body: str) -> None:
+            assert self._connection is not None, "opened with the worker process"
+            statement = PSYCOPG_STATEMENTS[config.workload]
+            self._connection.execute(statement, parameters(json.loads(body)))
 
         self._task = handle
 
-    def prepare(self) -> None:
-        """Only the handler has tables."""
-        make_tables(self._place.database)
+    def create_tables(self) -> None:
+        """Create the handler's tables; Celery has none."""
+        create_handler_tables(self._config.database)
 
     def serve(self) -> None:
         """Receive until killed."""
-        marks = Redis.from_url(self._url)
+        client = Redis.from_url(self._url)
+        publishers = ThreadPoolExecutor(POOL_CONNECTIONS)
 
-        async def keep(event: dict[str, Any], content: bytes) -> None:
-            if await marks.set(f"event:{event['id']}", 1, nx=True, ex=DEDUPE_SECONDS):
-                self._task.apply_async((content.decode(),), task_id=event["id"])
+        async def store(event: dict[str, Any], body: bytes) -> None:
+            if await client.set(f"event:{event['id']}", 1, nx=True, ex=DEDUPE_SECONDS):
+                publish = partial(self._task.apply_async, (body.decode(),), task_id=event["id"])
+                await asyncio.get_running_loop().run_in_executor(publishers, publish)
 
-        run(application(keep), self._place.port)
+        run_server(make_app(store), self._config.port)
 
     def work(self) -> None:
-        """Work until killed."""
-        worker_process_init.connect(self._open, weak=False)
+        """Run handlers until killed."""
+        worker_process_init.connect(self._connect, weak=False)
         self._app.worker_main(
-            ["worker", "--concurrency", str(self._place.concurrency), "--loglevel", "ERROR",
+            ["worker", "--concurrency", str(self._config.concurrency), "--loglevel", "ERROR",
              "--without-gossip", "--without-mingle", "--without-heartbeat"]
         )  # fmt: skip
 
-    def fill(self, count: int) -> None:
-        """Publish one after the other, over one connection."""
+    def enqueue(self, count: int) -> None:
+        """Publish one task after the other over one connection."""
         with self._app.producer_or_acquire() as producer:
-            for number, event_id in enumerate(random_ids(count, count)):
-                content = body(event_id, number).decode()
-                self._task.apply_async((content,), task_id=event_id, producer=producer)
+            for number, event_id in enumerate(random_ids(count, seed=count)):
+                body = make_body(event_id, number).decode()
+                self._task.apply_async((body,), task_id=event_id, producer=producer)
 
-    def received(self) -> set[str]:
-        """The ids of the tasks that wait."""
+    def received_ids(self) -> set[str]:
+        """Return the ids of the queued tasks."""
         client = redis.Redis.from_url(self._url)
-        waiting: Any = client.lrange(QUEUE, 0, -1)
-        return {json.loads(message)["headers"]["id"] for message in waiting}
+        messages: Any = client.lrange(QUEUE, 0, -1)
+        return {json.loads(message)["headers"]["id"] for message in messages}
 
-    def _open(self, **_: Any) -> None:
-        """Each worker process has its own connection."""
-        self._connection = psycopg.connect(self._place.database, autocommit=True)
+    def _connect(self, **_: Any) -> None:
+        """Open a connection for each worker process."""
+        self._connection = psycopg.connect(self._config.database, autocommit=True)

@@ -1,58 +1,73 @@
-"""What every contender does, whoever wrote it, and where it is told to do it."""
+"""The roles that every contender implements, and the configuration it is given."""
 
 import json
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self
+
+CONFIG_VARIABLE = "BENCH_CONFIG"
+"""Environment variable with a config as JSON, for a contender whose app is loaded by name."""
+
+TransactionMode = Literal["own", "shared"]
+"""How Onceward's handler commits: in a transaction of its own, or together with other jobs."""
+
+OWN: Final = "own"
+SHARED: Final = "shared"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a contender runs, and how."""
+class ContenderConfig:
+    """Where a contender runs and how it is set up."""
 
     database: str
     port: int = 0
     redis_port: int = 0
-    workload: str = "own"
+    workload: str = "insert"
     concurrency: int = 8
-    is_working: bool = False
-    is_announcing: bool = False
+    transaction: TransactionMode = OWN
+    batch_size: int = 1
+    has_worker: bool = False
+    """Whether the serving process also runs the handlers."""
+    has_notifications: bool = False
+    """Whether a new event wakes idle workers: latency needs it, throughput does not."""
     lease_seconds: float | None = None
+    """After how long the jobs of a dead worker go to another; None for the default."""
 
     def to_json(self) -> str:
-        """As one argument of a command line."""
+        """Return the config as one command-line argument."""
         return json.dumps(asdict(self))
-
-    def having(self, **changes: Any) -> Self:
-        """The same place, with some things otherwise."""
-        return replace(self, **changes)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Back from that argument."""
+        """Read a config from its command-line argument."""
         return cls(**json.loads(text))
 
+    def with_changes(self, **changes: Any) -> Self:
+        """Return a copy with some values replaced."""
+        return replace(self, **changes)
 
-class Contender(Protocol):
-    """A way to take webhooks in and to work them off.
 
-    The handler is the same for all: `bench.effects` has its statement. One leaves out what it does
-    not have: the empty endpoint has no jobs, and Onceward's queue is filled through its receiver.
+class ContenderProgram(Protocol):
+    """A system that receives webhooks and runs a handler for each event.
+
+    The handler runs the statement in `bench.workloads`, the same for all. A contender leaves out
+    the roles it does not have: the empty endpoint has no jobs, and Onceward's queue is filled
+    through its receiver.
     """
 
-    def __init__(self, place: Place) -> None:
-        """Told where; nothing is opened yet."""
+    def __init__(self, config: ContenderConfig) -> None:
+        """Keep the config; open nothing yet."""
 
-    def prepare(self) -> None:
-        """Make its tables in an empty database."""
+    def create_tables(self) -> None:
+        """Create the contender's tables and the handler's in an empty database."""
 
     def serve(self) -> None:
-        """Receive on the port until killed; a 2xx says that the event is kept."""
+        """Receive on the port until killed; a 2xx means that the event is stored."""
 
     def work(self) -> None:
-        """Run the handler for whatever is queued, until killed."""
+        """Run the handler for queued events until killed."""
 
-    def fill(self, count: int) -> None:
-        """Queue jobs, by the fastest way it has."""
+    def enqueue(self, count: int) -> None:
+        """Queue events by the fastest method the contender offers."""
 
-    def received(self) -> set[str]:
-        """The ids of the events that it holds."""
+    def received_ids(self) -> set[str]:
+        """Return the ids of all stored events."""

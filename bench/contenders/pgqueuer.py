@@ -1,7 +1,8 @@
-"""PgQueuer: a job queue on PostgreSQL, with the event's id as dedupe_key.
+"""PgQueuer: a job queue on PostgreSQL, with the event's id as the dedupe key.
 
-On asyncpg, with which it is fastest by its own account; repeated ids are skipped in the database
-(on_conflict="skip") rather than raised.
+Set up as its guide to performance says: asyncpg, its autovacuum settings, a pool for producers, one
+connection for the queue manager, and a larger batch for short jobs. The database skips repeated ids
+(on_conflict="skip").
 """
 
 import asyncio
@@ -20,100 +21,90 @@ from pgqueuer.db import AsyncpgPoolDriver
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from bench.contenders.empty import run
-from bench.contenders.interface import Place
-from bench.contenders.recipe import POOL_CONNECTIONS, application
-from bench.deliveries import body, random_ids
-from bench.effects import OWN, SHARED, make_tables
+from bench.contenders.asyncpg_pool import make_pool
+from bench.contenders.endpoint import make_app
+from bench.contenders.interface import ContenderConfig
+from bench.contenders.server import run_server
+from bench.deliveries import make_body, random_ids
+from bench.workloads import ASYNCPG_STATEMENTS, asyncpg_parameters, create_handler_tables
 
 ENTRYPOINT = "payment"
-FILL_BATCH = 1_000
-# Its default is 10: more, so that fewer round trips come on a job.
-BATCH_SIZE = 50
-
-STATEMENTS = {
-    OWN: "INSERT INTO bookings (event_id, account, amount) VALUES ($1, $2, $3)",
-    SHARED: "UPDATE accounts SET balance = balance + $2 WHERE id = $1",
-}
+ENQUEUE_BATCH = 1_000
 
 
 class Program:
-    """Its queries in front, its queue manager behind."""
+    """Its queries to receive, its queue manager to work."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, config: ContenderConfig) -> None:
+        self._config = config
 
-    def prepare(self) -> None:
-        """Install its schema."""
+    def create_tables(self) -> None:
+        """Install its schema, and create the handler's tables."""
         asyncio.run(self._install())
-        make_tables(self._place.database)
+        create_handler_tables(self._config.database)
 
     def serve(self) -> None:
         """Receive until killed."""
-        kept: dict[str, Queries] = {}
+        opened: list[Queries] = []
 
         @asynccontextmanager
         async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-            async with self._pool() as pool:
-                kept["queries"] = Queries(AsyncpgPoolDriver(pool))
+            async with make_pool(self._config.database) as pool:
+                opened.append(Queries(AsyncpgPoolDriver(pool)))
                 yield
 
-        async def keep(event: dict[str, Any], content: bytes) -> None:
-            await kept["queries"].enqueue(
-                ENTRYPOINT, content, dedupe_key=event["id"], on_conflict="skip"
-            )
+        async def store(event: dict[str, Any], body: bytes) -> None:
+            await opened[0].enqueue(ENTRYPOINT, body, dedupe_key=event["id"], on_conflict="skip")
 
-        run(application(keep, lifespan), self._place.port)
+        run_server(make_app(store, lifespan), self._config.port)
 
     def work(self) -> None:
-        """Work until killed."""
+        """Run handlers until killed."""
         uvloop.run(self._work())
 
-    def fill(self, count: int) -> None:
-        """Enqueue in batches."""
-        asyncio.run(self._fill(count))
+    def enqueue(self, count: int) -> None:
+        """Enqueue jobs in batches."""
+        asyncio.run(self._enqueue(count))
 
-    def received(self) -> set[str]:
-        """The ids in the bodies that wait; the worker is off while this is asked."""
-        with psycopg.connect(self._place.database) as connection:
+    def received_ids(self) -> set[str]:
+        """Return the dedupe keys of the queued jobs; finished jobs leave the table."""
+        with psycopg.connect(self._config.database) as connection:
             rows = connection.execute("SELECT dedupe_key FROM pgqueuer")
             return {key for (key,) in rows}
 
-    def _pool(self) -> Any:
-        return asyncpg.create_pool(
-            self._place.database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS
-        )
-
     async def _install(self) -> None:
-        async with self._pool() as pool:
-            await Queries(AsyncpgPoolDriver(pool)).install()
-
-    async def _fill(self, count: int) -> None:
-        ids = random_ids(count, count)
-        bodies = [body(event_id, number) for number, event_id in enumerate(ids)]
-        async with self._pool() as pool:
+        async with make_pool(self._config.database) as pool:
             queries = Queries(AsyncpgPoolDriver(pool))
-            for first in range(0, count, FILL_BATCH):
-                part = slice(first, first + FILL_BATCH)
+            await queries.install()
+            await queries.optimize_autovacuum()
+
+    async def _enqueue(self, count: int) -> None:
+        ids = random_ids(count, seed=count)
+        bodies = [make_body(event_id, number) for number, event_id in enumerate(ids)]
+        async with make_pool(self._config.database) as pool:
+            queries = Queries(AsyncpgPoolDriver(pool))
+            for first in range(0, count, ENQUEUE_BATCH):
+                part = slice(first, first + ENQUEUE_BATCH)
                 size = len(ids[part])
                 await queries.enqueue(
                     [ENTRYPOINT] * size, bodies[part], [0] * size, dedupe_key=ids[part]
                 )
 
     async def _work(self) -> None:
-        async with self._pool() as pool:
-            queue = PgQueuer.from_asyncpg_pool(pool)
-            workload = self._place.workload
+        async with make_pool(self._config.database) as pool:
+            connection = await asyncpg.connect(self._config.database)
+            queue = PgQueuer.from_asyncpg_connection(connection)
+            workload = self._config.workload
+            statement = ASYNCPG_STATEMENTS[workload]
 
             @queue.entrypoint(ENTRYPOINT)
             async def handle(job: Job) -> None:
                 event = json.loads(job.payload)
-                own = (event["id"],) if workload == OWN else ()
-                await pool.execute(STATEMENTS[workload], *own, event["account"], event["amount"])
+                await pool.execute(statement, *asyncpg_parameters(workload, event))
 
             options = {}
-            if self._place.lease_seconds is not None:
-                lease = timedelta(seconds=self._place.lease_seconds)
-                # An idle worker looks for what others left behind only so often.
+            if self._config.lease_seconds is not None:
+                lease = timedelta(seconds=self._config.lease_seconds)
+                # An idle worker looks for the jobs of a dead one once every dequeue_timeout.
                 options = {"heartbeat_timeout": lease, "dequeue_timeout": lease}
-            await queue.run(batch_size=BATCH_SIZE, **options)
+            await queue.run(batch_size=self._config.batch_size, **options)

@@ -1,7 +1,7 @@
-"""procrastinate: a task queue on PostgreSQL, with the event's id as queueing lock.
+"""procrastinate: a task queue on PostgreSQL, with the event's id as the queueing lock.
 
-As its documentation has it for ASGI frameworks: the app is opened with the service, jobs are
-deferred asynchronously, the worker runs async tasks concurrently. The job carries the body.
+Set up as its documentation says for ASGI frameworks: the app opens with the service, jobs are
+deferred asynchronously, and the worker runs async tasks concurrently. A job carries the body.
 """
 
 import asyncio
@@ -16,31 +16,31 @@ from fastapi import FastAPI
 from procrastinate import App, PsycopgConnector
 from procrastinate.exceptions import AlreadyEnqueued
 
-from bench.contenders.empty import run
-from bench.contenders.interface import Place
-from bench.contenders.recipe import POOL_CONNECTIONS, application, make_pool
-from bench.deliveries import body, random_ids
-from bench.effects import PSYCOPG_STATEMENTS, make_tables, parameters
+from bench.contenders.endpoint import POOL_CONNECTIONS, make_app, make_pool
+from bench.contenders.interface import ContenderConfig
+from bench.contenders.server import run_server
+from bench.deliveries import make_body, random_ids
+from bench.workloads import PSYCOPG_STATEMENTS, create_handler_tables, parameters
 
-FILL_BATCH = 1_000
+ENQUEUE_BATCH = 1_000
 
 
 class Program:
-    """Its App, one task, and one worker process."""
+    """One app, one task, one worker process."""
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
-        self._pool = make_pool(place.database)
+    def __init__(self, config: ContenderConfig) -> None:
+        self._config = config
+        self._pool = make_pool(config.database)
         connector = PsycopgConnector(
-            conninfo=place.database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS
+            conninfo=config.database, min_size=POOL_CONNECTIONS, max_size=POOL_CONNECTIONS
         )
         self._app = App(connector=connector)
         self._task = self._app.task(name="payment")(self._handle)
 
-    def prepare(self) -> None:
-        """Apply its schema."""
+    def create_tables(self) -> None:
+        """Apply its schema, and create the handler's tables."""
         uvloop.run(self._apply_schema())
-        make_tables(self._place.database)
+        create_handler_tables(self._config.database)
 
     def serve(self) -> None:
         """Receive until killed."""
@@ -50,19 +50,19 @@ class Program:
             async with self._app.open_async():
                 yield
 
-        run(application(self._keep, lifespan), self._place.port)
+        run_server(make_app(self._store, lifespan), self._config.port)
 
     def work(self) -> None:
-        """Work until killed."""
+        """Run handlers until killed."""
         uvloop.run(self._work())
 
-    def fill(self, count: int) -> None:
-        """Defer in batches."""
-        uvloop.run(self._fill(count))
+    def enqueue(self, count: int) -> None:
+        """Defer jobs in batches."""
+        uvloop.run(self._enqueue(count))
 
-    def received(self) -> set[str]:
-        """The queueing locks of all jobs, in whatever state."""
-        with psycopg.connect(self._place.database) as connection:
+    def received_ids(self) -> set[str]:
+        """Return the queueing locks of all jobs, in any state."""
+        with psycopg.connect(self._config.database) as connection:
             rows = connection.execute("SELECT queueing_lock FROM procrastinate_jobs")
             return {lock for (lock,) in rows}
 
@@ -70,36 +70,37 @@ class Program:
         async with self._app.open_async():
             await self._app.schema_manager.apply_schema_async()
 
-    async def _keep(self, event: dict[str, Any], content: bytes) -> None:
+    async def _store(self, event: dict[str, Any], body: bytes) -> None:
         try:
-            await self._task.configure(queueing_lock=event["id"]).defer_async(body=content.decode())
+            await self._task.configure(queueing_lock=event["id"]).defer_async(body=body.decode())
         except AlreadyEnqueued:
             return
 
-    async def _fill(self, count: int) -> None:
-        jobs = [{"body": body(id_, n).decode()} for n, id_ in enumerate(random_ids(count, count))]
+    async def _enqueue(self, count: int) -> None:
+        ids = enumerate(random_ids(count, seed=count))
+        jobs = [{"body": make_body(event_id, number).decode()} for number, event_id in ids]
         async with self._app.open_async():
-            for first in range(0, count, FILL_BATCH):
-                await self._task.batch_defer_async(*jobs[first : first + FILL_BATCH])
+            for first in range(0, count, ENQUEUE_BATCH):
+                await self._task.batch_defer_async(*jobs[first : first + ENQUEUE_BATCH])
 
     async def _handle(self, body: str) -> None:
         async with self._pool.connection() as connection:
-            statement = PSYCOPG_STATEMENTS[self._place.workload]
+            statement = PSYCOPG_STATEMENTS[self._config.workload]
             await connection.execute(statement, parameters(json.loads(body)))
 
     async def _work(self) -> None:
         async with self._pool, self._app.open_async():
             options: dict[str, float] = {}
             rescue = None
-            if self._place.lease_seconds is not None:
-                options["update_heartbeat_interval"] = self._place.lease_seconds / 3
-                rescue = asyncio.create_task(self._rescue(self._place.lease_seconds))
-            await self._app.run_worker_async(concurrency=self._place.concurrency, **options)
+            if self._config.lease_seconds is not None:
+                options["update_heartbeat_interval"] = self._config.lease_seconds / 3
+                rescue = asyncio.create_task(self._retry_stalled(self._config.lease_seconds))
+            await self._app.run_worker_async(concurrency=self._config.concurrency, **options)
             if rescue:
                 rescue.cancel()
 
-    async def _rescue(self, seconds: float) -> None:
-        """What its page on stalled jobs has a periodic task do, more often than cron can."""
+    async def _retry_stalled(self, seconds: float) -> None:
+        """Retry stalled jobs as its production guide says, more often than cron allows."""
         while True:
             await asyncio.sleep(seconds / 2)
             jobs = self._app.job_manager

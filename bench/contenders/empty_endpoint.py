@@ -1,0 +1,46 @@
+"""The upper limit: uvicorn and a raw ASGI app that reads the body and stores nothing."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any
+
+from bench.contenders.interface import ContenderConfig
+from bench.contenders.server import run_server
+
+Message = MutableMapping[str, Any]
+
+_START: Message = {
+    "type": "http.response.start",
+    "status": 202,
+    "headers": [(b"content-type", b"application/json"), (b"content-length", b"17")],
+}
+_BODY: Message = {"type": "http.response.body", "body": b'{"accepted":true}'}
+
+
+async def app(
+    _: Message,
+    receive: Callable[[], Awaitable[Message]],
+    send: Callable[[Message], Awaitable[None]],
+) -> None:
+    """Read the whole body and respond with 202."""
+    while (await receive()).get("more_body"):
+        pass
+    await send(_START)
+    await send(_BODY)
+
+
+class Program:
+    """A receiver without a database."""
+
+    def __init__(self, config: ContenderConfig) -> None:
+        self._config = config
+
+    def create_tables(self) -> None:
+        """Create nothing."""
+
+    def serve(self) -> None:
+        """Respond until killed."""
+        run_server(app, self._config.port, lifespan="off")
+
+    def received_ids(self) -> set[str]:
+        """Return nothing: no event is stored."""
+        return set()

@@ -1,0 +1,24 @@
+"""The HTTP server of every contender but Onceward, which brings its own."""
+
+from typing import Any
+
+import uvicorn
+
+
+def run_server(app: Any, port: int, **options: Any) -> None:
+    """Run uvicorn as in production: uvloop, httptools, no access log."""
+    uvicorn.run(
+        app,
+        host="127.0.0.1",
+        port=port,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        log_level="warning",
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        backlog=4096,
+        **options,
+    )

@@ -1,0 +1,87 @@
+"""The comparisons that Onceward loses, found in the results so that none is left out."""
+
+from collections.abc import Iterable, Iterator
+
+from bench.deliveries import LOADS
+from bench.registry import (
+    BATCH,
+    BY_NAME,
+    EMPTY_ENDPOINT,
+    INGEST,
+    LATENCY,
+    ONCEWARD,
+    ONCEWARD_OWN,
+    ONCEWARD_SHARED,
+    PROCESS,
+    STORE_TITLES,
+)
+from bench.results import Results
+from bench.workloads import WORKLOADS
+
+
+def find_losses(every: Iterable[Results]) -> list[str]:
+    """Return a line for each contender of the same shape that is faster than Onceward."""
+    return [
+        f"{results.benchmark} on {STORE_TITLES[results.store]}, {line}"
+        for results in every
+        if results.benchmark in _LOSSES
+        for line in _LOSSES[results.benchmark](results)
+    ]
+
+
+def _others(results: Results) -> list[str]:
+    return [
+        name
+        for name in results.contenders
+        if not BY_NAME[name].is_onceward and name != EMPTY_ENDPOINT
+    ]
+
+
+def _ingest(results: Results) -> Iterator[str]:
+    for load in LOADS:
+        for name in _others(results):
+            yield from _slower(results, load, name, ONCEWARD)
+
+
+def _process(results: Results) -> Iterator[str]:
+    for workload in WORKLOADS:
+        for name in _others(results):
+            is_batch = BY_NAME[name].commit == BATCH
+            onceward = ONCEWARD_SHARED if is_batch else _single_shape(results)
+            yield from _slower(results, workload, name, onceward)
+
+
+def _single_shape(results: Results) -> str:
+    """Return Onceward with own transactions, or with shared ones if that is all there is."""
+    return ONCEWARD_OWN if ONCEWARD_OWN in results.contenders else ONCEWARD_SHARED
+
+
+def _slower(results: Results, case: str, name: str, onceward: str) -> Iterator[str]:
+    rate, onceward_rate = (results.median(each, case, "rate") for each in (name, onceward))
+    if rate and onceward_rate and rate > onceward_rate:
+        yield (
+            f"{case}: {BY_NAME[name].title} reaches {rate:,.0f}/s, "
+            f"{BY_NAME[onceward].title} {onceward_rate:,.0f}/s"
+        )
+
+
+def _latency(results: Results) -> Iterator[str]:
+    onceward = _single_shape(results)
+    for case in results.cases:
+        for value, title in (("p50_ms", "p50"), ("p99_ms", "p99")):
+            onceward_ms = results.median(onceward, case, value)
+            for name in _others(results):
+                is_same_rate = _rate(results, case, name) == _rate(results, case, onceward)
+                latency_ms = results.median(name, case, value)
+                if is_same_rate and latency_ms and onceward_ms and latency_ms < onceward_ms:
+                    yield (
+                        f"{case}, {title}: {BY_NAME[name].title} {latency_ms:.1f} ms, "
+                        f"{BY_NAME[onceward].title} {onceward_ms:.1f} ms"
+                    )
+
+
+def _rate(results: Results, case: str, name: str) -> float | None:
+    return results.median(name, case, "rate")
+
+
+_LOSSES = {INGEST: _ingest, PROCESS: _process, LATENCY: _latency}

@@ -1,0 +1,139 @@
+"""Latency: from POST until the handler's transaction is committed.
+
+Above its maximum rate a queue only grows, and its latency is the length of the test. Each
+contender's maximum is therefore found first, and its latency measured below it.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from bench.contenders.interface import ContenderConfig
+from bench.load_generator import percentiles_ms
+from bench.processes import ContenderProcess, TrialFailed, send
+from bench.registry import DBOS, LATENCY, ONCEWARD_OWN, ONCEWARD_SHARED, SQLITE, Contender
+from bench.results import Sample
+from bench.run import WARM_UP_REQUESTS, Run, Schedule, Trial, require_success
+from bench.workloads import INSERT, CommittedWork
+
+STEADY_RATE = 100.0
+MAX_LOAD = 0.75  # of the maximum rate; above it, a queue builds up by chance
+REQUESTS = 60_000
+WARM_UP_SECONDS = 1.0
+BURST_SECONDS = 1.0
+START_SECONDS = 5.0
+DRAIN_SECONDS = 60.0
+POLL_SECONDS = 0.02
+
+STEADY, HALF_OF_OWN = f"{STEADY_RATE:g} events/s", "half of its own maximum"
+SHARES_OF_DBOS = {"a quarter of DBOS's maximum": 0.25, "half of DBOS's maximum": 0.5}
+CASES = (STEADY, *SHARES_OF_DBOS, HALF_OF_OWN)
+
+
+def plan(run: Run, schedule: Schedule) -> list[Trial]:
+    """Plan every contender once a round; DBOS first, because its maximum sets rates for others."""
+    contenders = sorted(run.contenders(LATENCY), key=lambda contender: contender.name != DBOS)
+    seconds = START_SECONDS + WARM_UP_SECONDS + BURST_SECONDS + 2 * schedule.seconds
+    trials = []
+    for number in range(schedule.rounds):
+        maxima: dict[str, float] = {}
+        trials += [
+            Trial(
+                f"latency, round {number + 1}: {contender.title}",
+                seconds,
+                partial(_run_trial, run, contender, schedule, number, maxima),
+            )
+            for contender in contenders
+        ]
+    return trials
+
+
+def _run_trial(
+    run: Run, contender: Contender, schedule: Schedule, number: int, maxima: dict[str, float]
+) -> list[Sample]:
+    samples = []
+    with _running(run, contender) as config:
+        probe = _Probe(run, config)
+        maxima[contender.name] = probe.find_maximum()
+        for case, rate in _rates(contender, maxima).items():
+            values = probe.measure(rate, schedule.seconds)
+            samples.append(Sample(contender.name, case, number, values))
+    return samples
+
+
+@contextmanager
+def _running(run: Run, contender: Contender) -> Iterator[ContenderConfig]:
+    """Run the receiver and the worker, in a process each, warmed up."""
+    is_one_process = contender.is_onceward and run.options.store == SQLITE
+    with run.deployed(contender, has_notifications=True) as deployed, ExitStack() as stack:
+        config = deployed.with_changes(has_worker=is_one_process)
+        server = stack.enter_context(ContenderProcess(contender.module, "serve", config))
+        server.wait_until_serving()
+        if not is_one_process:
+            stack.enter_context(ContenderProcess(contender.module, "work", config))
+        deliveries = run.deliveries(WARM_UP_REQUESTS)
+        warm_up = run.load_plan(config, deliveries, WARM_UP_SECONDS, rate=STEADY_RATE)
+        _wait_for_commits(config, require_success(send(warm_up), server).acknowledged)
+        yield config
+
+
+def _rates(contender: Contender, maxima: dict[str, float]) -> dict[str, float]:
+    """Return the rates to measure a contender at, all below its maximum."""
+    maximum = maxima[contender.name]
+    rates = {STEADY: STEADY_RATE, HALF_OF_OWN: maximum / 2}
+    if DBOS in maxima and contender.name in {DBOS, ONCEWARD_OWN, ONCEWARD_SHARED}:
+        rates |= {case: share * maxima[DBOS] for case, share in SHARES_OF_DBOS.items()}
+    if contender.name == DBOS:
+        del rates[HALF_OF_OWN]  # measured as half of DBOS's maximum
+    return {case: rate for case, rate in rates.items() if rate <= maximum * MAX_LOAD}
+
+
+@dataclass
+class _Probe:
+    """Sends events to a running contender and reads when their handlers committed."""
+
+    run: Run
+    config: ContenderConfig
+    _sent: int = 0
+
+    def find_maximum(self) -> float:
+        """Return the end-to-end rate of a burst, from its first request to its last commit."""
+        sent_at, committed_at = self._send(BURST_SECONDS, rate=None)
+        return len(sent_at) / (max(committed_at) - min(sent_at))
+
+    def measure(self, rate: float, seconds: float) -> dict[str, float]:
+        """Send events at a rate and return the percentiles of their latency."""
+        sent_at, committed_at = self._send(seconds, rate)
+        p50, p99, longest = percentiles_ms(
+            end - start for start, end in zip(sent_at, committed_at, strict=True)
+        )
+        return {"rate": rate, "p50_ms": p50, "p99_ms": p99, "max_ms": longest}
+
+    def _send(self, seconds: float, rate: float | None) -> tuple[list[float], list[float]]:
+        """Send new events, wait for their commits, and return both times of each event."""
+        deliveries = self.run.deliveries(REQUESTS)
+        journal = self.run.folder / "journal"
+        with CommittedWork.open(self.config.database) as committed:
+            before = committed.count(INSERT)
+            plan = self.run.load_plan(
+                self.config, deliveries, seconds, rate=rate, skip=self._sent, journal=str(journal)
+            )
+            report = send(plan)
+            _wait_for_commits(self.config, before + report.acknowledged)
+            times = committed.commit_times()
+        self._sent += report.acknowledged
+        acknowledged = json.loads(journal.read_text())
+        ids = (deliveries.ids[number] for number in acknowledged["numbers"])
+        return acknowledged["sent_at"], [times[event_id] for event_id in ids]
+
+
+def _wait_for_commits(config: ContenderConfig, count: int) -> None:
+    deadline = time.monotonic() + DRAIN_SECONDS
+    with CommittedWork.open(config.database) as committed:
+        while (done := committed.count(INSERT)) < count:
+            if time.monotonic() > deadline:
+                raise TrialFailed(f"only {done} of {count} events done in {DRAIN_SECONDS:g} s")
+            time.sleep(POLL_SECONDS)  # the contenders do not report commits

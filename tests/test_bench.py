@@ -54,7 +54,7 @@ from bench.tables import make_tables
 from onceward.settings import Settings
 
 MODULES = Path(results.__file__).parent / "contenders"
-SHORT = Schedule(rounds=1, seconds=0.2)
+SHORT = Schedule(rounds=1, seconds=0.5)
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ class Ledger(Protocol):
     """Batches that may be written concurrently."""
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
-        """Return the group of deliveries with which this one is best written."""
+        """Return the group in which a delivery is best written."""
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Record deliveries durably, each event once; return a receipt for each, in order.

@@ -53,7 +53,7 @@ OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
 
 
 @contextmanager
-def held(url: str, locks: Iterable[Lock]) -> Iterator[None]:
+def holding(url: str, locks: Iterable[Lock]) -> Iterator[None]:
     """Hold locks in a transaction of another process."""
     with psycopg.connect(url) as connection:
         for lock in locks:
@@ -83,7 +83,7 @@ async def is_blocked(store: Store, operation: Operation, url: str) -> bool:
 async def test_an_operation_waits_for_the_lock_of_its_purpose(postgres_url: str, name: str) -> None:
     lock, operation = OPERATIONS[name]
     async with opened(postgres_url) as store:
-        with held(postgres_url, [lock]):
+        with holding(postgres_url, [lock]):
             assert await is_blocked(store, operation, postgres_url)
         assert not await is_blocked(store, operation, postgres_url)
 
@@ -95,7 +95,7 @@ async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, 
     if lock is Lock.MIGRATIONS:
         others = {Lock.CLAIMS}  # the other purposes also hold the migration lock, shared
     async with opened(postgres_url) as store:
-        with held(postgres_url, others):
+        with holding(postgres_url, others):
             assert not await is_blocked(store, operation, postgres_url)
 
 
@@ -103,12 +103,12 @@ async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, 
 async def test_a_migration_excludes_everything_but_claims(postgres_url: str, name: str) -> None:
     lock, operation = OPERATIONS[name]
     async with opened(postgres_url) as store:
-        with held(postgres_url, [Lock.MIGRATIONS]):
+        with holding(postgres_url, [Lock.MIGRATIONS]):
             assert await is_blocked(store, operation, postgres_url) == (lock is not Lock.CLAIMS)
 
 
 async def test_recording_takes_no_lock(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
-        with held(postgres_url, [*set(Lock) - {Lock.MIGRATIONS}]):
+        with holding(postgres_url, [*set(Lock) - {Lock.MIGRATIONS}]):
             (receipt,) = await asyncio.wait_for(record(store, arrival()), 5)
     assert receipt.outcome is Outcome.RECORDED

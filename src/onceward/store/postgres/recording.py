@@ -91,7 +91,7 @@ class BatchWriter:
         self._recent = RecentEvents()
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
-        """Return the group of deliveries with which this one is best written."""
+        """Return the group in which a delivery is best written."""
         if self._recent.find_original(arrival) is None:
             return BatchGroup.NEW
         return BatchGroup.DUPLICATES

@@ -101,7 +101,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             conninfo(settings.database_url, **_idle_timeout(settings.lease_seconds)),
             connection_class=self._connection_class,
-            kwargs=CONNECT_OPTIONS,
+            kwargs={**CONNECT_OPTIONS},
             min_size=0,
             max_size=settings.workers + 2,
             open=False,
@@ -139,7 +139,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             await dedicated.close()
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
-        """Return the group of deliveries with which this one is best written."""
+        """Return the group in which a delivery is best written."""
         return self._batch_writer.batch_group(arrival)
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:

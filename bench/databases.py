@@ -44,7 +44,7 @@ class Databases(AbstractContextManager["Databases"], Protocol):
         """Flush all changes to the data files."""
 
     def crash(self) -> None:
-        """Crash the server and restart it, if there is one."""
+        """Crash and restart the server; SQLite has none."""
 
     def describe(self) -> dict[str, str]:
         """Return the version and the settings that affect the results."""
@@ -88,7 +88,7 @@ class PostgresDatabases:
             connection.execute("CHECKPOINT")
 
     def crash(self) -> None:
-        """Stop the server in immediate mode and let it recover."""
+        """Stop the server in immediate mode and start it again."""
         self._server.crash()
         self._server.start()
 

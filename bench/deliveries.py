@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-SECRET = "a-secret-that-every-contender-shares"  # noqa: S105 - it guards nothing
+SECRET = "a-secret-that-every-contender-shares"  # noqa: S105 - guards nothing
 PATH = "/webhooks/bench"
 SIGNATURE_HEADER = "x-signature"
 EVENT_TYPE = "payment.made"

@@ -1,4 +1,4 @@
-"""Writes the results into docs/benchmarks.md, each into the block that bears its name."""
+"""The generated blocks of docs/benchmarks.md, and its charts."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ BLOCK = re.compile(r"(<!-- measured: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write(every: Sequence[Results], history: Sequence[PastRun], page: Path = PAGE) -> None:
-    """Write the blocks of the page, and the charts beside it. Raises ValueError."""
+    """Write the blocks of the page and the file of charts. Raises ValueError."""
     page.write_text(fill_blocks(page.read_text(), every, history))
     page.with_name(CHARTS).write_text(draw(make_charts(every)))
 

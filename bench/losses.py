@@ -1,4 +1,4 @@
-"""The comparisons that Onceward loses, found in the results so that none is left out."""
+"""The comparisons that Onceward loses, computed from the results."""
 
 from collections.abc import Iterable, Iterator
 

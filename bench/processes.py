@@ -61,7 +61,7 @@ class ContenderProcess:
 
     @property
     def log(self) -> str:
-        """The end of what the process wrote to standard error."""
+        """The end of the process's standard error."""
         self._log.seek(0)
         return self._log.read().decode(errors="replace")[-LOG_CHARACTERS:]
 
@@ -72,7 +72,7 @@ class ContenderProcess:
             self.check()
             if _is_serving(self._config.port):
                 return
-            time.sleep(POLL_SECONDS)  # not every contender reports that it is ready
+            time.sleep(POLL_SECONDS)  # not every contender reports readiness
         raise TrialFailed(f"{self._label} does not respond:\n{self.log}")
 
     def check(self) -> None:

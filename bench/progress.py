@@ -1,4 +1,4 @@
-"""Runs trials one after the other, and shows the progress."""
+"""Sequential execution of trials, with a progress bar."""
 
 import sys
 import time
@@ -15,7 +15,7 @@ from bench.run import Trial
 
 @dataclass(frozen=True)
 class Outcome:
-    """The samples of a trial, or the reason why it has none."""
+    """The samples of a trial, or the reason of its failure."""
 
     trial: Trial
     samples: list[Sample] = field(default_factory=list)

@@ -47,7 +47,7 @@ class RedisServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start(self) -> None:
-        """Start the server on the data in its folder, and wait until it answers."""
+        """Start the server on the data in its folder, and wait until the server responds."""
         program = find_redis()
         assert program is not None, "a contender without its server is not run"
         address = ["--port", str(self.port), "--bind", "127.0.0.1", "--dir", self._folder]

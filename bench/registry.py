@@ -1,4 +1,4 @@
-"""The contenders: what each one is, which benchmarks it takes part in, and its settings."""
+"""The registry of contenders, with the benchmarks and the settings of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ BATCH_SIZE = 64
 JOBS = 20_000
 MANY_JOBS = 40_000
 
-# What one commit holds, for the tables.
+# The contents of one commit, for the tables.
 SINGLE = "handler and done, 1 job"
 BATCH = f"handler and done, up to {BATCH_SIZE} jobs"
 SEPARATE = "handler alone"
@@ -43,7 +43,7 @@ class Contender:
     module: str
     benchmarks: frozenset[str]
     commit: str = ""
-    """What the handler commits together with its own statement."""
+    """The contents of one commit of its worker."""
     requires: tuple[str, ...] = ()
     stores: frozenset[str] = frozenset({POSTGRES})
     concurrency: int = CONCURRENCY
@@ -51,7 +51,7 @@ class Contender:
     batch_size: int = 1
     has_worker: bool = False
     jobs: int = JOBS
-    """Jobs to queue for it: enough for the time of a trial."""
+    """Jobs to queue: enough for the time of a trial."""
     has_redis: bool = False
     is_redis_durable: bool = True
 

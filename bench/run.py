@@ -1,4 +1,4 @@
-"""One run: its options, its databases, and what all benchmarks share."""
+"""The state of one run: options, databases, prepared requests and deployed contenders."""
 
 import shutil
 import tempfile
@@ -38,7 +38,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Options:
-    """What a run measures."""
+    """The store, the contenders and the sizes of a run."""
 
     store: str = "postgres"
     contenders: Sequence[str] = ()
@@ -144,7 +144,7 @@ class Run:
     def deployed(
         self, contender: Contender, template: str | None = None, **more: Any
     ) -> Iterator[ContenderConfig]:
-        """Give a contender a fresh copy of a database, a port, and a Redis if it needs one."""
+        """Give a contender a fresh copy of a database, a port, and a Redis server if required."""
         with self._lock:
             database = self.databases.copy(template or self.template(contender))
         with ExitStack() as stack:

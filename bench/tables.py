@@ -30,7 +30,7 @@ MEDIANS = "Median (lowest–highest)."
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a caption that says what was measured, and how."""
+    """A table with a caption: the measurement, the durability and the concurrency."""
 
     title: str
     columns: Sequence[str]

@@ -100,7 +100,7 @@ def create_handler_tables(database: str) -> None:
 
 
 class CommittedWork:
-    """What the handlers committed, read from the database directly."""
+    """The handlers' commits, read directly from the database."""
 
     def __init__(self, database: str) -> None:
         self._connection: psycopg.Connection | sqlite3.Connection

@@ -112,7 +112,7 @@ def test_the_ledger_holds_what_the_load_generator_counted(run: Run, tmp_path: Pa
 
 @contextmanager
 def responding(*responses: bytes) -> Iterator[int]:
-    """Serve one connection with these responses, each in two pieces, and close it."""
+    """Serve one connection with these responses, each in two pieces, then close the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

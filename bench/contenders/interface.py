@@ -1,4 +1,4 @@
-"""The roles that every contender implements, and the configuration it is given."""
+"""The interface of all contenders: their roles and their configuration."""
 
 import json
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,7 @@ SHARED: Final = "shared"
 
 @dataclass(frozen=True)
 class ContenderConfig:
-    """Where a contender runs and how it is set up."""
+    """The database, the ports and the settings of one contender."""
 
     database: str
     port: int = 0
@@ -28,7 +28,7 @@ class ContenderConfig:
     has_worker: bool = False
     """Whether the serving process also runs the handlers."""
     has_notifications: bool = False
-    """Whether a new event wakes idle workers: latency needs it, throughput does not."""
+    """Whether a new event wakes idle workers: needed for latency, not for throughput."""
     lease_seconds: float | None = None
     """After how long the jobs of a dead worker go to another; None for the default."""
 

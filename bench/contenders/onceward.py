@@ -24,7 +24,7 @@ class Program:
         create_handler_tables(self._config.database)
 
     def serve(self) -> None:
-        """Receive until killed; run handlers too if the config says so."""
+        """Receive until killed; run handlers too if `has_worker` is set."""
         workers = self._config.concurrency if self._config.has_worker else 0
         self._run("serve", workers, "--port", str(self._config.port))
 

@@ -1,4 +1,4 @@
-"""Crash: what is lost, repeated or run again when processes are killed with SIGKILL.
+"""Crash: lost events, missing effects and repeated effects after SIGKILL.
 
 Receive: the receiver and its store are killed under load, and the acknowledged ids are looked for
 in the restarted store. Work: a worker is killed three times in the middle of its jobs, and the
@@ -76,7 +76,7 @@ def _plan_parallel(run: Run, case: str, seconds: float, run_case: RunCase) -> It
 
 
 class _ParallelGroup:
-    """Contenders that run at the same time, because they spend most of it waiting for leases."""
+    """Contenders that run at the same time: most of the time is a wait for leases."""
 
     def __init__(self, run: Run, run_case: RunCase, contenders: Sequence[Contender]) -> None:
         self.contenders = contenders
@@ -179,7 +179,7 @@ def _redeliver(run: Run, contender: Contender) -> list[Sample]:
             _wait_for_effects(config, worker, 1, REDELIVERY_SECONDS * 3)
             time.sleep(REDELIVERY_SECONDS / 2)  # until the job is settled, not only its effect
             send(once)
-            time.sleep(REDELIVERY_SECONDS)  # time to run it again; its absence has no signal
+            time.sleep(REDELIVERY_SECONDS)  # time for a second run, whose absence has no signal
         with CommittedWork.open(config.database) as committed:
             runs = committed.count(INSERT)
     if not runs:

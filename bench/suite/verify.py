@@ -21,7 +21,7 @@ REPEATS = 50
 
 
 def plan(run: Run, schedule: Schedule) -> list[Trial]:
-    """Plan one trial a round; it needs no database, so one store is enough."""
+    """Plan one trial a round, with one store only: verifying needs no database."""
     if run.options.store != POSTGRES:
         return []
     return [

@@ -18,7 +18,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
-from onceward.sources.schemes.scheme import Key
+from onceward.sources.schemes.scheme import Key, mismatch_error
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
 MAX_TOKEN_BYTES: Final = 16_384
@@ -172,9 +172,7 @@ class Jwt:
             signature = _raw_to_der(signature)
         matching_keys = [key for key in keys if key.verifies(content, (signature,))]
         if not matching_keys:
-            raise SignatureRejected(
-                f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
-            )
+            raise mismatch_error(len(keys))
         claims = _decode_object(payload)
         if self.named is not None:
             _check_name(self.named, claims, matching_keys)

@@ -1,17 +1,14 @@
-"""The Inbox: what a team configures."""
+"""The Inbox: a team's sources, handlers and settings."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
-from onceward.errors import (
-    ConfigurationError,
-)
+from onceward.errors import ConfigurationError
 from onceward.http.auth import parse_tokens
 from onceward.http.mount import MountedApp
 from onceward.http.responses import ASGIApp
@@ -23,8 +20,6 @@ from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
 from onceward.work.handlers import Handler, HandlerFunction, TransactionMode, make_handler
-
-_log = logging.getLogger("onceward.inbox")
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -119,7 +114,7 @@ class Inbox:
                 transaction=transaction,
             )
             if handler.name in self._handlers:
-                msg = f"Handler {handler.name}: there is one of this name already; pass name="
+                msg = f"Handler {handler.name}: another handler already has this name; pass name="
                 raise ConfigurationError(msg)
             self._handlers[handler.name] = handler
             return function

@@ -188,7 +188,7 @@ def test_an_error_in_the_app_shows_its_traceback(folder: Path, text: str, cause:
         ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
         ("inbox.source('github')", "source 'github': there are no secrets"),
         ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
-        ("inbox.on('x', source='missing')(credit)", "there is one of this name already"),
+        ("inbox.on('x', source='missing')(credit)", "another handler already has this name"),
         ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
     ],
 )

@@ -1,11 +1,10 @@
-from types import SimpleNamespace
+"""The settlement policy decides whether a failed job is retried, postponed or failed."""
+
 from typing import Any
 
-import psycopg
 import pytest
 
 from onceward.errors import (
-    HandlerTimeout,
     MalformedPayload,
     OutcomeUnknown,
     PermanentError,
@@ -13,7 +12,6 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.model.jobs import Fail, FailureType, Postpone, Retry
-from onceward.runtime.error_text import describe
 from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
 
 POLICY = SettlementPolicy(
@@ -32,16 +30,16 @@ def delay(error: Exception) -> float:
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
-def test_a_transient_error_is_retried_later_each_time(attempts: int, seconds: float) -> None:
+def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, seconds: float) -> None:
     assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
 
 
 @pytest.mark.parametrize("attempts", [0, 2, 9])
-def test_a_store_that_is_away_costs_a_job_no_attempt(attempts: int) -> None:
-    assert settle(StoreUnavailable("away"), attempts) == Postpone(2.0, "away")
+def test_an_unavailable_store_postpones_a_job_without_an_attempt(attempts: int) -> None:
+    assert settle(StoreUnavailable("down"), attempts) == Postpone(2.0, "down")
 
 
-def test_an_attempt_whose_commit_was_lost_counts() -> None:
+def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
     assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
 
 
@@ -61,12 +59,12 @@ def test_a_permanent_error_is_permanent_on_the_last_attempt_too() -> None:
     assert settle(PermanentError("no"), attempts=2) == Fail(FailureType.PERMANENT, "no")
 
 
-def test_a_handler_says_when_to_run_again() -> None:
+def test_a_handler_sets_the_delay_with_retry_later() -> None:
     assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
 
 
 @pytest.mark.parametrize(
-    ("asked", "given"),
+    ("requested", "delay_seconds"),
     [
         (0, 0.0),
         (-5, 0.0),
@@ -78,16 +76,16 @@ def test_a_handler_says_when_to_run_again() -> None:
         (None, 2.0),
     ],
 )
-def test_what_a_handler_asks_for_is_kept_within_bounds(asked: Any, given: float) -> None:
-    assert delay(RetryLater(asked)) == given
+def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: float) -> None:
+    assert delay(RetryLater(requested)) == delay_seconds
 
 
-def test_a_group_is_settled_by_its_first_error() -> None:
+def test_the_first_error_of_a_group_settles_the_group() -> None:
     group = ExceptionGroup("in tasks", [RetryLater(7, "busy"), ValueError("no")])
     assert settle(group) == Retry(7.0, "busy")
 
 
-def test_a_group_is_settled_by_the_permanent_error_in_it() -> None:
+def test_a_permanent_error_in_a_group_settles_the_group() -> None:
     inner = ExceptionGroup("inner", [PermanentError("no such plan")])
     group = ExceptionGroup("outer", [ValueError("no"), inner])
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
@@ -104,45 +102,3 @@ def test_a_secret_that_was_added_later_is_redacted() -> None:
 def test_errors_are_redacted() -> None:
     error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
     assert settle(error) == Retry(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (KeyError("customer"), "KeyError: 'customer'"),
-        (ValueError(), "ValueError"),
-        (PermanentError(), "PermanentError"),
-        (HandlerTimeout("took longer than 30 s"), "took longer than 30 s"),
-        (ValueError("it failed\nDETAIL: Key (name)=(Jane) exists"), "ValueError: it failed …"),
-        (ValueError("\n it failed \n"), "ValueError: it failed"),
-        (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
-    ],
-)
-def test_an_error_is_described_by_what_went_wrong(error: Exception, text: str) -> None:
-    assert describe(error) == text
-
-
-def test_of_a_database_error_only_the_primary_message_is_told() -> None:
-    class UniqueViolation(Exception):
-        diag = SimpleNamespace(message_primary='duplicate key in "accounts"')
-
-    error = UniqueViolation('duplicate key in "accounts", Key (name)=(Jane) exists')
-    assert describe(error) == 'UniqueViolation: duplicate key in "accounts"'
-
-
-@pytest.mark.parametrize("diag", [None, 5, SimpleNamespace(message_primary=None)])
-def test_a_diag_that_says_nothing_is_passed_over(diag: object) -> None:
-    class OddError(Exception):
-        pass
-
-    error = OddError("no")
-    error.diag = diag  # type: ignore[attr-defined]
-    assert describe(error) == "OddError: no"
-
-
-def test_an_error_that_cannot_be_read_is_still_described() -> None:
-    class BrokenError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    assert describe(BrokenError()) == "BrokenError: the error text cannot be read"

@@ -1,4 +1,4 @@
-"""A subscription is confirmed by fetching a URL of Amazon's, and no other."""
+"""A subscription is confirmed by fetching its URL, which must be one of Amazon SNS."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -9,22 +9,22 @@ from onceward import Event, Inbox, PermanentError
 from onceward.work.builtin.sns_confirmation import confirm
 from tests.keys import TOPIC, rsa_pair
 
-GOOD = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336"
+SUBSCRIBE_URL = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336"
 
 
 def event(payload: Any) -> Event[Any]:
     return Event("1", "sns", "T", None, datetime.now(UTC), b"", {}, lambda: payload)
 
 
-async def test_the_url_is_fetched() -> None:
-    asked: list[str] = []
+async def test_the_subscribe_url_is_fetched() -> None:
+    fetched: list[str] = []
 
     def get(url: str) -> int:
-        asked.append(url)
+        fetched.append(url)
         return 200
 
-    await confirm(event({"SubscribeURL": GOOD}), get)
-    assert asked == [GOOD]
+    await confirm(event({"SubscribeURL": SUBSCRIBE_URL}), get)
+    assert fetched == [SUBSCRIBE_URL]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ async def test_the_url_is_fetched() -> None:
         "https://127.0.0.1/",
     ],
 )
-async def test_nothing_else_is(url: object) -> None:
+async def test_a_url_of_another_host_is_not_fetched(url: object) -> None:
     def get(_: str) -> int:
-        raise AssertionError("it was fetched")
+        raise AssertionError("the URL was fetched")
 
     with pytest.raises(PermanentError, match="not a URL of Amazon SNS"):
         await confirm(event({"SubscribeURL": url}), get)
@@ -50,17 +50,17 @@ async def test_nothing_else_is(url: object) -> None:
         await confirm(event([]), get)
 
 
-async def test_a_refusal_is_tried_again() -> None:
+async def test_an_error_status_is_retried() -> None:
     with pytest.raises(RuntimeError, match="403"):
-        await confirm(event({"SubscribeURL": GOOD}), lambda _: 403)
+        await confirm(event({"SubscribeURL": SUBSCRIBE_URL}), lambda _: 403)
 
 
-def test_the_preset_brings_its_handler_along() -> None:
+def test_the_preset_registers_the_builtin_handler() -> None:
     inbox = Inbox("sqlite:///x.db")
     inbox.source("alarms", preset="aws-sns", secrets=[f"{TOPIC}:{rsa_pair().public}"])
     service = inbox.service()
     (handler,) = service.handlers.values()
     assert handler.name == "alarms-confirm_subscription"
-    assert [(it.pattern, it.source) for it in handler.routes] == [
+    assert [(route.pattern, route.source) for route in handler.routes] == [
         ("SubscriptionConfirmation", "alarms")
     ]

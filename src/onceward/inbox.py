@@ -155,7 +155,7 @@ class Inbox:
     ) -> Service:
         """Build the service. Options in `command_line` override the code.
 
-        Raise ConfigurationError with every fault.
+        Raises ConfigurationError with every invalid setting, else with every other fault.
         """
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)

@@ -46,7 +46,7 @@ from onceward.work.worker import Worker
 Preparation = Callable[[Transaction], Awaitable[None]]
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
-REFRESH_SECRETS_SECONDS: Final = 5.0
+REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
 """The name of the admin token that the first start creates."""
 
@@ -114,7 +114,7 @@ class Service:
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
-            periodic.append((self._live_sources.refresh, REFRESH_SECRETS_SECONDS))
+            periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
         return [asyncio.create_task(repeat(call, seconds)) for call, seconds in periodic]
 
     async def close(self) -> None:
@@ -192,11 +192,11 @@ class Service:
         )
 
     def app(self) -> RootApp:
-        """Return receiving and the admin API in one application, for ``onceward serve``."""
+        """Return an application that receives and serves the admin API, for ``onceward serve``."""
         return RootApp(self.receive_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
     def receive_app(self) -> ReceiveApp:
-        """Return the application that receives."""
+        """Return an application that only receives."""
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,

@@ -1,4 +1,4 @@
-"""JSON Web Tokens whose claims include the hash of the body or the audience."""
+"""JSON Web Tokens whose claims include the hash of the body, or an audience."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ class Jwt:
     @property
     def summary(self) -> str:
         """A one-line description."""
-        named = "the body's hash" if self.covers_body else "an audience"
-        return f"JWT by {self.algorithm} with {named}, in {self._selectors[0]}"
+        claim = "the body's hash" if self.covers_body else "an audience"
+        return f"JWT by {self.algorithm} with {claim}, in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

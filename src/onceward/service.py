@@ -30,7 +30,7 @@ from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
-from onceward.runtime.clock import SystemClock
+from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
 from onceward.settings import Settings
@@ -235,7 +235,7 @@ class Service:
         )
 
 
-def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:
+def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Store:
     """Return the store for the database URL. Raise ConfigurationError for an unknown scheme."""
     url = settings.database_url
     if url.startswith("sqlite:///"):

@@ -182,9 +182,9 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
 
 def _suggest_time(source: Source, request: Request, now: float) -> Iterator[str]:
     scheme = source.scheme
-    if isinstance(scheme, Signature):
-        scheme = replace(scheme, tolerance_seconds=None)
-    if _verifies(source, scheme, request, now):
+    if not isinstance(scheme, Signature):
+        return
+    if _verifies(source, replace(scheme, tolerance_seconds=None), request, now):
         yield (
             "Only the timestamp is rejected: pass the time of arrival with --at, "
             "or look for clock skew and delayed delivery."

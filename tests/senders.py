@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from support.processes import Serve, eventually
-from tests.client_history import History, Payment, check_ledger
+from tests.payment_history import History, Payment, check_ledger
 
 
 @contextmanager

@@ -50,9 +50,10 @@ def settings_page() -> str:
             "# Settings",
             "",
             (
-                "In code, `Inbox(max_attempts=5)`; in the environment, "
-                "`ONCEWARD_MAX_ATTEMPTS=5`; some on the command line. The command line wins over "
-                "the code, the code over the environment. All faults are reported together."
+                "Set a setting in code, `Inbox(max_attempts=5)`, or in the environment, "
+                "`ONCEWARD_MAX_ATTEMPTS=5`. Some are also [command-line options](cli.md). The "
+                "command line takes precedence over the code, and the code over the environment. "
+                "All invalid settings are reported together."
             ),
             "",
             "| name | default | purpose |",
@@ -60,8 +61,9 @@ def settings_page() -> str:
             *rows,
             "",
             (
-                "Two more environment variables: `ONCEWARD_ADMIN_TOKENS` "
-                "(`name:token,name:token`), and for tests `ONCEWARD_FAILPOINTS` (`name:action:n`)."
+                "Three environment variables are not settings: `ONCEWARD_ADMIN_TOKENS` "
+                "(`name:token,name:token`), `ONCEWARD_SECRET` (the secret for `onceward send` and "
+                "`verify`) and, for tests, `ONCEWARD_FAILPOINTS` (`name:action:n`)."
             ),
             "",
         ]

@@ -368,7 +368,7 @@ VERIFIERS: Final = (
     Verifier(
         preset="paypal",
         package="paypalrestsdk",
-        scope="what is signed",
+        scope="the signed content",
         verify=_verify_paypal,
         make_keys=named_certificate,
     ),

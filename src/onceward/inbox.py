@@ -1,17 +1,14 @@
-"""The Inbox: what a team configures."""
+"""The Inbox: a team's sources, handlers and settings."""
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
-from onceward.errors import (
-    ConfigurationError,
-)
+from onceward.errors import ConfigurationError
 from onceward.http.auth import parse_tokens
 from onceward.http.mount import MountedApp
 from onceward.http.responses import ASGIApp
@@ -23,8 +20,6 @@ from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
 from onceward.work.handlers import Handler, HandlerFunction, TransactionMode, make_handler
-
-_log = logging.getLogger("onceward.inbox")
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -160,7 +155,7 @@ class Inbox:
     ) -> Service:
         """Build the service. Options in `command_line` override the code.
 
-        Raise ConfigurationError with every fault.
+        Raises ConfigurationError with every invalid setting, else with every other fault.
         """
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)

@@ -30,7 +30,7 @@ from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
-from onceward.runtime.clock import SystemClock
+from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
 from onceward.settings import Settings
@@ -46,7 +46,7 @@ from onceward.work.worker import Worker
 Preparation = Callable[[Transaction], Awaitable[None]]
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
-REFRESH_SECRETS_SECONDS: Final = 5.0
+REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
 """The name of the admin token that the first start creates."""
 
@@ -114,7 +114,7 @@ class Service:
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
-            periodic.append((self._live_sources.refresh, REFRESH_SECRETS_SECONDS))
+            periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
         return [asyncio.create_task(repeat(call, seconds)) for call, seconds in periodic]
 
     async def close(self) -> None:
@@ -192,11 +192,11 @@ class Service:
         )
 
     def app(self) -> RootApp:
-        """Return receiving and the admin API in one application, for ``onceward serve``."""
+        """Return an application that receives and serves the admin API, for ``onceward serve``."""
         return RootApp(self.receive_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
 
     def receive_app(self) -> ReceiveApp:
-        """Return the application that receives."""
+        """Return an application that only receives."""
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
@@ -235,7 +235,7 @@ class Service:
         )
 
 
-def make_store(settings: Settings, failpoints: Failpoints, clock: SystemClock) -> Store:
+def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Store:
     """Return the store for the database URL. Raise ConfigurationError for an unknown scheme."""
     url = settings.database_url
     if url.startswith("sqlite:///"):

@@ -1,8 +1,8 @@
 """The settings: one table with the purpose, the default and the minimum of each.
 
 The command line takes precedence over the code, and the code over the environment (``ONCEWARD_``
-and the name in capitals). A test that names its own database never writes to one that happens to
-be exported.
+and the name in capitals): a test that names its own database never writes to one from the
+environment.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Settings:
 
 
 class SettingsOptions(TypedDict, total=False):
-    """The settings as keyword arguments of `Inbox`. A test holds it to `Settings`."""
+    """The settings as keyword arguments of `Inbox`. A test compares them with `Settings`."""
 
     database_url: str
     migrate_at_start: bool

@@ -21,8 +21,8 @@ from onceward.sources.source import identify_events
 class Verified:
     """The result of a verification.
 
-    `time` is the signed time, if there is one. `events` has the identity of each event. `id`,
-    `type` and `reference` are those of the only event; they are empty if there is not exactly one.
+    `time` is the signed time, if there is one. `events` has the identity of each event. If there is
+    exactly one event, `id`, `type` and `reference` are its own; otherwise they are empty.
     """
 
     id: str | None

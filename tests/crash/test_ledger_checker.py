@@ -10,7 +10,7 @@ from support.client_history import Outcome
 from support.database import RawDatabase
 from support.ledger_checker import LedgerChecker, Violation
 from support.processes import APPS, Serve
-from tests.client_history import History, HistorySummary, Payment, check_ledger
+from tests.payment_history import History, HistorySummary, Payment, check_ledger
 
 PAID = Payment("evt_1", 5)
 CHANGED = Payment("evt_1", 6)

@@ -12,7 +12,7 @@ from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import APPS, Serve, eventually
 from support.proxy import Mode, Proxy
-from tests.client_history import History, Payment, check_acknowledged
+from tests.payment_history import History, Payment, check_acknowledged
 from tests.senders import accepted, finish, load
 
 PROBE = APPS / "probe.py"

@@ -12,7 +12,7 @@ from support.client_history import Outcome
 from support.database import RawDatabase
 from support.disks import DiskUnavailable, fill, small_disk
 from support.processes import APPS, Serve, eventually
-from tests.client_history import History, Payment, check_acknowledged
+from tests.payment_history import History, Payment, check_acknowledged
 from tests.senders import accepted, finish, load
 
 PROBE = APPS / "probe.py"

@@ -10,8 +10,8 @@ from onceward.model.jobs import HandlerEntry, Route
 from support.database import RawDatabase
 from support.processes import APPS, Serve, Work, eventually
 from support.proxy import Mode, Proxy
-from tests.client_history import History, Payment, check_ledger
 from tests.factories import claim, lease, opened, working
+from tests.payment_history import History, Payment, check_ledger
 
 PROBE = APPS / "probe.py"
 CREDIT = HandlerEntry("credit", 3, (Route("payment.made"),))

@@ -1,4 +1,4 @@
-"""Authentication: admin tokens, what --dev opens, host checks, and what stays hidden."""
+"""Admin tokens, the checks of --dev, allowed hosts, and the redaction of secrets."""
 
 import hashlib
 import logging
@@ -185,7 +185,7 @@ async def test_two_concurrent_first_starts_share_one_token(postgres_url: str) ->
     for service in services:
         await service.open()
     try:
-        (token,) = [made for service in services if (made := await service.create_first_token())]
+        (token,) = filter(None, [await service.create_first_token() for service in services])
         for service in services:
             transport = httpx.ASGITransport(service.app())
             async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
@@ -298,7 +298,7 @@ def test_dev_has_an_index(shared: RunningInbox, closed: RunningInbox) -> None:
     index = shared.http.get("/").json()
     assert (index["post"], "/admin/jobs" in index["look"]) == ("/events/ingest", True)
     assert closed.http.get("/").status_code == 404
-    # A sender would take a 2xx for recorded.
+    # A sender would read a 2xx as a receipt.
     assert shared.http.post("/", json=EVENT).status_code == 405
 
 
@@ -327,7 +327,7 @@ def test_dev_requires_exactly_one_host_header(shared: RunningInbox) -> None:
         "",
     ],
 )
-def test_a_content_type_that_a_form_can_send_is_not_json(shared: RunningInbox, kind: str) -> None:
+def test_only_a_json_content_type_is_accepted(shared: RunningInbox, kind: str) -> None:
     before = shared.rows()
     for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
         content = httpx.Request("POST", "http://x", json=body).content
@@ -391,7 +391,7 @@ def test_an_unsigned_source_rejects_pages_of_other_sites(closed: RunningInbox) -
     assert closed.rows() == before
 
 
-# What stays hidden.
+# Redaction.
 
 
 def test_secrets_and_payloads_never_appear_in_logs_responses_or_lists(

@@ -145,7 +145,9 @@ def test_an_endless_header_gets_431(nothing_recorded: RunningInbox) -> None:
 
 def test_a_body_does_not_count_toward_the_next_header_block(strict: RunningInbox) -> None:
     sent = [partner_webhook(f"before-{n}", b"{}".ljust(HEADER_LIMIT + 1000)) for n in (1, 2)]
-    data = b"".join(request("/webhooks/partner", it.body, headers=it.headers) for it in sent)
+    data = b"".join(
+        request("/webhooks/partner", webhook.body, headers=webhook.headers) for webhook in sent
+    )
     with strict.connect() as connection:
         connection.send(data[: -HEADER_LIMIT - 1100])  # in the middle of the second header block
         time.sleep(0.05)
@@ -336,7 +338,7 @@ def test_an_upgrade_request_is_never_received_without_its_body(
     offer = {"x-event-id": "upgrade", "connection": "Upgrade", "upgrade": "websocket"}
     head, name, rest = request("/webhooks/lab", b"{}", headers=offer).rpartition(b"\r\nupgrade")
     with nothing_recorded.connect() as connection:
-        connection.send(head + name[:4])  # split, so that the offer cannot be removed
+        connection.send(head + name[:4])  # split, so that the server cannot remove the offer
         time.sleep(0.05)
         connection.send(name[4:] + rest)
         assert connection.read_response().status == 400

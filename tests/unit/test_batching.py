@@ -1,9 +1,9 @@
-"""Which handlers are quick enough for a batch, and how many jobs it has."""
+"""Quick handlers share a batch, whose size adapts to commits and failures."""
 
 from onceward.work.batching import QUICK_SECONDS, SLOW_SECONDS, AdaptiveBatchSize, HandlerLatency
 
 
-def test_one_slow_run_is_forgiven_and_several_are_not() -> None:
+def test_a_handler_stays_quick_after_one_slow_run_but_not_after_several() -> None:
     latency = HandlerLatency()
     for _ in range(10):
         latency.observe(QUICK_SECONDS / 10)
@@ -14,7 +14,7 @@ def test_one_slow_run_is_forgiven_and_several_are_not() -> None:
     assert not latency.is_quick
 
 
-def test_only_the_time_besides_statements_counts_unless_the_run_was_slow() -> None:
+def test_time_in_statements_counts_only_in_a_slow_run() -> None:
     in_statements, in_python, slow = HandlerLatency(), HandlerLatency(), HandlerLatency()
     for _ in range(5):
         in_statements.observe(QUICK_SECONDS * 3, QUICK_SECONDS * 2.5)
@@ -31,10 +31,10 @@ def test_the_batch_size_grows_with_commits_and_halves_with_failures() -> None:
         sizes.append(batch.size)
     assert sizes == [4, 8, 10, 10]
     batch.committed(3)
-    assert batch.size == 10, "a short batch says nothing about the size"
+    assert batch.size == 10, "a batch below the size does not change it"
     batch.failed()
     batch.committed(batch.size)
-    assert batch.size == 6, "half as many, then one more with each commit"
+    assert batch.size == 6, "halved, then one more with each commit"
     for _ in range(5):
         batch.failed()
     assert batch.size == 1

@@ -112,14 +112,17 @@ def test_a_secret_with_another_encoding_is_recognised() -> None:
         ),
         secrets=[SECRET],
     )
-    assert "It verifies with the secret decoded from base64." in diagnose(plain, request, NOW).hints
+    assert (
+        "The request verifies with the secret decoded from base64."
+        in diagnose(plain, request, NOW).hints
+    )
 
 
 def test_another_preset_or_scheme_is_recognised() -> None:
     diagnosis = diagnose(source("stripe"), signed("github"), NOW)
     assert any("preset='github'" in hint for hint in diagnosis.hints)
     sha1 = diagnose(source("github"), signed("github", scheme="sha1"), NOW)
-    assert "It verifies with scheme='sha1'." in sha1.hints
+    assert "The request verifies with scheme='sha1'." in sha1.hints
 
 
 def test_a_request_without_an_id_fails_only_the_last_check() -> None:

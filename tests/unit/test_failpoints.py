@@ -80,9 +80,9 @@ def test_kill_ends_the_process_without_cleanup() -> None:
         "finally:\n"
         "    print('alive')\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
-    assert done.returncode == -signal.SIGKILL
-    assert done.stdout == b""
+    completed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert completed.returncode == -signal.SIGKILL
+    assert completed.stdout == b""
 
 
 def test_stop_suspends_the_process_until_it_is_resumed() -> None:

@@ -201,7 +201,7 @@ def test_a_response_header_cannot_contain_a_line_break() -> None:
         response.to_bytes([], keep_alive=True)
 
 
-def test_the_bytes_of_a_response() -> None:
+def test_a_response_has_its_status_line_headers_and_body_in_order() -> None:
     sent = Response(202, b"{}").to_bytes([(b"date", b"today")], keep_alive=True)
     head, _, body = sent.partition(b"\r\n\r\n")
     assert body == b"{}"

@@ -1,4 +1,4 @@
-"""The events that a process recorded last."""
+"""A process recognises duplicates of the events that it recorded last."""
 
 from onceward.model.events import Outcome, Receipt
 from onceward.store.recent_events import GENERATION_EVENTS, RecentEvents
@@ -28,7 +28,7 @@ def test_a_conflict_does_not_replace_its_event() -> None:
     assert recent.find_original(arrival("a", body=b"other")) is None
 
 
-def test_an_event_that_was_recorded_again_has_its_new_id() -> None:
+def test_a_duplicate_replaces_the_ledger_id_of_its_event() -> None:
     recent = RecentEvents()
     add(recent, "a", 7)
     add(recent, "a", 8, Outcome.DUPLICATE)

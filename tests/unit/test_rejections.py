@@ -1,4 +1,4 @@
-"""Rejected requests: what is counted, what is kept, and which headers never are."""
+"""All rejected requests are counted, some are kept, and credentials never are."""
 
 from collections.abc import Sequence
 from typing import Any

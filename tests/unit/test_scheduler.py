@@ -53,7 +53,7 @@ def make_scheduler(
 
 
 def add(scheduler: Scheduler, lease: Lease | None, **claim: Any) -> float | None:
-    """Claim as the scheduler asks for, and add what was claimed."""
+    """Make the claim that the scheduler requests, and add its jobs."""
     request = scheduler.next_claim()
     assert request is not None
     return scheduler.add(request, make_claim(lease, **claim))
@@ -69,7 +69,7 @@ def make_claim(
 
 
 def started(scheduler: Scheduler) -> list[Run]:
-    """Start everything that may start."""
+    """Start every run that may start now."""
     return list(_runs(scheduler))
 
 
@@ -84,7 +84,7 @@ def one_run(scheduler: Scheduler) -> Run:
 
 
 def settle(scheduler: Scheduler, run: Run, seconds: float = 0.001) -> None:
-    """End a run in which everything was settled."""
+    """Complete a run that settled all of its jobs."""
     if run.is_batch:
         scheduler.complete_batch(BatchOutcome(settled=run.jobs), seconds)
     else:
@@ -96,27 +96,27 @@ def leased_jobs(lease: Lease) -> list[LeasedJob]:
     return [LeasedJob(lease, job) for job in lease.jobs]
 
 
-# How much to claim.
+# Claims.
 
 
 @pytest.mark.parametrize(
     ("workers", "mean_seconds", "limit"),
     [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, MAX_PREFETCH_JOBS), (4, 0.0, 400), (500, 10.0, 500)],
 )
-def test_few_slow_jobs_and_many_quick_jobs_are_held(
+def test_the_prefetch_limit_falls_with_the_mean_duration(
     workers: int, mean_seconds: float, limit: int
 ) -> None:
     assert prefetch_limit(workers, mean_seconds) == limit
 
 
-def test_jobs_are_claimed_up_to_the_limit_and_no_more_while_enough_are_held() -> None:
+def test_jobs_are_claimed_up_to_the_limit_and_not_while_enough_are_held() -> None:
     scheduler = make_scheduler(workers=2)
     assert scheduler.next_claim() == ClaimRequest(prefetch_limit(2, 0.01), solo=False)
     add(scheduler, make_lease(3))
     assert scheduler.next_claim() is None
 
 
-def test_the_limit_follows_the_time_that_jobs_take() -> None:
+def test_the_claim_limit_follows_the_duration_of_jobs() -> None:
     scheduler = make_scheduler(workers=2)
     for _ in range(100):
         scheduler.complete_job(ONE_SECOND)
@@ -197,7 +197,7 @@ def test_jobs_are_claimed_beside_a_waiting_batch_if_the_last_claim_was_full() ->
     assert scheduler.next_claim() is not None
 
 
-# What starts.
+# Starts.
 
 
 def test_no_more_runs_start_than_there_are_slots() -> None:
@@ -305,11 +305,11 @@ def test_solo_jobs_and_others_are_claimed_alternately() -> None:
 def test_a_solo_job_that_another_worker_took_blocks_nothing() -> None:
     scheduler = make_scheduler(workers=2)
     add(scheduler, None, solo_waiting=True)
-    assert add(scheduler, None) is None, "the solo claim says nothing about other jobs"
+    assert add(scheduler, None) is None, "a solo claim does not look for other jobs"
     assert scheduler.next_claim() == ClaimRequest(prefetch_limit(2, 0.01), solo=False)
 
 
-# What comes back.
+# Unsettled jobs and lost leases.
 
 
 def test_after_a_failed_batch_its_jobs_come_before_all_others_in_their_order() -> None:
@@ -330,7 +330,7 @@ def test_after_a_failed_batch_its_jobs_come_before_all_others_in_their_order() -
     assert scheduler.withdraw_all() == [fourth, *leased_jobs(lease)[6:]]
 
 
-def test_each_job_of_a_batch_that_could_not_commit_runs_alone() -> None:
+def test_jobs_to_retry_alone_alternate_with_batches() -> None:
     scheduler = make_scheduler()
     lease = make_lease(3, "shared")
     add(scheduler, lease)

@@ -1,13 +1,10 @@
-"""An error of a handler becomes a settlement, with a text that is safe to store."""
+"""The settlement policy decides whether a failed job is retried, postponed or failed."""
 
-from types import SimpleNamespace
 from typing import Any
 
-import psycopg
 import pytest
 
 from onceward.errors import (
-    HandlerTimeout,
     MalformedPayload,
     OutcomeUnknown,
     PermanentError,
@@ -15,7 +12,6 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.model.jobs import Fail, FailureType, Postpone, Retry
-from onceward.runtime.error_text import describe
 from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
 
 POLICY = SettlementPolicy(
@@ -39,11 +35,11 @@ def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, second
 
 
 @pytest.mark.parametrize("attempts", [0, 2, 9])
-def test_an_unavailable_store_counts_no_attempt(attempts: int) -> None:
+def test_an_unavailable_store_postpones_a_job_without_an_attempt(attempts: int) -> None:
     assert settle(StoreUnavailable("down"), attempts) == Postpone(2.0, "down")
 
 
-def test_an_attempt_with_an_unknown_commit_counts() -> None:
+def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
     assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
 
 
@@ -63,7 +59,7 @@ def test_the_last_attempt_can_fail_with_a_permanent_error() -> None:
     assert settle(PermanentError("no"), attempts=2) == Fail(FailureType.PERMANENT, "no")
 
 
-def test_a_handler_can_choose_its_delay() -> None:
+def test_a_handler_sets_the_delay_with_retry_later() -> None:
     assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
 
 
@@ -80,16 +76,16 @@ def test_a_handler_can_choose_its_delay() -> None:
         (None, 2.0),
     ],
 )
-def test_the_delay_that_a_handler_chooses_is_limited(requested: Any, delay_seconds: float) -> None:
+def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: float) -> None:
     assert delay(RetryLater(requested)) == delay_seconds
 
 
-def test_a_group_is_settled_by_its_first_error() -> None:
+def test_the_first_error_of_a_group_settles_the_group() -> None:
     group = ExceptionGroup("in tasks", [RetryLater(7, "busy"), ValueError("no")])
     assert settle(group) == Retry(7.0, "busy")
 
 
-def test_a_group_is_settled_by_the_permanent_error_in_it() -> None:
+def test_a_permanent_error_in_a_group_settles_the_group() -> None:
     inner = ExceptionGroup("inner", [PermanentError("no such plan")])
     group = ExceptionGroup("outer", [ValueError("no"), inner])
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
@@ -106,45 +102,3 @@ def test_a_secret_added_after_the_start_is_redacted() -> None:
 def test_errors_are_redacted() -> None:
     error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
     assert settle(error) == Retry(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
-
-
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (KeyError("customer"), "KeyError: 'customer'"),
-        (ValueError(), "ValueError"),
-        (PermanentError(), "PermanentError"),
-        (HandlerTimeout("took longer than 30 s"), "took longer than 30 s"),
-        (ValueError("it failed\nDETAIL: Key (name)=(Jane) exists"), "ValueError: it failed …"),
-        (ValueError("\n it failed \n"), "ValueError: it failed"),
-        (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
-    ],
-)
-def test_an_error_is_described_by_its_type_and_first_line(error: Exception, text: str) -> None:
-    assert describe(error) == text
-
-
-def test_a_database_error_is_described_by_its_primary_message() -> None:
-    class UniqueViolation(Exception):
-        diag = SimpleNamespace(message_primary='duplicate key in "accounts"')
-
-    error = UniqueViolation('duplicate key in "accounts", Key (name)=(Jane) exists')
-    assert describe(error) == 'UniqueViolation: duplicate key in "accounts"'
-
-
-@pytest.mark.parametrize("diag", [None, 5, SimpleNamespace(message_primary=None)])
-def test_a_diag_without_a_message_is_ignored(diag: object) -> None:
-    class OddError(Exception):
-        pass
-
-    error = OddError("no")
-    error.diag = diag  # type: ignore[attr-defined]
-    assert describe(error) == "OddError: no"
-
-
-def test_an_error_whose_text_cannot_be_read_is_described_by_its_type() -> None:
-    class BrokenError(Exception):
-        def __str__(self) -> str:
-            raise RuntimeError
-
-    assert describe(BrokenError()) == "BrokenError: the error text cannot be read"

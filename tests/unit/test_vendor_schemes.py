@@ -326,9 +326,9 @@ def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None
     source = make_source("source", preset="braintree", secrets=["mine:key"])
     ids = set()
     for body in (signed.body, signed.body + b"&x=1", signed.body.replace(b"%0A", b"")):
-        admitted = source.verify(Request(Headers([]), body), NOW)
-        assert isinstance(admitted, list)
-        ((identity, payload),) = admitted
+        events = source.verify(Request(Headers([]), body), NOW)
+        assert isinstance(events, list)
+        ((identity, payload),) = events
         assert payload == b"PG5vdGU+"
         ids.add(identity.event_id)
     assert len(ids) == 1

@@ -34,7 +34,7 @@ async def run_service(
 async def _run_until_stopped(
     server: Server | None, listener: socket.socket | None, worker: Worker | None
 ) -> None:
-    """Run server and worker. When one of them ends or fails, stop the other one gracefully."""
+    """Run the server and the worker. When either ends or fails, stop the other gracefully."""
     coroutines: list[Awaitable[None]] = []
     if server is not None and listener is not None:
         coroutines.append(server.serve(sockets=[listener]))

@@ -59,25 +59,25 @@ def send(
         sender = resolve_sender(source, **options)
         address = to or f"{LOCAL_ADDRESS}{WEBHOOKS}{source}"
         body = data.read() if data else None
-        draft = example_request(
+        outgoing = example_request(
             sender.preset, url=sender.url or address, id=event_id, type=event_type, body=body
         )
         if not sender.unsigned:
-            _sign(sender, draft)
+            _sign(sender, outgoing)
         if dry_run:
-            _print_request(draft, as_json=as_json)
+            _print_request(outgoing, as_json=as_json)
             return
-        statuses = [_post(address, draft, as_json=as_json) for _ in range(times)]
+        statuses = [_post(address, outgoing, as_json=as_json) for _ in range(times)]
     sys.exit(0 if all(status in SUCCESS for status in statuses) else 1)
 
 
-def _sign(sender: Sender, draft: OutgoingRequest) -> None:
+def _sign(sender: Sender, outgoing: OutgoingRequest) -> None:
     """Sign the request as the provider would. Raises ConfigurationError."""
     if sender.needs_private_key and sender.uses_app_secrets:
         message = "the app has only the public key: set --secret-file to the private key"
         raise ConfigurationError(message)
     try:
-        sender.scheme.sign(sender.require_secret(), draft, SystemClock().now())
+        sender.scheme.sign(sender.require_secret(), outgoing, SystemClock().now())
     except ConfigurationError as error:
         raise ConfigurationError(_name_the_secret(error.faults)) from None
 
@@ -89,23 +89,28 @@ def _name_the_secret(faults: Iterable[str]) -> list[str]:
     ]
 
 
-def raw_request(draft: OutgoingRequest) -> bytes:
+def raw_request(outgoing: OutgoingRequest) -> bytes:
     """Return the request as sent over the wire."""
-    parts = urlsplit(draft.url)
+    parts = urlsplit(outgoing.url)
     target = parts._replace(scheme="", netloc="").geturl() or "/"
-    headers = {"host": parts.netloc, **draft.headers, "content-length": str(len(draft.body))}
-    lines = [f"{draft.method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
-    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + draft.body
+    headers = {"host": parts.netloc, **outgoing.headers, "content-length": str(len(outgoing.body))}
+    lines = [f"{outgoing.method} {target} HTTP/1.1", *(f"{k}: {v}" for k, v in headers.items())]
+    return "\r\n".join([*lines, "", ""]).encode("latin-1", "replace") + outgoing.body
 
 
-def _print_request(draft: OutgoingRequest, *, as_json: bool) -> None:
+def _print_request(outgoing: OutgoingRequest, *, as_json: bool) -> None:
     if as_json:
-        body = draft.body.decode(errors="backslashreplace")
+        body = outgoing.body.decode(errors="backslashreplace")
         print_json(
-            {"method": draft.method, "url": draft.url, "headers": draft.headers, "body": body}
+            {
+                "method": outgoing.method,
+                "url": outgoing.url,
+                "headers": outgoing.headers,
+                "body": body,
+            }
         )
     else:
-        sys.stdout.buffer.write(raw_request(draft))
+        sys.stdout.buffer.write(raw_request(outgoing))
         sys.stdout.flush()
 
 
@@ -118,9 +123,9 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
+def _post(address: str, outgoing: OutgoingRequest, *, as_json: bool) -> int:
     """Send the request, print the response and return its status. Raises ConfigurationError."""
-    target, signed = _split_url(address), _split_url(draft.url)
+    target, signed = _split_url(address), _split_url(outgoing.url)
     if target.scheme not in ("http", "https") or not target.hostname:
         raise ConfigurationError(f"{address} is not an http or https URL")
     is_tls = target.scheme == "https"
@@ -128,9 +133,9 @@ def _post(address: str, draft: OutgoingRequest, *, as_json: bool) -> int:
     host = target.netloc.rpartition("@")[2]
     connection = connect(host, timeout=RESPONSE_TIMEOUT_SECONDS)
     path = target._replace(scheme="", netloc="", query=signed.query).geturl() or "/"
-    headers = {name: value.encode("latin-1", "replace") for name, value in draft.headers.items()}
+    headers = {name: value.encode("latin-1", "replace") for name, value in outgoing.headers.items()}
     try:
-        connection.request(draft.method, path, draft.body, headers)
+        connection.request(outgoing.method, path, outgoing.body, headers)
         response = connection.getresponse()
         text = response.read().decode(errors="replace")
         _print_response(response.status, text, as_json=as_json)

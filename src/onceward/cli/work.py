@@ -39,8 +39,8 @@ def work(
         )
         service = load_inbox(app).service(settings)
         if not service.handlers or service.settings.workers == 0:
-            msg = f"{app} has nothing to run: it has no handlers, or --workers is 0"
-            raise ConfigurationError(msg)
+            message = f"{app} has nothing to run: it has no handlers, or --workers is 0"
+            raise ConfigurationError(message)
 
         def on_started(_: str | None) -> None:
             announce(service, None, None, as_json=as_json)

@@ -15,7 +15,7 @@ from onceward.sources.request import Headers
 
 MIN_TOKEN_LENGTH: Final = 16
 DEV_NAME: Final = "dev"
-"""The name that every request has under ``--dev``."""
+"""The token holder's name under ``--dev``, where no token is required."""
 
 _HOST: Final = re.compile(
     r"(?:\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[a-z0-9_.-]+))(?::[0-9]{1,5})?"
@@ -23,7 +23,7 @@ _HOST: Final = re.compile(
 
 _PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 
-# No browser, a page that the user opened directly, or one of our own pages.
+# Sec-Fetch-Site: absent without a browser, `none` if the user opened the URL, or our own page.
 _SAME_SITE: Final = (None, b"none", b"same-origin")
 
 

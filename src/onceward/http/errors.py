@@ -28,7 +28,7 @@ _RETRY_AFTER: Final = (("retry-after", "2"),)
 
 
 class _Entry(NamedTuple):
-    """A status, and the code and message for errors that carry none for clients."""
+    """A status, with the code and message for errors that have none of their own."""
 
     status: int
     code: str = ""
@@ -54,7 +54,7 @@ _TABLE: Final[Mapping[type[Exception], _Entry]] = {
     StoreError: _UNAVAILABLE,
     TimeoutError: _UNAVAILABLE,
 }
-"""Refused requests have a code and a message of their own; the table completes other errors."""
+"""A RequestRefused has its own code and message; the table supplies those of other errors."""
 MAPPED: Final = (RequestRefused, *_TABLE)
 """Errors with a status of their own; every other error is a 500."""
 

@@ -105,12 +105,12 @@ class Event(Generic[P]):
 
     @property
     def key(self) -> str:
-        """Return the identity across all sources: ``source:id``."""
+        """The identity across all sources: ``source:id``."""
         return f"{self.source}:{self.id}"
 
     @property
     def payload(self) -> P:
-        """Return the decoded body. Raise MalformedPayload if it cannot be decoded."""
+        """The decoded body. Raises MalformedPayload if it cannot be decoded."""
         decoded: P
         try:
             decoded = self.__dict__["_payload"]

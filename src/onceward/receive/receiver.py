@@ -6,8 +6,6 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-import msgspec
-
 from onceward.errors import SignatureRejected, UnknownSource
 from onceward.model.events import INGEST_SOURCE, Arrival
 from onceward.receive.pending import Pending
@@ -16,14 +14,15 @@ from onceward.receive.rejections import Rejections
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.sources.challenge import Reply
+from onceward.sources.configure import ALWAYS_KEPT_HEADERS
 from onceward.sources.envelope import identify_envelope
-from onceward.sources.request import Request
-from onceward.sources.source import Source
+from onceward.sources.request import Request, header_key
+from onceward.sources.source import Source, encode_headers
 
 StoreSecret = Callable[[str, bytes], Awaitable[None]]
 """Stores a secret that a provider provisioned for a source, durably."""
 
-_INGEST_HEADERS: Final = (b"content-type", b"user-agent")
+_INGEST_HEADERS: Final = tuple((name, header_key(name)) for name in ALWAYS_KEPT_HEADERS)
 
 
 class Receiver:
@@ -60,29 +59,26 @@ class Receiver:
             raise UnknownSource(message) from None
 
     def receive(self, source: Source, request: Request) -> Pending | Reply:
-        """Verify, identify and record a webhook. The call and its result raise RequestRefused."""
+        """Verify, identify and record a webhook.
+
+        Raises RequestRefused; the pending result may also fail with it.
+        """
         now = self._clock.now()
         try:
-            admitted = source.verify(request, now)
+            events = source.verify(request, now)
         except SignatureRejected as rejected:
             self._rejections.add(source, request, rejected, now)
             raise
-        if isinstance(admitted, Reply):
-            return admitted
-        arrivals = source.arrivals(admitted, request.headers)
+        if isinstance(events, Reply):
+            return events
+        arrivals = source.arrivals(events, request.headers)
         self._failpoints.reach("receive.verified")
         return self._recorder.submit(arrivals)
 
     def ingest(self, request: Request) -> Pending:
         """Identify and record an event posted to ``/events/ingest``. Raises RequestRefused."""
         identity = identify_envelope(request.body)
-        headers = {
-            name.decode(): value.decode("latin-1")
-            for name in _INGEST_HEADERS
-            if (value := request.headers.joined(name)) is not None
-        }
-        body = request.body
-        digest = hashlib.sha256(body).digest()
-        arrival = Arrival(INGEST_SOURCE, *identity, digest, msgspec.json.encode(headers), body)
+        body, headers = request.body, encode_headers(_INGEST_HEADERS, request.headers)
+        arrival = Arrival(INGEST_SOURCE, *identity, hashlib.sha256(body).digest(), headers, body)
         self._failpoints.reach("receive.verified")
         return self._recorder.submit([arrival])

@@ -2,8 +2,8 @@
 
 ``ONCEWARD_FAILPOINTS=name:action:n`` triggers when `name` is reached for the n-th time. Several
 failpoints are separated by commas, and ``*`` matches any point. The actions are ``kill`` (SIGKILL),
-``stop`` (SIGSTOP, to make a zombie) and ``raise``. A failpoint that triggers first reports its name
-and action on standard error.
+``stop`` (SIGSTOP, so that its leases expire) and ``raise``. Before it acts, a failpoint writes its
+name and action to standard error.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Failpoints:
 
     @property
     def armed(self) -> bool:
-        """Return whether any failpoint is armed."""
+        """Whether any failpoint is armed."""
         return bool(self._armed)
 
     def reach(self, name: str) -> None:
-        """Mark that execution has reached `name`; trigger the failpoints that are due there."""
+        """Count that `name` was reached, and trigger the failpoints that are due."""
         for failpoint in self._armed:
             if failpoint.name in ("*", name):
                 failpoint.countdown -= 1

@@ -13,11 +13,14 @@ from onceward.runtime.redact import redact
 _log = logging.getLogger("onceward.runtime")
 
 RETRY_SECONDS: Final = 60.0
-"""The longest pause after a failure."""
+"""The longest pause after a StoreError."""
 
 
 async def repeat(task: Callable[[], Awaitable[object]], interval_seconds: float) -> None:
-    """Run `task` now and at every interval. Every process does, so it must be safe to run twice."""
+    """Run `task` now and after every interval.
+
+    Every process repeats its tasks, so a task must be safe to run concurrently.
+    """
     while True:
         pause = interval_seconds
         try:

@@ -9,7 +9,8 @@ from typing import Final
 LIMIT_CHARACTERS: Final = 500
 MASK: Final = "[redacted]"
 
-# The search window beyond the limit. The text is cut after a match that reaches its end.
+# The search looks this far beyond the limit. A match that reaches the end of this window may
+# continue, so the text is cut after it.
 _REACH_CHARACTERS: Final = 4_096
 _SHORTEST_SECRET: Final = 4
 
@@ -35,7 +36,7 @@ _SENSITIVE: Final = re.compile(
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++
     | (?<!\d)\d(?:[ -]?\d){11,}+
     | (?<![A-Za-z0-9+/_-])
-      (?![0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-]))  # an id, not a key
+      (?![0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-]))  # a UUID, not a key
       (?![a-z/_-]++(?![A-Za-z0-9+/_-]))                                  # words, not a key
       [A-Za-z0-9+/_-]{32,}+={0,2}
     """,
@@ -60,7 +61,7 @@ def redact(text: str, secrets: Iterable[str | bytes] = ()) -> str:
             break
         shown += _escaped(text[position : match.start()] + (match["keep"] or "")) + MASK
         position = match.end()
-        if position == reach:  # the match may continue
+        if position == reach:
             return _cut(shown + "…")
     return _cut(shown)
 

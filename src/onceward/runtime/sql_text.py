@@ -1,7 +1,7 @@
 """Named parameters, ``:name``, in the SQL of both stores.
 
-Casts (``::text``), literals, quoted names, comments and ``%`` stay as they are. A name directly
-after the colon of an array slice would be taken for a parameter: write ``[a : b]``.
+Casts (``::text``), literals, quoted names, comments and ``%`` stay as they are. Put spaces around
+the colon of an array slice, ``[a : b]``: a name directly after a colon is a parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _TOKEN: Final = re.compile(
               | :: )
     | (?P<block> /\*)
     | :(?P<name>[A-Za-z_]\w*)
-    | (?P<percent>%)
     | (?P<end>;)
     """,
     re.VERBOSE | re.DOTALL,
@@ -70,11 +69,12 @@ def parse(text: str) -> tuple[Sql, ...]:
         if kind == "end":
             end_statement()
             continue
-        text_parts.append(f":{piece}" if kind == "name" else piece)
         if kind == "name":
             names.add(piece)
+            text_parts.append(f":{piece}")
             pyformat_parts.append(f"%({piece})s")
         else:
+            text_parts.append(piece)
             pyformat_parts.append(piece.replace("%", "%%"))
         if kind == "code":
             code_parts.append(piece)
@@ -96,10 +96,8 @@ def _tokens(text: str) -> list[tuple[str, str]]:
             tokens.append(("skip", text[match.start() : position]))
         elif kind == "name":
             tokens.append(("name", match.group("name")))
-        elif kind in ("percent", "end"):
-            tokens.append(("code" if kind == "percent" else "end", match.group()))
         else:
-            tokens.append(("skip", match.group()))
+            tokens.append((kind, match.group()))
     if position < len(text):
         tokens.append(("code", text[position:]))
     return tokens

@@ -21,7 +21,6 @@ async def run_with_deadline(
     """
     task = asyncio.create_task(run)
     task.add_done_callback(_retrieve_exception)
-    is_expired = False
     try:
         while not task.done() and (seconds := remaining()) > 0:
             await asyncio.wait({task}, timeout=seconds)

@@ -15,10 +15,10 @@ from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
 from onceward.sources.schemes import Jwt, Key, Scheme, Signature
+from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
 from onceward.sources.selectors import HeaderSelector
 from onceward.sources.source import Source
 
-MIN_SECRET_BYTES: Final = 8
 ALWAYS_KEPT_HEADERS: Final = ("content-type", "user-agent")
 NEVER_KEPT_HEADERS: Final = frozenset(
     {"authorization", "cookie", "proxy-authorization", "set-cookie"}

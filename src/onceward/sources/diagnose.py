@@ -172,8 +172,8 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
         for scheme in preset.named_schemes.values():
             kind, _, name = scheme.at.partition("|")[0].partition(":")
             is_present = kind == "header" and request.headers.joined(header_key(name)) is not None
-            is_telling = preset.name != source.preset_name and name.lower() != "authorization"
-            if is_present and is_telling:
+            is_distinctive = preset.name != source.preset_name and name.lower() != "authorization"
+            if is_present and is_distinctive:
                 yield (
                     f"The request has a {name} header, as sent by {preset.title}: "
                     f"use preset={preset.name!r}?"
@@ -182,9 +182,9 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
 
 def _suggest_time(source: Source, request: Request, now: float) -> Iterator[str]:
     scheme = source.scheme
-    if isinstance(scheme, Signature):
-        scheme = replace(scheme, tolerance_seconds=None)
-    if _verifies(source, scheme, request, now):
+    if not isinstance(scheme, Signature):
+        return
+    if _verifies(source, replace(scheme, tolerance_seconds=None), request, now):
         yield (
             "Only the timestamp is rejected: pass the time of arrival with --at, "
             "or look for clock skew and delayed delivery."
@@ -223,7 +223,7 @@ def _suggest_urls(source: Source, request: Request, now: float) -> Iterator[str]
         changed = Request(request.headers, request.body, method=request.method, url=url)
         if url != request.url and _verifies(source, source.scheme, changed, now):
             yield (
-                f"It verifies with the URL {url}: "
+                f"The request verifies with the URL {url}: "
                 "set the source's url to the one registered with the provider."
             )
 
@@ -248,7 +248,7 @@ def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[s
     for secret in source.secrets:
         stripped = replace(source, secrets=(secret.strip(),))
         if secret.strip() != secret and _verifies(stripped, source.scheme, request, now):
-            yield "It verifies without the whitespace around the secret."
+            yield "The request verifies without the whitespace around the secret."
     scheme = source.scheme
     if not isinstance(scheme, Signature) or not isinstance(scheme.algorithm, Hmac):
         return
@@ -257,11 +257,11 @@ def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[s
             continue
         changed = replace(scheme, algorithm=replace(scheme.algorithm, secret_encoding=encoding))
         if _verifies(source, changed, request, now):
-            yield f"It verifies with the secret {description}."
+            yield f"The request verifies with the secret {description}."
 
 
 def _suggest_schemes(source: Source, request: Request, now: float) -> Iterator[str]:
     preset = PRESETS.get(source.preset_name)
     for name, scheme in preset.named_schemes.items() if preset else ():
         if scheme != source.scheme and _verifies(source, scheme, request, now):
-            yield f"It verifies with scheme={name!r}."
+            yield f"The request verifies with scheme={name!r}."

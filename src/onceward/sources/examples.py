@@ -1,4 +1,4 @@
-"""Example requests: what a sender would send, about a new event."""
+"""Example requests, as a sender would send them for a new event."""
 
 from __future__ import annotations
 

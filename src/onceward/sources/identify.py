@@ -176,16 +176,16 @@ def _event_type(parts: Sequence[Alternatives], request: Request, document: Any) 
 
 
 def _read_text(alternatives: Alternatives, request: Request, document: Any) -> str | ReadFailure:
-    """Return the first text present, or why the preferred selector failed."""
-    first: ReadFailure | None = None
+    """Return the first text present, or the failure of the preferred selector."""
+    failure: ReadFailure | None = None
     for selector in alternatives:
         text = usable_text(selector, _read_value(selector, request, document))
         if isinstance(text, str):
             return text
-        first = first or _with_body_failure(text, selector, document)
+        failure = failure or _with_body_failure(text, selector, document)
         if not text.is_missing:
             break
-    return first or ReadFailure("there is no selector", is_missing=True)
+    return failure or ReadFailure("there is no selector", is_missing=True)
 
 
 def _with_body_failure(failure: ReadFailure, selector: Selector, document: Any) -> ReadFailure:
@@ -255,8 +255,8 @@ _LENIENT: Final = json.JSONDecoder(strict=False, parse_int=str)
 def decode_leniently(body: bytes) -> dict[str, Any] | ReadFailure:
     """Decode a body that the strict decoder rejects, or return why it is not a JSON object.
 
-    Invalid UTF-8 becomes lone surrogates. Ids cannot contain them, so that two ids which differ
-    only in invalid bytes are both refused instead of taken for the same id.
+    Invalid UTF-8 becomes lone surrogates, which an id cannot contain. Two ids that differ only in
+    invalid bytes are therefore both refused, not taken for one id.
     """
     try:
         text = body.decode("utf-8-sig", "surrogateescape")

@@ -1,4 +1,4 @@
-"""Outgoing requests: what a sender builds and signs."""
+"""Outgoing requests, as a sender builds and signs them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def with_parameters(url: str, parameters: Mapping[str, str]) -> str:
 
 
 def put_member(document: Any, path: tuple[str, ...], value: str) -> None:
-    """Set a member of a decoded body, as an integer if it replaces one.
+    """Set a member of a decoded body; a numeric value that replaces an integer becomes one.
 
     Raises ConfigurationError if the path leads through a value that is not an object.
     """
@@ -109,5 +109,5 @@ def put_member(document: Any, path: tuple[str, ...], value: str) -> None:
         document = document.setdefault(name, {}) if isinstance(document, dict) else None
     if not isinstance(document, dict):
         raise ConfigurationError(f"json:{'.'.join(path)} cannot be set in this body")
-    was_number = isinstance(document.get(path[-1]), int) and value.isdigit()
-    document[path[-1]] = int(value) if was_number else value
+    is_integer = isinstance(document.get(path[-1]), int) and value.isdigit()
+    document[path[-1]] = int(value) if is_integer else value

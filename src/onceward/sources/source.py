@@ -95,7 +95,7 @@ class Source:
         """Verify a request and return the events it contains, or the reply to a challenge.
 
         Raises SignatureRejected if the request does not verify, NoEventId if an event has no usable
-        id, and RepeatedHeader if a header that verifies or identifies it occurs twice.
+        id, and RepeatedHeader if a header of the proof or the id occurs twice.
         """
         challenge = self.preset.challenge
         if challenge is not None and (reply := self.answer_challenge(request)):
@@ -135,12 +135,17 @@ class Source:
 
     def encode_kept_headers(self, headers: Headers) -> bytes:
         """Return the kept headers as a JSON object with lower-case names."""
-        values = {}
-        for name, key in self.kept_headers:
-            value = headers.joined(key)
-            if value is not None:
-                values[name] = value.decode("latin-1")
-        return _encode(values)
+        return encode_headers(self.kept_headers, headers)
+
+
+def encode_headers(kept: Iterable[tuple[str, bytes]], headers: Headers) -> bytes:
+    """Return the headers named in `kept` as a JSON object; see `Source.kept_headers`."""
+    values = {}
+    for name, key in kept:
+        value = headers.joined(key)
+        if value is not None:
+            values[name] = value.decode("latin-1")
+    return _encode(values)
 
 
 def identify_events(preset: Preset, request: Request) -> list[IdentifiedEvent]:

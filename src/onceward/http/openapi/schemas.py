@@ -32,10 +32,14 @@ ITEMS: Final[Mapping[str, type]] = {
     "audit": AuditItem,
 }
 
-
 ID: Final[Json] = {"type": "string", "pattern": rf"^[0-9]{{1,{ID_DIGITS}}}$"}
 _FLAG: Final[Json] = {"type": "boolean"}
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
+
+
+def ref(part: str, name: str) -> Json:
+    """Return a reference to a component of the document."""
+    return {"$ref": f"#/components/{part}/{name}"}
 
 
 def text(description: str, *types: str) -> Json:
@@ -139,7 +143,7 @@ _REQUEUED: Final = _object(
     id=ID,
     status={"const": "queued"},
     available_at=_TIME,
-    audit={"$ref": "#/components/schemas/Audit"},
+    audit=ref("schemas", "Audit"),
 )
 _MANUAL_RECORDING: Final = _object(
     "The events that an operator recorded, and the audit entry.",
@@ -148,7 +152,7 @@ _MANUAL_RECORDING: Final = _object(
         "type": "array",
         "items": _object("One of the events.", id=ID, outcome=schema_of(Outcome)),
     },
-    audit={"$ref": "#/components/schemas/Audit"},
+    audit=ref("schemas", "Audit"),
 )
 HEALTH: Final = _object("The process runs.", healthy={"const": True})
 READY: Final = _object("The ledger can be read.", ready={"const": True})
@@ -161,11 +165,6 @@ INDEX: Final = _object(
     post={"type": "string"},
     look={"type": "array", "items": {"type": "string"}},
 )
-
-
-def ref(part: str, name: str) -> Json:
-    """Return a reference to a component of the document."""
-    return {"$ref": f"#/components/{part}/{name}"}
 
 
 def schemas() -> Json:

@@ -9,9 +9,9 @@ import msgspec
 
 from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.request import Request
+from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
 
 MAX_ECHO_CHARACTERS: Final = 4_096
-MIN_SECRET_BYTES: Final = 8
 MAX_SECRET_BYTES: Final = 256
 JSON: Final = "application/json"
 

@@ -24,7 +24,8 @@ class Preset:
     """How one provider signs its requests, and where its events and their ids are.
 
     `id`, `type` and `reference` are selectors; an `id` of several parts joins all of them. The
-    first of several `schemes` is used unless a source names another. Raises ConfigurationError.
+    first of several `schemes` is used unless a source names another. Raises ConfigurationError if a
+    selector or a header name is invalid.
     """
 
     name: str
@@ -63,7 +64,7 @@ class Preset:
         )
         object.__setattr__(self, "layout", layout)
         for name in self.keep_headers:
-            header_key(name)
+            header_key(name)  # raises for an invalid name
         selectors = parse_identity_selectors(
             self.ids, self.types, self.reference, is_batch=self.events is not None
         )

@@ -15,14 +15,11 @@ from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
 from onceward.errors import ConfigurationError
-from onceward.sources.schemes.scheme import Key
+from onceward.sources.schemes.scheme import Key, Signer
 
+MIN_SECRET_BYTES: Final = 8
 PUBLIC_KEY_PREFIXES: Final = (b"-----BEGIN", b"whpk_")
 _DIGESTS: Final = ("sha1", "sha256", "sha384", "sha512")
-
-
-Signer = Callable[[bytes], bytes]
-"""Returns the signature over a content."""
 
 
 class Algorithm(Protocol):

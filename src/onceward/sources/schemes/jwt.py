@@ -1,4 +1,4 @@
-"""JSON Web Tokens whose claims include the hash of the body or the audience."""
+"""JSON Web Tokens whose claims include the hash of the body, or an audience."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
-from onceward.sources.schemes.scheme import Key
+from onceward.sources.schemes.scheme import Key, mismatch_error
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
 MAX_TOKEN_BYTES: Final = 16_384
@@ -88,8 +88,8 @@ class Jwt:
     @property
     def summary(self) -> str:
         """A one-line description."""
-        named = "the body's hash" if self.covers_body else "an audience"
-        return f"JWT by {self.algorithm} with {named}, in {self._selectors[0]}"
+        claim = "the body's hash" if self.covers_body else "an audience"
+        return f"JWT by {self.algorithm} with {claim}, in {self._selectors[0]}"
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
@@ -172,9 +172,7 @@ class Jwt:
             signature = _raw_to_der(signature)
         matching_keys = [key for key in keys if key.verifies(content, (signature,))]
         if not matching_keys:
-            raise SignatureRejected(
-                f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
-            )
+            raise mismatch_error(len(keys))
         claims = _decode_object(payload)
         if self.named is not None:
             _check_name(self.named, claims, matching_keys)

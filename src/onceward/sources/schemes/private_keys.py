@@ -16,10 +16,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from onceward.errors import ConfigurationError
+from onceward.sources.schemes.scheme import Signer
 
 ED25519_BYTES: Final = 32
-
-Signer = Callable[[bytes], bytes]
 
 
 def _private_key(text: bytes, kind: type, name: str) -> Any:

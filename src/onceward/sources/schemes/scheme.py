@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 from onceward.errors import RejectionCause, SignatureRejected
@@ -10,6 +10,9 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 
 MAX_SIGNATURES: Final = 10
+
+Signer = Callable[[bytes], bytes]
+"""Returns the signature over a content."""
 
 
 class Key(Protocol):
@@ -72,6 +75,11 @@ def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[byte
     for key in keys:
         if key.verifies(content, signatures):
             return
-    raise SignatureRejected(
-        f"no signature matched any of {len(keys)} secrets", RejectionCause.MISMATCH
+    raise mismatch_error(len(keys))
+
+
+def mismatch_error(key_count: int) -> SignatureRejected:
+    """Return the error for a signature that no key verifies."""
+    return SignatureRejected(
+        f"no signature matched any of {key_count} secrets", RejectionCause.MISMATCH
     )

@@ -37,10 +37,10 @@ class AdyenItems(VendorScheme):
         """Return the key for a hex secret. Raises ConfigurationError."""
         return Hmac(secret_encoding=as_hex).keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add a signature to each item. Raises ConfigurationError."""
         signer = Hmac(secret_encoding=as_hex).signer(secret)
-        document = draft.document()
+        document = outgoing.document()
         try:
             for item in _items(document):
                 signature = encode_base64(signer(_signed_content(item)))
@@ -49,7 +49,7 @@ class AdyenItems(VendorScheme):
                 item["additionalData"] = {**data, "hmacSignature": signature}
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
-        draft.body = msgspec.json.encode(document)
+        outgoing.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless every item has a valid signature."""

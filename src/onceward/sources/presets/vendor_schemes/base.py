@@ -59,10 +59,3 @@ def require_header(request: Request, name: str) -> bytes:
     if value is None:
         raise SignatureRejected(f"no {name} header", RejectionCause.MISSING)
     return value
-
-
-def mismatch_error(key_count: int) -> SignatureRejected:
-    """Return the error for a signature that no key verifies."""
-    return SignatureRejected(
-        f"no signature matched any of {key_count} secrets", RejectionCause.MISMATCH
-    )

@@ -11,12 +11,12 @@ from typing import Final
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, mismatch_error
+from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
-from onceward.sources.schemes.scheme import MAX_SIGNATURES
+from onceward.sources.schemes.scheme import MAX_SIGNATURES, mismatch_error
 from onceward.sources.selectors import FieldSelector
 
 KEY_FORMAT: Final = "public_key:private_key"

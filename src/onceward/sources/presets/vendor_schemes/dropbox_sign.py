@@ -39,11 +39,11 @@ class DropboxSign(VendorScheme):
         """Return the key for an API key. Raises ConfigurationError."""
         return _SIGNATURE.keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the JSON. Raises ConfigurationError."""
-        inner = OutgoingRequest({}, JSON_FIELD.read(draft.request()) or b"")
+        inner = OutgoingRequest({}, JSON_FIELD.read(outgoing.request()) or b"")
         _SIGNATURE.sign(secret, inner, now)
-        draft.put(JSON_FIELD, inner.body.decode())
+        outgoing.put(JSON_FIELD, inner.body.decode())
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
         """Raise SignatureRejected unless the event's time and type were signed."""

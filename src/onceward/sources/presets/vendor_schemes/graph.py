@@ -41,15 +41,15 @@ class ClientState(VendorScheme):
         """Return the key for a client state. Raises ConfigurationError."""
         return Token(at="json:clientState").keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add the client state to each notification. Raises ConfigurationError."""
-        document = draft.document()
+        document = outgoing.document()
         try:
             for notification in _notifications(document):
                 notification["clientState"] = secret_bytes(secret).decode("latin-1")
         except (SignatureRejected, TypeError):
             raise ConfigurationError("the body has no notifications at json:value[]") from None
-        draft.body = msgspec.json.encode(document)
+        outgoing.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless every notification has the client state."""

@@ -9,9 +9,10 @@ from uuid import uuid4
 
 from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, mismatch_error
+from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key, Signature
+from onceward.sources.schemes.scheme import mismatch_error
 
 REQUEST_ID: Final = "x-request-id"
 _SIGNATURE: Final = Signature(
@@ -49,13 +50,13 @@ class MercadoPago(VendorScheme):
         """Return the key for a secret. Raises ConfigurationError."""
         return Hmac().keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the request. Raises ConfigurationError."""
-        if REQUEST_ID not in {name.lower() for name in draft.headers}:
-            draft.put_header(REQUEST_ID, str(uuid4()))
-        timestamp = _SIGNATURE.put_time(draft, now)
-        content, _ = _candidate_contents(draft.request(), timestamp.encode())
-        _SIGNATURE.put_signature(draft, timestamp, Hmac().signer(secret)(content))
+        if REQUEST_ID not in {name.lower() for name in outgoing.headers}:
+            outgoing.put_header(REQUEST_ID, str(uuid4()))
+        timestamp = _SIGNATURE.put_time(outgoing, now)
+        content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
+        _SIGNATURE.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless the ids and time were signed."""

@@ -12,12 +12,12 @@ from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
-    mismatch_error,
     require_header,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, Key, Signature
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.scheme import mismatch_error
 
 KEY_FORMAT: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"

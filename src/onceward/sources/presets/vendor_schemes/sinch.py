@@ -15,10 +15,10 @@ class SinchSignature(Signature):
     __slots__ = ()
 
     def put_signature(
-        self, draft: OutgoingRequest, timestamp: str, signature: bytes, *others: str
+        self, outgoing: OutgoingRequest, timestamp: str, signature: bytes, *others: str
     ) -> None:
         """Add the signature, after the name of a key."""
-        super().put_signature(draft, timestamp, signature, "service onceward", *others)
+        super().put_signature(outgoing, timestamp, signature, "service onceward", *others)
 
 
 SINCH: Final = SinchSignature(

@@ -14,12 +14,12 @@ from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
     decode_base64,
     encode_base64,
-    mismatch_error,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, Key
 from onceward.sources.schemes.algorithms import Algorithm
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.scheme import mismatch_error
 
 KEY_FORMAT: Final = "TOPIC_ARN:certificate"
 

@@ -15,11 +15,11 @@ from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
     decode_base64,
     encode_base64,
-    mismatch_error,
     require_header,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import Hmac, Key
+from onceward.sources.schemes.scheme import mismatch_error
 
 BODY_HASH: Final = "bodySHA256"
 _PORTS: Final = {"https": 443, "http": 80}
@@ -60,14 +60,14 @@ class UrlAndForm(VendorScheme):
         """Return the key for an auth token. Raises ConfigurationError."""
         return Hmac(self.digest).keys(secret)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add the signature to the request. Raises ConfigurationError."""
-        if draft.body.lstrip().startswith((b"{", b"[")):
-            body_hash = hashlib.sha256(draft.body).hexdigest()
-            draft.url = with_parameters(draft.url, {BODY_HASH: body_hash})
-        content = draft.url + _form_fields(draft.request())
+        if outgoing.body.lstrip().startswith((b"{", b"[")):
+            body_hash = hashlib.sha256(outgoing.body).hexdigest()
+            outgoing.url = with_parameters(outgoing.url, {BODY_HASH: body_hash})
+        content = outgoing.url + _form_fields(outgoing.request())
         signature = Hmac(self.digest).signer(secret)(content.encode(errors="surrogatepass"))
-        draft.put_header(self._header_name, encode_base64(signature))
+        outgoing.put_header(self._header_name, encode_base64(signature))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the URL and the form fields were signed."""

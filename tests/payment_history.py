@@ -63,23 +63,23 @@ class History:
 
     @property
     def entries(self) -> list[tuple[Payment, Outcome]]:
-        """Return the payments sent so far, in order."""
+        """The payments sent so far, in order."""
         with self._lock:
             return list(self._entries)
 
     @property
     def accepted(self) -> int:
-        """Return how many requests were accepted."""
+        """The number of accepted requests."""
         return sum(outcome.is_accepted for _, outcome in self.entries)
 
     @property
     def unknown(self) -> int:
-        """Return how many requests had an unknown outcome."""
+        """The number of requests with an unknown outcome."""
         return sum(outcome is Outcome.UNKNOWN for _, outcome in self.entries)
 
     @property
     def unaccepted(self) -> list[Payment]:
-        """Return the payments that were never accepted: a sender would retry them."""
+        """The payments that were never accepted: a sender would retry them."""
         entries = self.entries
         accepted = {payment for payment, outcome in entries if outcome.is_accepted}
         return [payment for payment in dict(entries) if payment not in accepted]

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,6 +116,11 @@ def _given(**values: Any) -> dict[str, Any]:
 
 def refresh(arguments: argparse.Namespace) -> None:
     """Run the published schedule on both stores, store the results and rewrite the docs."""
+    load, cores = os.getloadavg()[0], len(os.sched_getaffinity(0))
+    if load > cores / 2:
+        sys.stderr.write(
+            f"This machine is busy (load {load:.1f} on {cores} cores): expect noise.\n"
+        )
     every = []
     for store in STORES:
         schedule = {
@@ -123,8 +129,9 @@ def refresh(arguments: argparse.Namespace) -> None:
             if name in (arguments.benchmarks or BENCHMARKS)
         }
         if schedule:
-            every += measure(schedule, Options(store=store))
-    results.save(results.FOLDER, every)
+            measured = measure(schedule, Options(store=store))
+            results.save(results.FOLDER, measured)
+            every += measured
     append_history(results.FOLDER, every)
     write_docs(arguments)
     print_tables(every)

@@ -1,4 +1,4 @@
-"""A handler gets what its parameters ask for, by name or by annotation."""
+"""A handler gets the arguments that its parameters name or annotate."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ class Session:
 
 
 class ThreadSession(Session):
-    """The same for a handler in a thread."""
+    """Stands for the blocking session of a handler in a thread."""
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(session.job)
@@ -81,7 +81,7 @@ async def test_a_sync_handler_gets_blocking_objects() -> None:
     assert isinstance(arguments["effects"], SyncEffects)
 
 
-async def test_one_more_entry_is_one_more_argument() -> None:
+async def test_a_registered_argument_is_passed_by_name_or_annotation() -> None:
     async def by_name(session: Any) -> None:
         pass
 
@@ -106,7 +106,7 @@ async def test_a_name_wins_over_an_annotation() -> None:
     assert isinstance(build(define(credit, SESSION))["tx"], Transaction)
 
 
-async def test_annotations_that_cannot_be_read_leave_the_names() -> None:
+async def test_arguments_are_passed_by_name_if_annotations_cannot_be_resolved() -> None:
     async def credit(tx: "nowhere.Transaction") -> None:  # type: ignore[name-defined] # noqa: F821
         pass
 

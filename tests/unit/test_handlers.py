@@ -1,4 +1,4 @@
-"""Handlers are checked when they are defined, and none that did not run counts as done."""
+"""Handlers are checked when they are defined, and a handler that did not run is not done."""
 
 import asyncio
 import functools
@@ -47,12 +47,14 @@ def test_a_function_that_would_not_run_is_refused(function: Callable[..., Any], 
 
 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
-async def test_what_a_call_only_made_is_not_done(function: Callable[..., Any]) -> None:
+async def test_a_handler_that_returns_a_coroutine_or_generator_is_not_done(
+    function: Callable[..., Any],
+) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
         await HandlerCall(function, {"event": None}, is_async=False).run()
 
 
-async def test_a_thread_may_end_with_any_error() -> None:
+async def test_stop_iteration_in_a_thread_becomes_a_runtime_error() -> None:
     def stop() -> None:
         raise StopIteration
 
@@ -61,7 +63,7 @@ async def test_a_thread_may_end_with_any_error() -> None:
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
-def test_a_text_that_is_no_pattern_is_refused(pattern: str) -> None:
+def test_an_invalid_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(ConfigurationError, match="pattern"):
         Inbox().on(pattern)(coroutine)
 

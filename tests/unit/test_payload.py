@@ -88,7 +88,7 @@ def test_json_is_decoded(body: bytes, expected: object) -> None:
     ],
     ids=lambda body: repr(body[:12]),
 )
-def test_what_is_no_json_is_refused_with_one_kind_of_error(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_refused_as_malformed(body: bytes) -> None:
     assert fault(body)
     assert fault(body, Item)
     assert fault(b'{"payload": %s}' % body, enveloped=True)
@@ -104,7 +104,7 @@ def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "model", "told"),
+    ("body", "model", "reason"),
     [
         (b"{}", Item, "missing id"),
         (b'{"item": {}}', Order, "missing item.id"),
@@ -115,8 +115,8 @@ def test_any_bytes_are_decoded_or_refused(body: bytes) -> None:
         (b"[]", Item, "expected object, got array"),
     ],
 )
-def test_the_field_is_named(body: bytes, model: Any, told: str) -> None:
-    assert fault(body, model) == told
+def test_the_error_names_the_field(body: bytes, model: Any, reason: str) -> None:
+    assert fault(body, model) == reason
 
 
 @pytest.mark.parametrize(
@@ -136,29 +136,29 @@ def test_the_field_is_named(body: bytes, model: Any, told: str) -> None:
         (b"%s", Item),
     ],
 )
-def test_no_value_is_told(body: bytes, model: Any) -> None:
+def test_the_error_contains_no_string_of_the_body(body: bytes, model: Any) -> None:
     secret = SECRET.encode()
     assert SECRET not in fault(body.replace(b"%s", secret), model)
 
 
-def test_no_number_is_told() -> None:
+def test_the_error_contains_no_number_of_the_body() -> None:
     assert "4111" not in fault(b"4111111111111111", Literal[1, 2])
     assert "4111" not in fault(b'{"id": "x", "kind": 4111111111111111}', Item)
 
 
-def test_a_model_makes_the_value() -> None:
+def test_a_model_validates_and_converts_the_payload() -> None:
     order = decode(b'{"item": {"id": "x", "amount": 5, "other": 1}}', model=Order)
     assert order == Order(Item("x", 5))
 
 
-def test_an_envelope_means_its_payload() -> None:
+def test_only_the_payload_of_an_envelope_is_decoded() -> None:
     body = b'{"event_id": "1", "payload": {"id": "x", "amount": 12345678901234567890123}}'
     assert decode(body, enveloped=True) == {"id": "x", "amount": 12345678901234567890123}
     assert decode(b'{"payload": {"id": "x"}}', model=Item, enveloped=True) == Item("x")
     assert decode(b'{"payload": null}', enveloped=True) is None
 
 
-def test_an_envelope_without_payload_says_so() -> None:
+def test_an_envelope_without_a_usable_payload_is_refused_with_the_reason() -> None:
     assert fault(b"{}", enveloped=True) == "missing payload"
     assert fault(b"[]", enveloped=True) == "expected object, got array"
     assert fault(b'{"payload": {}}', Item, enveloped=True) == "missing id"
@@ -172,7 +172,7 @@ class Call(msgspec.Struct):
     Duration: int = 0
 
 
-def test_a_form_becomes_its_fields() -> None:
+def test_a_form_is_decoded_to_its_fields() -> None:
     body = b"CallSid=CA1&Duration=7&Note=a+b%20c&Empty="
     fields = {"CallSid": "CA1", "Duration": "7", "Note": "a b c", "Empty": ""}
     assert decode(body, content_type=FORM) == fields
@@ -181,5 +181,5 @@ def test_a_form_becomes_its_fields() -> None:
         decode(b"Duration=7", model=Call, content_type=FORM)
 
 
-def test_json_out_of_a_form_is_json() -> None:
+def test_json_with_the_content_type_of_a_form_is_decoded_as_json() -> None:
     assert decode(b' {"a":1}', content_type=FORM) == {"a": 1}

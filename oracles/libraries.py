@@ -1,4 +1,4 @@
-"""All verifiers. ``python -m oracles.libraries`` lists the libraries of each preset as JSON."""
+"""All verifiers. ``python -m oracles.libraries`` writes `libraries.json`, which docs use."""
 
 from __future__ import annotations
 

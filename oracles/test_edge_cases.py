@@ -1,4 +1,4 @@
-"""Edge cases on which a library and Onceward once differed, or might.
+"""Edge cases in which Onceward once differed from a library, or might.
 
 Each library's decision is pinned, and Onceward must decide alike.
 """

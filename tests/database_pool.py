@@ -9,7 +9,7 @@ from support.processes import ConditionTimeout, eventually
 
 DISCONNECT_SECONDS = 0.2
 
-# Differs from that of the template if a test changed more than rows.
+# Describes the schema. A test that changed more than rows makes it differ from the template's.
 FINGERPRINT = """
     SELECT
         (SELECT (count(*), max(oid)) FROM pg_class WHERE relpersistence <> 't'

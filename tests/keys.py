@@ -52,7 +52,7 @@ def shared(text: str) -> Pair:
 
 
 HEX = "5f1c" * 16
-BASE64 = base64.b64encode(b"a key of twenty-four bytes..").decode()
+BASE64 = base64.b64encode(b"a key of twenty-eight bytes.").decode()
 EMAIL = "push@project.iam.example"
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:orders"
 SPECIAL_PAIRS = {

@@ -172,7 +172,7 @@ def test_an_example_in_the_documents_runs(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "example.py").write_text(block)
-    assert {"inbox", "found"} & runpy.run_path("example.py").keys(), name
+    assert {"inbox", "verified"} & runpy.run_path("example.py").keys(), name
 
 
 def test_there_are_examples_to_run() -> None:

@@ -1,4 +1,4 @@
-"""Every error that Onceward raises.
+"""The errors of Onceward. `http/` adds those that only HTTP has.
 
 ::
 
@@ -6,22 +6,22 @@
     ├── ConfigurationError            the configuration cannot work; lists every fault
     ├── RequestRefused                a request is not accepted; `http/` maps it to a status
     │   ├── SignatureRejected         the request does not verify; the sender never learns why
-    │   ├── RepeatedHeader            a header that decides something occurs twice
+    │   ├── RepeatedHeader            a header that must be unique occurs twice
     │   ├── NoEventId                 the request has no usable event id
     │   ├── InvalidEnvelope           a body for POST /events/ingest is not an event
     │   ├── UnknownSource             no source has this name
-    │   ├── InvalidFilter             a list cannot be filtered like this
+    │   ├── InvalidFilter             a filter is unknown, or its value is invalid
     │   ├── UnusableSecret            a provisioned secret does not fit the source
-    │   ├── Overloaded                too much waits already; the sender should retry
-    │   └── LedgerUnavailable         nothing is known to be recorded; the sender should retry
+    │   ├── Overloaded                too much is pending; the sender should retry
+    │   └── LedgerUnavailable         the commit failed or was too slow; the sender should retry
     ├── StoreError                    the database did not do what was asked
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
-    ├── LeaseLost                     the job belongs to another worker; nothing was committed
+    ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── OperatorError                 an operator's action is not possible
     │   ├── NotFound                  no such row
-    │   └── NotInState                its state does not allow the action
+    │   └── NotInState                the row's state does not allow the action
     ├── HandlerTimeout                the handler exceeded its timeout
     ├── TransactionIdleTimeout        the handler held SQLite's write transaction for too long
     ├── NeedsOwnTransaction           a statement cannot run in a shared transaction
@@ -61,7 +61,7 @@ class RequestRefused(OncewardError):
 
 
 class RepeatedHeader(RequestRefused):
-    """A header that decides something occurs more than once."""
+    """A header that must be unique occurs more than once."""
 
     code = "repeated_header"
 
@@ -83,7 +83,7 @@ class UnknownSource(RequestRefused):
 
 
 class InvalidFilter(RequestRefused):
-    """A list cannot be filtered like this."""
+    """A filter is unknown to the list, or has an invalid value."""
 
     code = "bad_filter"
 
@@ -95,19 +95,19 @@ class UnusableSecret(RequestRefused):
 
 
 class Overloaded(RequestRefused):
-    """Too many deliveries wait already. The sender should retry."""
+    """Too many deliveries are pending. The sender should retry."""
 
     code = "overloaded"
 
 
 class LedgerUnavailable(RequestRefused):
-    """Nothing is known to be recorded. The sender should retry."""
+    """The commit failed or was too slow; events may be recorded. The sender should retry."""
 
     code = "unavailable"
 
 
 class RejectionCause(StrEnum):
-    """Why a request did not verify. Checks run in this order, as far as a scheme has them."""
+    """Why a request did not verify. `Scheme.causes` gives the order of a scheme's checks."""
 
     MISSING = "missing"
     """The request carries no proof."""
@@ -141,7 +141,7 @@ class StoreUnavailable(StoreError):
 
 
 class OutcomeUnknown(StoreError):
-    """The connection was lost during the commit. Only the ledger knows whether it landed."""
+    """The connection was lost during the commit. Only the database knows whether it succeeded."""
 
 
 class Unwritable(StoreError):

@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 class BatchGroup(IntEnum):
-    """The kinds of delivery that are best written in batches of their own.
+    """Deliveries of one group are best written in one batch, apart from the other group.
 
     A request with several events takes the lowest of their groups.
     """
@@ -52,7 +52,7 @@ class PurgeProgress:
 
 
 class Ledger(Protocol):
-    """Where deliveries are recorded."""
+    """Records deliveries."""
 
     max_writers: int
     """Batches that may be written concurrently."""
@@ -96,7 +96,7 @@ class StoreTransaction(Protocol):
 
 
 class Queue(Protocol):
-    """Where workers claim jobs and settle them."""
+    """The jobs that workers claim and settle."""
 
     max_shared_transactions: int
     """Shared transactions that a process may have open concurrently."""
@@ -153,7 +153,7 @@ class Queue(Protocol):
 
 
 class AdminStore(Protocol):
-    """What operators see and do."""
+    """The lists and actions of operators."""
 
     async def events(self, query: PageQuery) -> list[EventItem]:
         """Return a page of events, newest first."""
@@ -212,14 +212,14 @@ class AdminStore(Protocol):
 
 
 class RejectionStore(Protocol):
-    """Where rejected requests are stored."""
+    """Stores rejected requests."""
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
         """Store and count rejected requests; keep the newest `keep` of each source."""
 
 
 class SecretStore(Protocol):
-    """Where provisioned secrets are stored."""
+    """Stores secrets that providers provisioned."""
 
     async def store_secret(self, source: str, secret: bytes) -> None:
         """Store a provisioned secret, durably."""
@@ -232,7 +232,7 @@ class SecretStore(Protocol):
 
 
 class Registry(Protocol):
-    """What the processes register at start."""
+    """The sources, handlers, tables and tokens that processes register at start."""
 
     async def register(
         self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]

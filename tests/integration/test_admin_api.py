@@ -361,7 +361,7 @@ def test_a_cancelled_job_can_be_requeued(service: RunningInbox) -> None:
     assert requeue(service, job["id"]).status_code == 200
 
 
-def test_one_of_many_concurrent_requeues_succeeds(database_url: str, serve: Serve) -> None:
+def test_exactly_one_of_many_concurrent_requeues_succeeds(database_url: str, serve: Serve) -> None:
     service = serve(database_url, workers=0)
     service.post("evt_1", "order.broken")
     (job,) = service.items("jobs")
@@ -384,7 +384,7 @@ def test_an_audit_entry_cannot_be_changed_or_deleted(service: RunningInbox) -> N
     assert service.items("audit") == entries
 
 
-# Everything else.
+# Methods, paths, headers and unexpected errors.
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

@@ -153,7 +153,7 @@ def test_a_retired_secret_is_rejected(sqlite_url: str) -> None:
     with closing(RunningInbox(stripe_only(STRIPE_SECRET, STRIPE_OLD_SECRET), dev=True)) as rotating:
         assert rotating.send(sent[0]).status_code == 202
     with closing(RunningInbox(stripe_only(STRIPE_SECRET), dev=True)) as rotated:
-        assert [rotated.send(it).status_code for it in sent] == [401, 401]
+        assert [rotated.send(webhook).status_code for webhook in sent] == [401, 401]
         assert rotated.rows() == (1, 1, 0)
 
 

@@ -121,18 +121,18 @@ async def test_the_admin_app_always_needs_a_token(
             for token in ({}, {"authorization": "Bearer "}, {"authorization": "Bearer wrong"}):
                 response = await http.get("/ops/inbox/events", headers={"host": host, **token})
                 assert response.status_code == 401
-        act = {"actor": "ann", "reason": "x"}
-        response = await http.post("/ops/inbox/jobs/1/requeue", json=act)
+        action = {"actor": "ann", "reason": "x"}
+        response = await http.post("/ops/inbox/jobs/1/requeue", json=action)
         assert response.status_code == 401
         assert (await http.post("/ops/inbox/webhooks/lab")).status_code == 404
         assert inbox._mounted is not None
         await inbox._mounted.close()
     monkeypatch.delenv("ONCEWARD_ADMIN_TOKENS")
-    without = make_inbox(database_url)
-    async with client(without.admin_asgi()) as http:
+    tokenless = make_inbox(database_url)
+    async with client(tokenless.admin_asgi()) as http:
         assert (await http.get("/events")).status_code == 401
-        assert without._mounted is not None
-        await without._mounted.close()
+        assert tokenless._mounted is not None
+        await tokenless._mounted.close()
     assert RawDatabase(database_url).count("onceward.tokens") == 0
 
 

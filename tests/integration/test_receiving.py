@@ -19,6 +19,7 @@ from tests.integration.running import (
     STRIPE_SECRET,
     VERIFY_TOKEN,
     RunningInbox,
+    SignedWebhook,
     digest,
     github_webhook,
     partner_webhook,
@@ -123,7 +124,7 @@ def test_several_events_in_one_request_are_recorded_separately(service: RunningI
     again = post_events(service, two, {"id": "EV3", "resource_type": "order", "action": "paid"})
     assert [event["duplicate"] for event in again.json()["events"]] == [True, False]
     events = service.items("events")
-    assert {(it["event_id"], it["event_type"], it["deliveries"]) for it in events} == {
+    assert {(event["event_id"], event["event_type"], event["deliveries"]) for event in events} == {
         ("EV1", "order.paid", 1),
         ("EV2", "payments.failed", 2),
         ("EV3", "order.paid", 1),
@@ -212,26 +213,25 @@ def test_a_chunked_body_is_received_like_any_other(shared: RunningInbox) -> None
     assert second == first | {"duplicate": True}
 
 
-def test_pipelined_requests_get_their_responses_in_order(
-    shared: RunningInbox,
-) -> None:
+def partner_request(webhook: SignedWebhook) -> bytes:
+    """Return the raw HTTP request of a webhook for the source partner."""
+    return request("/webhooks/partner", webhook.body, headers=webhook.headers)
+
+
+def test_pipelined_requests_get_their_responses_in_order(shared: RunningInbox) -> None:
     sent = [partner_webhook(f"pipelined-{number}") for number in range(5)]
     with shared.connect() as connection:
-        connection.send(
-            b"".join(request("/webhooks/partner", it.body, headers=it.headers) for it in sent)
-        )
+        connection.send(b"".join(partner_request(webhook) for webhook in sent))
         responses = [json.loads(connection.read_response().body)["event_id"] for _ in sent]
     assert responses == [f"pipelined-{number}" for number in range(5)]
 
 
 def test_a_rejected_request_keeps_its_position_among_pipelined_ones(shared: RunningInbox) -> None:
     good = [partner_webhook(f"among-{number}") for number in range(3)]
-    forged = [replace(it, headers=it.headers | {"x-signature": "00"}) for it in good]
+    forged = [replace(valid, headers=valid.headers | {"x-signature": "00"}) for valid in good]
     sent = [forged[0], good[0], forged[1], forged[2], good[1]]
     with shared.connect() as connection:
-        connection.send(
-            b"".join(request("/webhooks/partner", it.body, headers=it.headers) for it in sent)
-        )
+        connection.send(b"".join(partner_request(webhook) for webhook in sent))
         assert [connection.read_response().status for _ in sent] == [401, 202, 401, 401, 202]
 
 
@@ -244,7 +244,7 @@ def test_many_rejected_requests_in_one_write_all_get_a_response(shared: RunningI
 @pytest.mark.parametrize("cut", [1, 40, -1])
 def test_a_request_in_two_writes_is_received_like_any_other(shared: RunningInbox, cut: int) -> None:
     sent = partner_webhook(f"cut-{cut}")
-    data = request("/webhooks/partner", sent.body, headers=sent.headers)
+    data = partner_request(sent)
     with shared.connect() as connection:
         connection.send(data[:cut])
         time.sleep(0.05)
@@ -279,7 +279,7 @@ def test_a_sender_that_disconnects_early_finds_its_event_recorded(
 ) -> None:
     sent = partner_webhook("left")
     with shared.connect() as connection:
-        connection.send(request("/webhooks/partner", sent.body, headers=sent.headers))
+        connection.send(partner_request(sent))
         eventually(lambda: shared.items("events", event_id="left"), "the event is recorded")
         connection.reset()
     assert shared.send(sent).json()["duplicate"] is True

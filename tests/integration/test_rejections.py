@@ -88,7 +88,7 @@ def test_a_kept_request_is_recorded_once_the_secret_is_corrected(
     assert listed["kept"]
     response = act(wrong, f"rejections/{listed['id']}/verify")
     assert (response.status_code, response.json()["error"]) == (409, "not_in_state")
-    assert "It does not verify: no signature matched" in response.json()["message"]
+    assert "The request does not verify: no signature matched" in response.json()["message"]
     wrong.close()
 
     right = serve(make(database_url, STRIPE_SECRET, keep_rejected=True))
@@ -197,7 +197,7 @@ def test_a_conflict_of_a_removed_source_cannot_be_accepted(database_url: str, se
     assert (response.status_code, response.json()["error"]) == (409, "not_in_state")
 
 
-def test_one_of_many_concurrent_accepts_succeeds(service: RunningInbox) -> None:
+def test_exactly_one_of_many_concurrent_accepts_succeeds(service: RunningInbox) -> None:
     service.post("evt_1")
     service.post("evt_1", payload="another")
     (conflict,) = service.items("deliveries", status="conflict")
@@ -217,9 +217,7 @@ def test_only_a_conflict_can_be_accepted(service: RunningInbox) -> None:
     assert "is a duplicate; only a conflict" in response.json()["message"]
 
 
-def test_volatile_fields_cause_no_conflict(
-    service: RunningInbox,
-) -> None:
+def test_volatile_fields_cause_no_conflict(service: RunningInbox) -> None:
     for pending in (2, 1, 0):
         service.send(stripe_webhook("evt_1", pending_webhooks=pending))
     (event,) = service.items("events")

@@ -137,9 +137,9 @@ def test_without_a_token_only_public_routes_respond(case: Case, closed: RunningI
         assert response.status_code in (401, 405)
 
 
-def test_the_public_routes_are_listed() -> None:
-    every = {op["operationId"] for path in CLOSED["paths"].values() for op in path.values()}
-    assert every - GUARDED == {"receive_webhook", "get_health", "get_readiness"}
+def test_only_webhooks_and_health_checks_need_no_token() -> None:
+    operations = {op["operationId"] for path in CLOSED["paths"].values() for op in path.values()}
+    assert operations - GUARDED == {"receive_webhook", "get_health", "get_readiness"}
 
 
 # The document and the service have the same routes.
@@ -213,9 +213,9 @@ def test_every_error_code_is_documented() -> None:
 
 
 def codes_in_the_source() -> Iterator[str]:
-    """Yield every error code: of an error class, or given where the error is raised."""
+    """Yield every error code: of an error class, or passed where an error is raised."""
     yield from (refused.code for refused in subclasses(RequestRefused) if "code" in vars(refused))
-    makers = {"_Entry"} | {made.__name__ for made in subclasses(RequestRefused)}
+    makers = {"_Entry"} | {refused.__name__ for refused in subclasses(RequestRefused)}
     for path in Path(onceward.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             if isinstance(node, ast.Call) and getattr(node.func, "id", None) in makers:
@@ -233,8 +233,8 @@ def subclasses(error: type[RequestRefused]) -> Iterator[type[RequestRefused]]:
 def test_every_error_has_a_status() -> None:
     for refused in subclasses(RequestRefused):
         if refused is not HttpError:
-            made = refused.__new__(refused)
-            assert 400 <= status_of(made) < 600, refused
+            error = refused.__new__(refused)
+            assert 400 <= status_of(error) < 600, refused
 
 
 # Real responses.

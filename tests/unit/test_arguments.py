@@ -1,4 +1,4 @@
-"""A handler gets what its parameters ask for, by name or by annotation."""
+"""A handler gets the arguments that its parameters name or annotate."""
 
 import asyncio
 from datetime import UTC, datetime
@@ -25,7 +25,7 @@ class Session:
 
 
 class ThreadSession(Session):
-    """The same for a handler in a thread."""
+    """Stands for the blocking session of a handler in a thread."""
 
     def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(session.job)

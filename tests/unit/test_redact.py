@@ -53,7 +53,7 @@ def test_text_that_looks_like_a_secret_is_masked(text: str) -> None:
         'violates unique constraint "subscription_payment_customer_reference_key"',
         "delivery 72d3162e-cc78-11e3-81ab-4c9367dc0958 has no amount",
         "took 2026-11-15 21:09:33.123456+00:00",
-        "cannot open /srv/inbox/src/onceward/providers/presets",
+        "cannot open /srv/inbox/src/onceward/sources/presets",
         "amount is 12345678901, which is too much",
         "unexpected token: comma",
         "Größe 5 µm — ok",
@@ -64,7 +64,7 @@ def test_text_that_helps_an_operator_is_not_masked(text: str) -> None:
     assert redact(text) == text
 
 
-def test_given_secrets_are_masked_everywhere() -> None:
+def test_known_secrets_are_masked_everywhere() -> None:
     text = redact("the key a-b-c-d, also xa-b-c-dx and é-é-é", ["a-b-c-d", "é-é-é".encode()])
     assert text == f"the key {MASK}, also x{MASK}x and {MASK}"
 

@@ -1,16 +1,15 @@
-"""The startup banner: where the service listens, what it runs, and what to try first."""
+"""The startup banner: the address, the sources and handlers, and commands to try first."""
 
 from __future__ import annotations
 
 import shlex
 from typing import Any, Final
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from onceward.cli._options import print_json
+from onceward.cli._options import print_json, redact_url
 from onceward.http.admin_app import ADMIN
 from onceward.http.receive_app import INGEST, WEBHOOKS
 from onceward.operate.filters import LISTS
@@ -24,13 +23,13 @@ TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
 def announce(service: Service, address: str | None, token: str | None, *, as_json: bool) -> None:
     """Print what runs, as one line of JSON or as a banner for people."""
     if as_json:
-        print_json(startup_info(service, address, token))
+        print_json(_startup_info(service, address, token))
     else:
         _print_banner(service, address, token)
 
 
-def startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
-    """Return the banner's facts, for programs."""
+def _startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
+    """Return the facts of the banner, for programs to read."""
     return {
         "onceward": __version__,
         "address": address,
@@ -70,8 +69,8 @@ def _title(service: Service) -> str:
     title = f"\n[bold]Onceward {__version__}[/]"
     if not service.dev:
         return f"{title}\n"
-    opened = f"The admin API and {INGEST} are open to this machine."
-    return f"{title} [black on yellow] dev [/]\n{opened}\n"
+    notice = f"The admin API and {INGEST} are open to this machine."
+    return f"{title} [black on yellow] dev [/]\n{notice}\n"
 
 
 def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
@@ -98,7 +97,7 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
 
 
 def _source_label(source: Source) -> str:
-    """Return a source's name, with its preset if that has another name."""
+    """Return a source's name, marked as unsigned or with a preset of another name."""
     if source.unsigned:
         return f"{source.name}  (unsigned: accepts requests from anyone)"
     if source.preset_name == source.name:
@@ -110,7 +109,7 @@ def _sample_request(service: Service, address: str) -> str:
     handler = next(iter(service.handlers.values()), None)
     route = handler.routes[0] if handler else None
     event_type = (route.literal + ("example" if route.is_prefix else "")) if route else "example"
-    payload = sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
+    payload = _sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())
     parts = [
@@ -125,7 +124,7 @@ def _authorization(service: Service) -> str:
     return "" if service.dev else f' -H "authorization: Bearer ${TOKEN_VARIABLE}"'
 
 
-def sample_payload(model: Any) -> Any:
+def _sample_payload(model: Any) -> Any:
     """Return a payload with the required fields of a model, as far as their types are simple."""
     match msgspec.inspect.type_info(model):
         case msgspec.inspect.StructType(fields=fields):
@@ -146,18 +145,7 @@ def _sample_value(name: str, kind: msgspec.inspect.Type) -> Any:
         case msgspec.inspect.BoolType():
             return True
         case msgspec.inspect.StructType(cls=cls):
-            return sample_payload(cls)
+            return _sample_payload(cls)
         case msgspec.inspect.ListType():
             return []
     return {}
-
-
-def redact_url(url: str) -> str:
-    """Return a database URL without its password and query."""
-    if url.startswith("sqlite:"):
-        return url
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    netloc = f"{name}{colon}{'…' if colon else ''}{at}{host}"
-    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))

@@ -1,4 +1,4 @@
-"""Shared by the commands: options, loading the user's app, errors, logs and JSON output."""
+"""Shared by the commands: options, loading the user's app, errors, logs and output."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
 
 import click
 import msgspec
@@ -49,7 +50,7 @@ def service_options(command: F) -> F:
 
 
 def drop_unset(**options: Any) -> dict[str, Any]:
-    """Return the options that were set on the command line."""
+    """Return the options that were set on the command line: those that are not None."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -70,7 +71,7 @@ def report_errors() -> Iterator[None]:
 def load_inbox(app: str) -> Inbox:
     """Import ``file.py``, ``file.py:name`` or ``module:name`` and return its Inbox.
 
-    Raises ConfigurationError when it cannot be found, or when the file or module defines several.
+    Raises ConfigurationError if there is no such Inbox, or several and no name chooses one.
     """
     location, _, name = app.partition(":")
     module = _load_file(Path(location)) if location.endswith(".py") else _load_module(location)
@@ -143,3 +144,14 @@ def print_json(content: object) -> None:
     """Print one object on one line, and flush."""
     click.echo(msgspec.json.encode(content).decode())
     sys.stdout.flush()
+
+
+def redact_url(url: str) -> str:
+    """Return a database URL without its password and query."""
+    if url.startswith("sqlite:"):
+        return url
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    netloc = f"{name}{colon}{'…' if colon else ''}{at}{host}"
+    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))

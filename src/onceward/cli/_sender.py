@@ -1,4 +1,4 @@
-"""Shared by ``send`` and ``verify``: which provider to act as, and with which secret."""
+"""Shared by ``send`` and ``verify``: options that choose the provider and the secret."""
 
 from __future__ import annotations
 

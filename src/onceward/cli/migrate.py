@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 import uvloop
 
-from onceward.cli._banner import redact_url
 from onceward.cli._options import (
     database_options,
     drop_unset,
     load_inbox,
     print_json,
+    redact_url,
     report_errors,
     start_logging,
 )

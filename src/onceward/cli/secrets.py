@@ -1,4 +1,4 @@
-"""``onceward secrets``: show secrets that providers sent, which operators have to confirm."""
+"""``onceward secrets``: show or delete the secrets that providers sent."""
 
 from __future__ import annotations
 

@@ -54,39 +54,39 @@ def verify(
     default is standard input.
     """
     with report_errors():
-        checked = _resolve_source(source, **options)
+        configured_source = _resolve_source(source, **options)
         content = _read_input(request_file)
         if headers:
             request, note = _request_from_headers(headers, content, method), ""
         else:
             request, note = parse_request(content)
-        request.url = _public_url(checked, options["url"], request.url)
+        request.url = _public_url(configured_source, options["url"], request.url)
         now = SystemClock().now() if at is None else _parse_time(at)
-        explanation = diagnose(checked, request, now)
+        diagnosis = diagnose(configured_source, request, now)
         if note:
-            explanation = replace(explanation, hints=(note, *explanation.hints))
+            diagnosis = replace(diagnosis, hints=(note, *diagnosis.hints))
         if as_json:
             print_json(
                 {
-                    "verified": explanation.verified,
-                    "checks": explanation.checks,
-                    "hints": explanation.hints,
+                    "verified": diagnosis.verified,
+                    "checks": diagnosis.checks,
+                    "hints": diagnosis.hints,
                 }
             )
         else:
-            _print_explanation(explanation)
-    sys.exit(0 if explanation.verified else 1)
+            _print_diagnosis(diagnosis)
+    sys.exit(0 if diagnosis.verified else 1)
 
 
 def _public_url(source: Source, option: str | None, captured: str) -> str:
-    """Return the URL that the provider signed. The query is the request's, unless --url is set."""
+    """Return --url, else the source's URL with the captured query, else the captured URL."""
     if option is not None:
         return option
     return captured if source.url is None else source.public_url(captured.partition("?")[2])
 
 
 def _resolve_source(name: str, **options: Any) -> Source:
-    """Return the app's source as configured, or a source built from the options."""
+    """Return the app's source as configured, or make one from the options."""
     if options["app"] is not None and not (options["secret"] or options["secret_file"]):
         configured = load_inbox(options["app"]).sources
         if name in configured and options["scheme_name"] is None:
@@ -175,18 +175,18 @@ def _decode_chunks(body: bytes) -> tuple[bytes, str]:
     return b"".join(parts), "Decoded the chunked body."
 
 
-def _print_explanation(explanation: Diagnosis) -> None:
+def _print_diagnosis(diagnosis: Diagnosis) -> None:
     console = Console(highlight=False)
     table = Table(box=None, show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
-    for check in explanation.checks:
+    for check in diagnosis.checks:
         mark, style = _MARKS[check.state]
         table.add_row(Text(mark, style), Text(check.name), Text(check.detail, "dim"))
     console.print(table)
-    for hint in explanation.hints:
+    for hint in diagnosis.hints:
         console.print(Text.assemble(("\n→ ", "bold yellow"), hint))
     result = ("The request verifies.", "bold green")
-    if not explanation.verified:
+    if not diagnosis.verified:
         result = ("The request does not verify.", "bold red")
     console.print(Text.assemble("\n", result))

@@ -40,7 +40,7 @@ def bounded_headers(scope: Scope, settings: Settings) -> Headers:
 
 
 class _BodyRead:
-    """The task that reads one body, and whether its time is up."""
+    """The task that reads one body, and whether its deadline has passed."""
 
     def __init__(self) -> None:
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())

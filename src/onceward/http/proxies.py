@@ -52,6 +52,6 @@ class Proxies:
 
 
 def _last_value(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:
-    """Return the last value, set by the nearest proxy. Earlier values may be the sender's own."""
+    """Return the last value: the nearest proxy set it, while the sender may have set the others."""
     value = (headers.joined(name) or b"").decode("latin-1").rpartition(",")[2].strip()
     return value if pattern.fullmatch(value) else None

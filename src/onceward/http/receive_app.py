@@ -1,4 +1,4 @@
-"""Receiving over HTTP, as a raw ASGI application. This is the hot path."""
+"""Receiving over HTTP. A raw ASGI application, because this is the hot path."""
 
 from __future__ import annotations
 
@@ -281,17 +281,17 @@ def _reply(reply: Reply) -> Response:
 def _accepted(inbound: _InboundRequest, pending: Pending) -> Response:
     """Return the response to durable events: a receipt, or the reply the provider expects."""
     source = inbound.source
-    accepted = ACCEPTED if source is None else source.preset.success_response
+    success = ACCEPTED if source is None else source.preset.success_response
     receipts = pending.result()
-    if isinstance(accepted, Reply):
-        return _reply(accepted)
+    if isinstance(success, Reply):
+        return _reply(success)
     if len(receipts) == 1:
         fields = _receipt_fields(pending.arrivals[0], receipts[0])
-        return json_response(accepted, _Accepted(True, *fields, inbound.source_name))  # noqa: FBT003 - `accepted`
+        return json_response(success, _Accepted(True, *fields, inbound.source_name))  # noqa: FBT003 - `accepted`
     pairs = zip(pending.arrivals, receipts, strict=True)
     events = [_Receipt(*_receipt_fields(arrival, receipt)) for arrival, receipt in pairs]
     return json_response(
-        accepted, {"accepted": True, "events": events, "source": inbound.source_name}
+        success, {"accepted": True, "events": events, "source": inbound.source_name}
     )
 
 

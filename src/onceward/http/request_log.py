@@ -1,4 +1,4 @@
-"""Log lines about failed requests, limited per path: a sender must not fill the log."""
+"""Log lines about failed requests, limited per path so that no sender can fill the log."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RootApp:
 
 
 def _index(method: str) -> Response:
-    """Return the index. A POST gets no 2xx: a sender would take it for recorded."""
+    """Return the index. A POST gets no 2xx, which a sender would read as recorded."""
     if method in ("GET", "HEAD"):
         return json_response(200, INDEX)
     message = f"This path supports GET and HEAD. Post events to {INGEST}."

@@ -1,1 +1,1 @@
-"""Frozen values for the terms of the design. They need only the standard library."""
+"""The terms of the domain as frozen values. They need only the standard library."""

@@ -91,12 +91,12 @@ class RejectionItem:
     kept: bool
     """Whether the request itself is stored, and can be verified again."""
     received_as: str | None
-    """The event that was recorded when it was verified again."""
+    """The event that was recorded when the request was verified again."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectionCount:
-    """The number of requests of a source that failed for one cause, since the ledger exists."""
+    """The number of requests of a source that failed for one cause, over all time."""
 
     source: str
     cause: RejectionCause

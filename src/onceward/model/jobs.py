@@ -25,7 +25,7 @@ class FailureType(StrEnum):
     PERMANENT = "permanent"
     EXHAUSTED = "exhausted"
     HELD = "held"
-    """It never ran: an operator must release it first."""
+    """The job never ran: an operator must requeue it first."""
 
 
 TRANSITIONS: Final = frozenset(
@@ -55,12 +55,12 @@ class Route:
 
     @property
     def is_prefix(self) -> bool:
-        """Return whether the pattern matches a prefix: it ends in ``*``."""
+        """Whether the pattern ends in ``*`` and so matches a prefix."""
         return self.pattern.endswith("*")
 
     @property
     def literal(self) -> str:
-        """Return the part of the pattern that is matched literally."""
+        """The part of the pattern that is matched literally."""
         return self.pattern.removesuffix("*")
 
 
@@ -74,7 +74,7 @@ class HandlerEntry:
 
 
 class Job(NamedTuple):
-    """A leased job with the data of its event. `body` is None if it is loaded later."""
+    """A leased job with the data of its event. A `body` of None is loaded when the job runs."""
 
     id: int
     handler: str

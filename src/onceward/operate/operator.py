@@ -1,4 +1,4 @@
-"""Operator actions: list, requeue, verify again, accept. Each action leaves an audit entry."""
+"""Lists and actions for operators: requeue, verify again, accept. Each action is audited."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from onceward.sources.request import Request
 from onceward.sources.source import Source
 
 CONFLICT_ID_DIGITS: Final = 16
-"""How many hex digits of a hash end the id of an accepted conflict."""
+"""The number of hex digits of a hash that end the id of an accepted conflict."""
 _REQUEUEABLE: Final = " or ".join(sorted(REQUEUEABLE))
 
 
@@ -77,10 +77,10 @@ class Operator:
         raise NotInState(message)
 
     async def verify_again(self, rejection: str, action: OperatorAction) -> ManualRecording:
-        """Verify a kept request with the present secrets, and record its events.
+        """Verify a kept request with the current secrets, and record its events.
 
-        Timestamps are checked as of the time the request came. Raises NotFound, and NotInState
-        when the request is not kept, was received before, or still does not verify.
+        Timestamps are checked as of the request's arrival. Raises NotFound, and NotInState if the
+        request is not kept, was received before, or still does not verify.
         """
         rejection_id = _parse_id("rejection", rejection)
         kept = await self._store.rejection(rejection_id)
@@ -102,7 +102,7 @@ class Operator:
         return await self._store.accept_conflict(delivery_id, arrival, action)
 
     def _identity(self, conflict: StoredDelivery, body: bytes) -> Identity:
-        """Return the identity in a conflicting body; headers are those of the first delivery."""
+        """Return the identity in a conflicting body; what headers identify stays as it was."""
         if conflict.source == INGEST_SOURCE:
             return identify_envelope(body)
         original = Identity(conflict.event_id, conflict.type, conflict.reference)
@@ -143,13 +143,14 @@ def _verified_arrivals(source: Source, request: Request, now: float) -> list[Arr
     try:
         admitted = source.verify(request, now)
     except SignatureRejected as rejected:
-        raise NotInState(f"It does not verify: {rejected.check}. Correct the source.") from None
-    except RequestRefused as refused:
         raise NotInState(
-            f"It verifies but has no usable id: {refused.message}. Correct the source."
+            f"The request does not verify: {rejected.check}. Correct the source."
         ) from None
+    except RequestRefused as refused:
+        reason = refused.message.removesuffix(".")
+        raise NotInState(f"The request cannot be recorded: {reason}. Correct the source.") from None
     if isinstance(admitted, Reply):
-        raise NotInState("It is a challenge without events. Nothing is left to record.")
+        raise NotInState("The request is a challenge without events. Nothing is left to record.")
     return source.arrivals(admitted, request.headers)
 
 

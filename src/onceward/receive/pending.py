@@ -41,7 +41,7 @@ class Pending:
         return self._receipts
 
     def add_done_callback(self, callback: Callable[[Pending], None]) -> None:
-        """Call `callback` when done, in the same loop iteration.
+        """Call `callback` as soon as this is done, without waiting for the next loop iteration.
 
         Raises RuntimeError if there is a callback already.
         """

@@ -1,9 +1,9 @@
 """Group commit: pending requests are written in batches.
 
 Nothing waits to fill a batch: a lone request is written at once, and requests that arrive during a
-write form the next batch. The events of one request stay in one batch. New events and
-repeated events are written alternately, because they take different statements. Pending requests
-are bounded in number, in bytes and in time.
+write form the next batch. The events of one request stay in one batch. Batches of new events and
+of duplicates alternate, because they take different statements. Pending requests are bounded in
+number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Recorder:
         self._settings = settings
         self._clock = clock
         self._new: deque[Pending] = deque()
-        self._repeats: deque[Pending] = deque()
-        self._queues = deque((self._new, self._repeats))
+        self._duplicates: deque[Pending] = deque()
+        self._queues = deque((self._new, self._duplicates))
         self._deadlines = Deadlines(settings.commit_timeout_seconds, _expire)
         self._pending_events = 0
         self._pending_bytes = 0
@@ -66,7 +66,7 @@ class Recorder:
         self._pending_events += len(arrivals)
         self._pending_bytes += pending.size
         group = min(map(self._ledger.batch_group, arrivals))
-        (self._new if group is BatchGroup.NEW else self._repeats).append(pending)
+        (self._new if group is BatchGroup.NEW else self._duplicates).append(pending)
         if not self._writers or self._pending_requests >= self._settings.max_batch_events:
             self._add_writer()
         elif self._slow_timer is None:
@@ -75,7 +75,7 @@ class Recorder:
 
     @property
     def _pending_requests(self) -> int:
-        return len(self._new) + len(self._repeats)
+        return len(self._new) + len(self._duplicates)
 
     def _add_writer(self) -> None:
         """Start a writer, unless the ledger has its maximum.
@@ -121,7 +121,7 @@ class Recorder:
             self._writers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _next_batch(self) -> list[Pending]:
-        """Return the next batch, all new or all repeated. Empty if its requests have expired."""
+        """Return the next batch of one group. It is empty if all its requests have expired."""
         self._queues.rotate()
         queue = self._queues[0] or self._queues[1]
         batch: list[Pending] = []
@@ -185,12 +185,12 @@ class Recorder:
 
 
 def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
-    """Give each request its own receipts."""
-    first = 0
+    """Resolve each request to its own receipts."""
+    start = 0
     for pending in batch:
-        last = first + len(pending.arrivals)
-        pending.set_result(receipts[first:last])
-        first = last
+        end = start + len(pending.arrivals)
+        pending.set_result(receipts[start:end])
+        start = end
 
 
 def _expire(pending: Pending) -> None:

@@ -1,1 +1,1 @@
-"""What every part uses and nothing here knows of webhooks."""
+"""Clock, deadlines, timeouts, redaction: used everywhere, and unaware of webhooks."""

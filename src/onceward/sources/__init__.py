@@ -1,1 +1,1 @@
-"""Senders: how their requests are verified and which events they contain. Pure."""
+"""Senders: how their requests are verified and which events they contain. No I/O, no clock."""

@@ -44,7 +44,7 @@ class Headers:
     def joined(self, name: bytes) -> bytes | None:
         """Return the values of a header joined by commas, or None.
 
-        Only for headers that decide nothing: `get` rejects a repeated header.
+        Use it where a repeated header is harmless or expected; `get` rejects one.
         """
         if self._has_repeats and name in self._values:
             return b", ".join(self._all(name))
@@ -94,7 +94,7 @@ class Request:
         boundary = _BOUNDARY.match(content_type)
         if boundary is None:
             return _urlencoded_fields(self.body.decode("latin-1"))
-        return list(_multipart_fields(self.body, (boundary[1] or boundary[2])))
+        return list(_multipart_fields(self.body, boundary[1] or boundary[2]))
 
     @cached_property
     def document(self) -> Any:

@@ -39,7 +39,7 @@ class JsonSelector:
 
     path: tuple[str, ...]
     find_in_struct: attrgetter[Any] = field(repr=False, compare=False)
-    """Reads the value from a struct whose fields are named by `struct_field_name`."""
+    """Returns the value in a struct whose fields are named by `struct_field_name`."""
 
     def __str__(self) -> str:
         return f"json:{'.'.join(self.path)}"
@@ -142,7 +142,7 @@ def parse_selectors(text: str) -> tuple[Selector, ...]:
 
 
 def struct_field_name(name: str) -> str:
-    """Return an attribute name that stands for any JSON name."""
+    """Return a valid attribute name for any JSON name."""
     return f"k{name.encode(errors='surrogatepass').hex()}"
 
 

@@ -106,13 +106,13 @@ def _operation(
     **more: Any,
 ) -> Json:
     statuses = (*guard.statuses, 431, *errors)
-    every = {status: ref("responses", f"Error{status}") for status in statuses} | responses
+    described = {status: ref("responses", f"Error{status}") for status in statuses} | responses
     return {
         "operationId": id,
         "summary": summary,
         **more,
         "security": list(guard.security),
-        "responses": {str(status): every[status] for status in sorted(every)},
+        "responses": {str(status): described[status] for status in sorted(described)},
     }
 
 
@@ -254,11 +254,14 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
 
 
 def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
-    """Return each success status, and whether its body is a receipt. Receipts come last."""
-    accepted = [source.preset.success_response for source in sources.values()] or [202]
+    """Return each success status, and whether its body is a receipt.
+
+    A status with both kinds of body comes twice, the receipt last: it is the one documented.
+    """
+    responses = [source.preset.success_response for source in sources.values()] or [202]
     return sorted(
         (reply, True) if isinstance(reply, int) else (reply.status, False)
-        for reply in set(accepted)
+        for reply in set(responses)
     )
 
 
@@ -354,7 +357,7 @@ def _info(settings: Settings) -> Json:
     return {
         "title": "Onceward",
         "version": __version__,
-        "summary": "A webhook inbox: every event recorded once, every effect happens once.",
+        "summary": "A webhook inbox: every event is recorded once, and every effect happens once.",
         "description": (
             "Every response is JSON. HEAD works wherever GET does. Other methods get 405, other "
             f"paths 404. A request may have up to {settings.max_headers} headers, and up to "

@@ -35,7 +35,7 @@ class TickQueue(Generic[*Arguments]):
 
 
 class BufferedTransport:
-    """A transport that writes once per loop iteration, in the iteration after the data came.
+    """A transport that buffers writes and flushes them in the next loop iteration.
 
     uvicorn writes the head and the body of a response separately, which would cost two system
     calls. Flushing all connections together keeps the first reader that wakes up from taking the

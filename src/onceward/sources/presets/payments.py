@@ -13,8 +13,6 @@ from onceward.sources.presets.vendor_schemes.paypal import PayPal
 from onceward.sources.schemes import Hmac, Jwt, Signature, Token
 from onceward.sources.schemes.algorithms import as_hex
 
-BODY_HASH: Final = "body:sha256"
-
 PRESETS: Final = (
     Preset(
         name="stripe",
@@ -250,7 +248,7 @@ PRESETS: Final = (
         title="Braintree",
         schemes=Braintree(),
         form_field="form:bt_payload",
-        id=BODY_HASH,
+        id="body:sha256",
         challenge=CHALLENGE,
         note="The secret is public_key:private_key. The payload of an event is bt_payload: XML in "
         "base64.",

@@ -1,6 +1,6 @@
 """Public keys: Ed25519, ECDSA on P-256, and RSA.
 
-Imported only for sources with such a key, because `cryptography` takes ten megabytes.
+Imported only for sources with such a key, because `cryptography` takes ten megabytes of memory.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class PublicKey:
 
 
 def _decoded(text: bytes) -> bytes | None:
-    """Decode hexadecimal or base64; None if it is neither."""
+    """Decode hexadecimal or base64. Return None if `text` is neither."""
     for decode in (binascii.unhexlify, lambda text: base64.b64decode(text, validate=True)):
         try:
             return decode(text)

@@ -63,7 +63,7 @@ _ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
 
 
 Claims = tuple[bytes, float | None, Sequence[bytes]]
-"""The timestamp as signed, the same as a time, and the signatures to try."""
+"""The timestamp as signed, its parsed time, and the signatures to try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ class Signature:
         self.put_signature(outgoing, timestamp, self.algorithm.signer(secret)(content))
 
     def put_time(self, outgoing: OutgoingRequest, now: float) -> str:
-        """Write the time, unless it is in the list with the signature, and return its text."""
+        """Return the formatted time; write it too, unless it belongs to the signature's list."""
         timestamp = _TIME_FORMATTERS[self.time_format](now) if self.timestamp else ""
         if self._time_selectors:
             outgoing.put(self._time_selectors[0], timestamp)
@@ -204,7 +204,7 @@ class Signature:
     def _read_time(
         self, items: Sequence[bytes], request: Request, now: float
     ) -> tuple[bytes, float | None]:
-        """Return the timestamp as signed and as a time. Raises SignatureRejected."""
+        """Return the timestamp as signed, and its parsed time. Raises SignatureRejected."""
         if self.timestamp is None:
             return b"", None
         timestamps = self._find_timestamps(items, request)

@@ -41,14 +41,15 @@ class Braintree(VendorScheme):
         """Return the private key, named by the public key. Raises ConfigurationError."""
         return make_named_keys(secret, KEY_FORMAT, _ALGORITHM.keys)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add the signature to the form. Raises ConfigurationError."""
-        payload = PAYLOAD_FIELD.read(draft.request()) or b""
-        draft.put(SIGNATURE_FIELD, _named_signature(secret, payload))
+        payload = PAYLOAD_FIELD.read(outgoing.request()) or b""
+        outgoing.put(SIGNATURE_FIELD, _named_signature(secret, payload))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the payload was signed with one of the keys."""
         payload, signature_list = _read_fields(request)
+        # Anyone can have a challenge signed with the same key.
         if _CHALLENGE.fullmatch(payload.decode("latin-1")):
             raise SignatureRejected(
                 "the payload is a challenge, not an event", RejectionCause.MALFORMED
@@ -117,4 +118,3 @@ def _challenge_reply(request: Request, credentials: ChallengeCredentials) -> Rep
 
 
 CHALLENGE: Final = Challenge(unsigned=_challenge_reply, methods=("GET",))
-"""Anyone can have a challenge signed, so a payload that looks like a challenge is rejected."""

@@ -58,22 +58,22 @@ class PayPal(VendorScheme):
         """Return the certificate's key, named by the webhook id. Raises ConfigurationError."""
         return make_named_keys(secret, KEY_FORMAT, RSA_SHA256.keys)
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the request. Raises ConfigurationError."""
         webhook_id, private_key = split_named_secret(secret, KEY_FORMAT)
-        if TRANSMISSION_ID.lower() not in {name.lower() for name in draft.headers}:
-            draft.put_header(TRANSMISSION_ID, str(uuid4()))
-        timestamp = _SIGNATURE.put_time(draft, now)
-        content = _signed_content(draft.request(), timestamp.encode(), webhook_id)
-        _SIGNATURE.put_signature(draft, timestamp, RSA_SHA256.signer(private_key)(content))
+        if TRANSMISSION_ID.lower() not in {name.lower() for name in outgoing.headers}:
+            outgoing.put_header(TRANSMISSION_ID, str(uuid4()))
+        timestamp = _SIGNATURE.put_time(outgoing, now)
+        content = _signed_content(outgoing.request(), timestamp.encode(), webhook_id)
+        _SIGNATURE.put_signature(outgoing, timestamp, RSA_SHA256.signer(private_key)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless one of the keys signed."""
-        timestamp, at, signatures = _SIGNATURE.claims(request, now)
+        timestamp, signed_at, signatures = _SIGNATURE.claims(request, now)
         for key in keys:
             content = _signed_content(request, timestamp, key_name(key))
             if key.verifies(content, signatures):
-                return at
+                return signed_at
         raise mismatch_error(len(keys))
 
 

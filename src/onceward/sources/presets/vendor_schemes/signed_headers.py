@@ -57,9 +57,9 @@ class _SignedHeaders(VendorScheme):
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless headers and body were signed."""
-        timestamp, at, signatures = self.signature.claims(request, now)
+        timestamp, signed_at, signatures = self.signature.claims(request, now)
         require_match(keys, self._signed_content(request, timestamp), signatures)
-        return at
+        return signed_at
 
     def _signed_content(self, request: Request, timestamp: bytes) -> bytes:
         raise NotImplementedError
@@ -70,13 +70,13 @@ class Hook0(_SignedHeaders):
 
     __slots__ = ()
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Sign all headers of the request. Raises ConfigurationError."""
-        timestamp = self.signature.put_time(draft, now)
-        names = " ".join(sorted(name.lower() for name in draft.headers))
-        content = _hook0_content(draft.request(), timestamp.encode(), names.encode())
+        timestamp = self.signature.put_time(outgoing, now)
+        names = " ".join(sorted(name.lower() for name in outgoing.headers))
+        content = _hook0_content(outgoing.request(), timestamp.encode(), names.encode())
         signature = self.signature.algorithm.signer(secret)(content)
-        self.signature.put_signature(draft, timestamp, signature, f"h={names}")
+        self.signature.put_signature(outgoing, timestamp, signature, f"h={names}")
 
     def _signed_content(self, request: Request, timestamp: bytes) -> bytes:
         items = require_header(request, "X-Hook0-Signature").split(b",")
@@ -103,14 +103,14 @@ class Contentful(_SignedHeaders):
         """True: the path is signed."""
         return True
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Sign all headers of the request. Raises ConfigurationError."""
-        timestamp = self.signature.put_time(draft, now)
-        names = ["x-contentful-signed-headers", *(name.lower() for name in draft.headers)]
-        draft.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
-        content = self._signed_content(draft.request(), timestamp.encode())
+        timestamp = self.signature.put_time(outgoing, now)
+        names = ["x-contentful-signed-headers", *(name.lower() for name in outgoing.headers)]
+        outgoing.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
+        content = self._signed_content(outgoing.request(), timestamp.encode())
         self.signature.put_signature(
-            draft, timestamp, self.signature.algorithm.signer(secret)(content)
+            outgoing, timestamp, self.signature.algorithm.signer(secret)(content)
         )
 
     def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - signed as a header

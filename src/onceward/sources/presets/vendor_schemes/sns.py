@@ -61,9 +61,9 @@ class Sns(VendorScheme):
             RejectionCause.WRONG_TARGET,
         )
 
-    def sign(self, secret: str | bytes, draft: OutgoingRequest, now: float) -> None:  # noqa: ARG002
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add the signature to the body. Raises ConfigurationError."""
-        message = draft.document()
+        message = outgoing.document()
         try:
             content = _signed_content(message if isinstance(message, dict) else {})
         except SignatureRejected as rejected:
@@ -71,7 +71,7 @@ class Sns(VendorScheme):
         message["SignatureVersion"] = self.version
         _, private_key = split_named_secret(secret, KEY_FORMAT)
         message["Signature"] = encode_base64(self._algorithm.signer(private_key)(content))
-        draft.body = msgspec.json.encode(message)
+        outgoing.body = msgspec.json.encode(message)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless Amazon signed the fields, for a topic of the source."""

@@ -17,18 +17,21 @@ _CRC_TOKEN: Final = re.compile(rb"[A-Za-z0-9+/=_-]{1,200}")
 
 
 class XSignature(Signature):
-    """A signature over the body, unless the body could be a challenge token."""
+    """A signature over the body. A body that could be a challenge token is rejected.
+
+    Anyone can have a token signed by the challenge, with the secret that signs events.
+    """
 
     __slots__ = ()
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
-        """Raise SignatureRejected unless the body was signed and is not a challenge token."""
-        at = super().verify(keys, request, now)
+        """Return the signed time. Raises SignatureRejected, also for a challenge token."""
+        signed_at = super().verify(keys, request, now)
         if _CRC_TOKEN.fullmatch(request.body):
             raise SignatureRejected(
                 "the body is a challenge token, not an event", RejectionCause.MALFORMED
             )
-        return at
+        return signed_at
 
 
 SIGNATURE: Final = XSignature(
@@ -45,4 +48,3 @@ def _crc_reply(request: Request, credentials: ChallengeCredentials) -> Reply | N
 
 
 CHALLENGE: Final = Challenge(unsigned=_crc_reply, methods=("GET",))
-"""Anyone can have a token signed, so a body that looks like a token is rejected."""

@@ -114,7 +114,7 @@ class Inbox:
                 transaction=transaction,
             )
             if handler.name in self._handlers:
-                msg = f"Handler {handler.name}: the name is already in use; pass another name="
+                msg = f"handler {handler.name!r}: the name is already in use; pass another name="
                 raise ConfigurationError(msg)
             self._handlers[handler.name] = handler
             return function
@@ -160,7 +160,7 @@ class Inbox:
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         faults = [
-            f"Handler {handler.name}: there is no source {route.source!r}"
+            f"handler {handler.name!r}: there is no source {route.source!r}"
             for handler in self._handlers.values()
             for route in handler.routes
             if route.source not in (None, INGEST_SOURCE, *self._sources)

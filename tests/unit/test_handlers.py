@@ -89,14 +89,14 @@ async def write(event: Event[Any], tx: Transaction) -> None:
 def test_an_unusable_transaction_option_is_refused_and_the_fix_named(
     function: Callable[..., Any], options: dict[str, Any], fault: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"Handler credit: .*{fault}"):
+    with pytest.raises(ConfigurationError, match=f"handler 'credit': .*{fault}"):
         Inbox().on("*", name="credit", **options)(function)
 
 
 def test_a_default_timeout_below_the_shared_timeout_is_refused_and_the_fix_named() -> None:
     inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
     inbox.on("*", transaction="shared")(write)
-    fault = "Handler write: handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
+    fault = "handler 'write': handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
     with pytest.raises(ConfigurationError, match=fault):
         inbox.service()
 

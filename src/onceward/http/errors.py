@@ -68,7 +68,7 @@ class HttpError(RequestRefused):
         super().__init__(message, code=code)
 
 
-def describe(error: Exception) -> tuple[int, str, str, Headers]:
+def error_fields(error: Exception) -> tuple[int, str, str, Headers]:
     """Return the status, code, message and headers of the response to a mapped error."""
     if isinstance(error, HttpError):
         return error.status, error.code, error.message, error.headers

@@ -42,6 +42,10 @@ ACCEPTED: Final = 202
 CLIENT_ERROR: Final = 400
 
 
+StoreSecret = Callable[[str, bytes], Awaitable[None]]
+"""Stores a secret that a provider provisioned for a source, durably."""
+
+
 class _InboundRequest(msgspec.Struct, frozen=True, gc=False):
     """A request to receive. It has a source unless it was posted to ``/events/ingest``."""
 
@@ -82,6 +86,7 @@ class ReceiveApp:
         self,
         *,
         receiver: Receiver,
+        store_secret: StoreSecret,
         authenticator: Authenticator,
         ready: Callable[[], Awaitable[None]],
         settings: Settings,
@@ -89,6 +94,7 @@ class ReceiveApp:
         failpoints: Failpoints,
     ) -> None:
         self._receiver = receiver
+        self._store_secret = store_secret
         self._authenticator = authenticator
         self._ready = ready
         self._settings = settings
@@ -139,7 +145,7 @@ class ReceiveApp:
         if isinstance(result, Pending):
             await result
         elif result.provisioned_secret is not None:
-            await self._receiver.store_secret(inbound.source_name, result.provisioned_secret)
+            await self._store_secret(inbound.source_name, result.provisioned_secret)
         return self._response(inbound, result)
 
     def can_handle_directly(self, path: str) -> bool:

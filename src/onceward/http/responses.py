@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.http.errors import describe
+from onceward.http.errors import error_fields
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -100,6 +100,6 @@ def json_response(status: int, content: object) -> Response:
 
 def error_response(error: Exception) -> Response:
     """Return the response to a mapped error."""
-    status, code, message, extra = describe(error)
+    status, code, message, extra = error_fields(error)
     headers = [(name.encode(), value.encode()) for name, value in extra]
     return Response(status, _encode({"error": code, "message": message}), headers)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from onceward.errors import SignatureRejected, UnknownSource
@@ -19,9 +19,6 @@ from onceward.sources.envelope import identify_envelope
 from onceward.sources.request import Request, header_key
 from onceward.sources.source import Source, encode_headers
 
-StoreSecret = Callable[[str, bytes], Awaitable[None]]
-"""Stores a secret that a provider provisioned for a source, durably."""
-
 _INGEST_HEADERS: Final = tuple((name, header_key(name)) for name in ALWAYS_KEPT_HEADERS)
 
 
@@ -36,12 +33,10 @@ class Receiver:
         clock: Clock,
         failpoints: Failpoints,
         rejections: Rejections,
-        store_secret: StoreSecret,
     ) -> None:
         self._sources = sources
         self._recorder = recorder
         self._rejections = rejections
-        self.store_secret = store_secret
         self._clock = clock
         self._failpoints = failpoints
 

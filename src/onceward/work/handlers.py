@@ -41,7 +41,7 @@ class Handler:
         """Return the reasons why the handler cannot run with these settings."""
         if self.shares_transaction and self.timeout_seconds is None:
             timeout = ("handler_timeout_seconds", settings.handler_timeout_seconds)
-            return [f"Handler {self.name}: {fault}" for fault in _timeout_faults(*timeout)]
+            return [f"handler {self.name!r}: {fault}" for fault in _timeout_faults(*timeout)]
         return []
 
     def with_defaults(self, settings: Settings) -> Handler:
@@ -80,7 +80,7 @@ def make_handler(
     if max_attempts is not None and max_attempts < 1:
         faults.append(f"max_attempts is {max_attempts}; use 1 or more")
     if faults:
-        raise ConfigurationError([f"Handler {name}: {fault}" for fault in faults])
+        raise ConfigurationError([f"handler {name!r}: {fault}" for fault in faults])
     return Handler(
         name=name,
         function=function,
@@ -152,7 +152,9 @@ def _annotated_model(function: HandlerFunction) -> Any:
     except (NameError, TypeError) as error:
         if "event" not in getattr(function, "__annotations__", {}):
             return None
-        msg = f"Handler {function.__name__}: the annotations cannot be read ({error}); pass model="
+        msg = (
+            f"handler {function.__name__!r}: the annotations cannot be read ({error}); pass model="
+        )
         raise ConfigurationError(msg) from error
     if get_origin(hint) is not Event:
         return None

@@ -43,7 +43,7 @@ class RunningInbox:
         """Return all effects, newest first."""
         return await self.store.effects(PageQuery(limit=1000))
 
-    async def rest(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Wait until every job has ended."""
 
         async def is_idle() -> bool:
@@ -52,15 +52,15 @@ class RunningInbox:
 
         await eventually_async(is_idle, "every job has ended")
 
-    async def settled(self, event_type: str, payload: object = None) -> JobItem:
+    async def run_event(self, event_type: str, payload: object = None) -> JobItem:
         """Send one event, and return its only job when it has ended."""
         await self.post(event_type, payload)
-        await self.rest()
+        await self.wait_until_idle()
         return await self.job()
 
 
 @asynccontextmanager
-async def at_work(inbox: Inbox, url: str, **settings: Any) -> AsyncIterator[RunningInbox]:
+async def run_inbox(inbox: Inbox, url: str, **settings: Any) -> AsyncIterator[RunningInbox]:
     """Run an inbox, with one worker, on a database."""
     service = inbox.service({"database_url": url, **FAST, **settings}, dev=True)
     await service.open()

@@ -25,7 +25,7 @@ from onceward.work.runner import JobRunner
 from onceward.work.worker import Worker
 from support.database import RawDatabase
 from tests.factories import arrivals, job_item, lease, opened, record
-from tests.inprocess import at_work
+from tests.inprocess import run_inbox
 
 
 class Told(NamedTuple):
@@ -379,9 +379,9 @@ async def test_a_worker_has_every_job_done_once_whoever_fails_between_them(
         if event.payload % 7 == 0:
             raise PermanentError("no such order")
 
-    async with at_work(inbox, database_url, workers=2) as bench:
+    async with run_inbox(inbox, database_url, workers=2) as bench:
         await asyncio.gather(*(bench.post("order.paid", n, f"evt_{n}") for n in range(150)))
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert {job.attempts for job in jobs.values()} == {1}
     failed = {name for name, job in jobs.items() if job.status is JobStatus.FAILED}
@@ -400,9 +400,9 @@ async def test_sharing_can_be_switched_off(postgres_url: str) -> None:
     async def book(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
 
-    async with at_work(inbox, postgres_url, workers=1, max_jobs_per_transaction=1) as bench:
+    async with run_inbox(inbox, postgres_url, workers=1, max_jobs_per_transaction=1) as bench:
         await asyncio.gather(*(bench.post("order.paid", n, f"evt_{n}") for n in range(20)))
-        await bench.rest()
+        await bench.wait_until_idle()
     assert raw_db.value("SELECT count(DISTINCT xmin::text) FROM probes") == 20
 
 
@@ -418,14 +418,14 @@ async def test_others_get_their_turn_in_a_single_place(sqlite_url: str) -> None:
     async def send(event: Event[Any]) -> None:
         order.append("alone")
 
-    async with at_work(inbox, sqlite_url, workers=1, max_jobs_per_transaction=4) as bench:
+    async with run_inbox(inbox, sqlite_url, workers=1, max_jobs_per_transaction=4) as bench:
         for n in range(10):  # enough to know that it is quick
             await bench.post("order.paid", n, f"first_{n}")
-        await bench.rest()
+        await bench.wait_until_idle()
         order.clear()
         posts = [bench.post("order.paid", n, f"evt_{n}") for n in range(100)]
         await asyncio.gather(bench.post("mail.due", 0, "mail"), *posts)
-        await bench.rest()
+        await bench.wait_until_idle()
     assert "shared" in order[order.index("alone") :]
 
 

@@ -22,7 +22,7 @@ from onceward import (
 )
 from onceward.model.jobs import FailureType, JobStatus
 from support.database import RawDatabase
-from tests.inprocess import at_work
+from tests.inprocess import run_inbox
 
 DONE, FAILED, QUEUED = JobStatus.DONE, JobStatus.FAILED, JobStatus.QUEUED
 INSERT = "INSERT INTO notes (text) VALUES (:text)"
@@ -70,9 +70,9 @@ async def test_a_handler_gets_what_it_names(inbox: Inbox, database_url: str) -> 
     def everything_in_a_thread(event: Event[Any], tx: Any, effects: Any, more: int = 7) -> None:
         given["sync"] = {"event": event, "tx": tx, "effects": effects, "more": more}
 
-    async with at_work(inbox, database_url) as bench:
+    async with run_inbox(inbox, database_url) as bench:
         await bench.post("a", {"x": [1, None]}, "evt_ü")
-        await bench.rest()
+        await bench.wait_until_idle()
         assert {job.status for job in (await bench.jobs()).values()} == {DONE}
     assert given.keys() == {"nothing", "event", "all", "sync"}
     event = given["event"]["event"]
@@ -109,9 +109,9 @@ async def test_async_and_sync_handlers_write_in_one_transaction_with_their_job(
         assert tx.fetch("SELECT text FROM notes WHERE text = 'thread'") == [{"text": "thread"}]
         assert tx.fetch_value("SELECT count(*) FROM notes WHERE text = 'thread'") == 1
 
-    async with at_work(inbox, database_url) as bench:
+    async with run_inbox(inbox, database_url) as bench:
         await bench.post("a")
-        await bench.rest()
+        await bench.wait_until_idle()
         assert [job.last_error for job in (await bench.jobs()).values()] == [None, None]
         keys = {effect.idempotency_key for effect in await bench.effects()}
     assert keys == {"loop:evt_1", "thread:evt_1"}
@@ -130,10 +130,10 @@ async def test_a_model_validates_before_the_handler_starts(inbox: Inbox, databas
     def passed(event: Event[Any]) -> None:
         amounts.append(event.payload.amount)
 
-    async with at_work(inbox, database_url) as bench:
+    async with run_inbox(inbox, database_url) as bench:
         await bench.post("paid", {"amount": 5}, "good")
         await bench.post("paid", {"amount": "much"}, "bad")
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert amounts == [5, 5]
     assert (jobs["good/annotated"].status, jobs["good/passed"].status) == (DONE, DONE)
@@ -153,8 +153,8 @@ async def test_a_permanent_error_fails_at_once(inbox: Inbox, database_url: str) 
         await tx.execute(INSERT, {"text": "never"})
         raise PermanentError("no such customer")
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
         assert await bench.effects() == []
     assert (job.status, job.failure_type, job.attempts) == (FAILED, FailureType.PERMANENT, 1)
     assert job.last_error == "no such customer"
@@ -171,8 +171,8 @@ async def test_retry_later_is_honoured(inbox: Inbox, database_url: str) -> None:
             raise RetryLater(0.5, "the bank sleeps")
 
     # Nobody announces that a retry is due, and the worker does not wait for its next look.
-    async with at_work(inbox, database_url, poll_seconds=30.0) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url, poll_seconds=30.0) as bench:
+        job = await bench.run_event("a")
     assert (job.status, job.attempts) == (DONE, 2)
     assert 0.45 <= times[1] - times[0] < 1.5
 
@@ -188,8 +188,8 @@ async def test_waits_between_attempts_double_until_they_are_used_up(
         await tx.execute(INSERT, {"text": "never"})
         raise OSError("try again")
 
-    async with at_work(inbox, database_url, retry_base_seconds=0.2, poll_seconds=30.0) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url, retry_base_seconds=0.2, poll_seconds=30.0) as bench:
+        job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.EXHAUSTED)
     assert (job.attempts, job.max_attempts, job.last_error) == (4, 4, "OSError: try again")
     waits = [later - earlier for earlier, later in pairwise(times)]
@@ -218,9 +218,9 @@ async def test_a_handler_that_fails_never_repeats_another_of_the_same_event(
         await tx.execute(INSERT, {"text": "bad"})
         raise OSError
 
-    async with at_work(inbox, database_url) as bench:
+    async with run_inbox(inbox, database_url) as bench:
         await bench.post("a")
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert (jobs["evt_1/good"].status, jobs["evt_1/good"].attempts) == (DONE, 1)
     assert (jobs["evt_1/bad"].status, jobs["evt_1/bad"].attempts) == (FAILED, 3)
@@ -238,8 +238,8 @@ async def test_errors_are_stored_without_secrets_and_addresses(
     async def leak() -> None:
         raise ValueError(f"{secret} of ann@example.com at postgres://me:hunter2@db/x")
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
     kept = RawDatabase(database_url).rows("SELECT error FROM onceward.attempts")
     for text in (str(job.last_error), str(kept), caplog.text):
         assert "ValueError" in text or text is caplog.text
@@ -268,8 +268,8 @@ async def test_ending_the_transaction_is_refused_by_name(
         await tx.execute(INSERT, {"text": "never"})
         await tx.execute(text)
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
     assert str(job.last_error).startswith(f"{name} is not for handlers")
     assert notes(database_url) == []
@@ -280,8 +280,8 @@ async def test_two_statements_in_one_text_are_refused(inbox: Inbox, database_url
     async def meddle(tx: Transaction) -> None:
         await tx.execute("INSERT INTO notes (text) VALUES ('never'); COMMIT")
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
     assert notes(database_url) == []
 
@@ -293,8 +293,8 @@ async def test_a_database_error_cannot_be_swallowed(inbox: Inbox, database_url: 
         with suppress(Exception):  # as careless code does
             await tx.execute("INSERT INTO nowhere (text) VALUES ('x')")
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.EXHAUSTED)
     assert "nowhere" in str(job.last_error)
     assert notes(database_url) == []
@@ -312,10 +312,10 @@ async def test_the_second_of_two_effects_is_the_first_one_that_was_not_committed
         if len(firsts) == 1:
             raise OSError("after the mark")
 
-    async with at_work(inbox, database_url) as bench:
-        job = await bench.settled("a")
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("a")
         await bench.post("a", None, "evt_2")
-        await bench.rest()
+        await bench.wait_until_idle()
         assert len(await bench.effects()) == 1
     assert (job.status, job.attempts) == (DONE, 2)
     assert firsts == [True, True, False]  # the first was rolled back with the rest of its attempt
@@ -350,11 +350,11 @@ async def test_a_handler_that_outlasts_its_time_is_counted_and_others_go_on(
     async def quick(event: Event[Any], tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": event.id})
 
-    async with at_work(inbox, database_url, workers=3) as bench:
+    async with run_inbox(inbox, database_url, workers=3) as bench:
         await bench.post("slow")
         for number in range(20):
             await bench.post("quick", None, f"q{number}")
-        await bench.rest()
+        await bench.wait_until_idle()
         release.set()
         await asyncio.to_thread(given_up.wait, 10)
         jobs = await bench.jobs()
@@ -378,11 +378,11 @@ async def test_threads_that_are_given_up_in_a_statement_leave_no_connection_behi
     async def quick(event: Event[Any], tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": event.id})
 
-    async with at_work(inbox, postgres_url, workers=1) as bench:
+    async with run_inbox(inbox, postgres_url, workers=1) as bench:
         for number in range(5):  # more than the pool has connections
             await bench.post("stuck", None, f"s{number}")
         await bench.post("quick", None, "q")
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert jobs["q/quick"].status is DONE
     stuck = [job for key, job in jobs.items() if key.startswith("s")]
@@ -400,7 +400,7 @@ async def test_a_slow_handler_on_sqlite_holds_up_nobody(inbox: Inbox, sqlite_url
         await tx.execute(INSERT, {"text": "never"})
         await asyncio.sleep(2)
 
-    async with at_work(inbox, sqlite_url) as bench:
+    async with run_inbox(inbox, sqlite_url) as bench:
         await bench.post("waits", None, "waits")
         await bench.post("holds", None, "holds")
         slowest = 0.0
@@ -411,7 +411,7 @@ async def test_a_slow_handler_on_sqlite_holds_up_nobody(inbox: Inbox, sqlite_url
             number += 1
             await bench.post("nobody's", None, f"evt_{number}")
             slowest = max(slowest, time.monotonic() - begun)
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = await bench.jobs()
     assert slowest < 1.0
     assert jobs["waits/wait_first"].status is DONE
@@ -436,11 +436,11 @@ async def test_handlers_that_deadlock_are_run_again_and_their_effects_happen_onc
             await both_hold_one.abort()  # only the first time
         await tx.execute("UPDATE notes SET text = text || '.' WHERE text LIKE :x", {"x": second})
 
-    async with at_work(inbox, postgres_url) as bench:
+    async with run_inbox(inbox, postgres_url) as bench:
         RawDatabase(postgres_url).rows("INSERT INTO notes (text) VALUES ('a'), ('b')")
         await bench.post("transfer", ["a%", "b%"], "evt_1")
         await bench.post("transfer", ["b%", "a%"], "evt_2")
-        await bench.rest()
+        await bench.wait_until_idle()
         jobs = [await bench.job("evt_1"), await bench.job("evt_2")]
         assert len(await bench.effects()) == 2
     assert [job.status for job in jobs] == [DONE, DONE]

@@ -10,7 +10,7 @@ from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts as watch
 from onceward.work import worker
 from support.processes import eventually_async
-from tests.inprocess import at_work
+from tests.inprocess import run_inbox
 
 SLOW_SECONDS = 3.0
 
@@ -34,15 +34,15 @@ async def test_a_handler_that_swallows_its_cancellation_is_left_to_itself(
     async def cancels() -> None:
         raise asyncio.CancelledError
 
-    async with at_work(inbox, database_url, workers=4) as bench:
-        job = await bench.settled("stubborn")
+    async with run_inbox(inbox, database_url, workers=4) as bench:
+        job = await bench.run_event("stubborn")
         assert time.monotonic() < ends
         assert (job.status, job.last_error) == (
             JobStatus.FAILED,
             "stubborn took longer than 0.1 s",
         )
         await bench.post("cancels", event_id="evt_2")
-        await bench.rest()
+        await bench.wait_until_idle()
         assert (await bench.job("evt_2")).last_error == "cancels was cancelled from inside"
 
 
@@ -61,7 +61,7 @@ async def test_slots_are_filled_while_slow_handlers_hold_the_others(
     async def quick() -> None:
         pass
 
-    async with at_work(inbox, database_url, workers=4) as bench:
+    async with run_inbox(inbox, database_url, workers=4) as bench:
         for number in range(3):
             await bench.post("slow", event_id=f"slow-{number}")
         for number in range(5):
@@ -73,4 +73,4 @@ async def test_slots_are_filled_while_slow_handlers_hold_the_others(
 
             await eventually_async(is_done, f"{event_id} is done")
         release.set()
-        await bench.rest()
+        await bench.wait_until_idle()

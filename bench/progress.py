@@ -45,11 +45,14 @@ def _run(trial: Trial, console: Console) -> Outcome:
     try:
         return Outcome(trial, trial.run())
     except TrialFailed as error:
-        console.print(f"[red]{trial.label} failed:[/] ", end="")
-        console.print(str(error), markup=False, highlight=False)
-        lines = str(error).splitlines()
-        reason = lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-        return Outcome(trial, failure=reason)
+        message = str(error)
+    except Exception as error:  # noqa: BLE001 - one trial must not cost the others' results
+        console.print_exception()
+        message = f"{type(error).__name__}: {error}"
+    console.print(f"[red]{trial.label} failed:[/] ", end="")
+    console.print(message, markup=False, highlight=False)
+    first, *rest = message.splitlines()
+    return Outcome(trial, failure=f"{first} {rest[-1]}" if rest else first)
 
 
 def _progress_bar(console: Console) -> Progress:

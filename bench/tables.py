@@ -177,12 +177,15 @@ def _process(results: Results) -> Iterator[Table]:
         "own ÷ this",
         "shared ÷ this",
     ]
-    concurrency = {POSTGRES: f"{CONCURRENCY} handlers at once", SQLITE: "which has one writer"}
+    concurrency = {
+        POSTGRES: f", {CONCURRENCY} handlers at once",
+        SQLITE: "; SQLite has one writer",
+    }
     yield Table(
         f"Process on {STORE_TITLES[results.store]}",
         columns,
         rows,
-        f"Jobs per second of one worker process, {concurrency[results.store]}. insert: each "
+        f"Jobs per second of one worker process{concurrency[results.store]}. insert: each "
         f"handler inserts a row; update: each adds to one of {ACCOUNTS:,} accounts. Ratios: "
         f"insert / update. {DURABILITY[results.store]} {MEDIANS}",
         _notes(results),

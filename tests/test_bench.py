@@ -166,15 +166,16 @@ def test_rounds_alternate_the_order_of_the_contenders() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("error", "reason"),
     [
-        ("the worker failed", "the worker failed"),
-        ("the worker failed:\nTraceback\nTypeError", "the worker failed: TypeError"),
+        (TrialFailed("the worker failed"), "the worker failed"),
+        (TrialFailed("it failed:\nTraceback\nTypeError"), "it failed: TypeError"),
+        (KeyError("evt_1"), "KeyError: 'evt_1'"),
     ],
 )
-def test_a_failed_trial_does_not_stop_the_others(message: str, reason: str) -> None:
+def test_a_failed_trial_does_not_stop_the_others(error: Exception, reason: str) -> None:
     def fail() -> list[Sample]:
-        raise TrialFailed(message)
+        raise error
 
     sample = Sample(ONCEWARD, UNIQUE, 0, {"rate": 1.0})
     outcomes = run_trials(

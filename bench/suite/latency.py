@@ -6,7 +6,7 @@ contender's maximum is therefore found first, and its latency measured below it.
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -76,7 +76,8 @@ def _running(run: Run, contender: Contender) -> Iterator[ContenderConfig]:
             stack.enter_context(ContenderProcess(contender.module, "work", config))
         deliveries = run.deliveries(WARM_UP_REQUESTS)
         warm_up = run.load_plan(config, deliveries, WARM_UP_SECONDS, rate=STEADY_RATE)
-        _wait_for_commits(config, require_success(send(warm_up), server).acknowledged)
+        report = require_success(send(warm_up), server)
+        _wait_for_commits(config, deliveries.ids[: report.acknowledged])
         yield config
 
 
@@ -116,24 +117,29 @@ class _Probe:
         """Send new events, wait for their commits, and return both times of each event."""
         deliveries = self.run.deliveries(REQUESTS)
         journal = self.run.folder / "journal"
-        with CommittedWork.open(self.config.database) as committed:
-            before = committed.count(INSERT)
-            plan = self.run.load_plan(
-                self.config, deliveries, seconds, rate=rate, skip=self._sent, journal=str(journal)
-            )
-            report = send(plan)
-            _wait_for_commits(self.config, before + report.acknowledged)
-            times = committed.commit_times()
-        self._sent += report.acknowledged
+        plan = self.run.load_plan(
+            self.config, deliveries, seconds, rate=rate, skip=self._sent, journal=str(journal)
+        )
+        report = send(plan)
+        if rate is not None and report.rejected:
+            raise TrialFailed(f"requests were rejected below the maximum: {report.statuses}")
+        self._sent += sum(report.statuses.values())
         acknowledged = json.loads(journal.read_text())
-        ids = (deliveries.ids[number] for number in acknowledged["numbers"])
+        ids = [deliveries.ids[number] for number in acknowledged["numbers"]]
+        times = _wait_for_commits(self.config, ids)
         return acknowledged["sent_at"], [times[event_id] for event_id in ids]
 
 
-def _wait_for_commits(config: ContenderConfig, count: int) -> None:
+def _wait_for_commits(config: ContenderConfig, ids: Sequence[str]) -> dict[str, float]:
+    """Wait until the handlers of all events committed, and return when. Raises TrialFailed."""
     deadline = time.monotonic() + DRAIN_SECONDS
     with CommittedWork.open(config.database) as committed:
-        while (done := committed.count(INSERT)) < count:
+        while True:
+            count = committed.count(INSERT)
+            if count >= len(ids):  # cheaper than to read all times again and again
+                times = committed.commit_times()
+                if times.keys() >= set(ids):
+                    return times
             if time.monotonic() > deadline:
-                raise TrialFailed(f"only {done} of {count} events done in {DRAIN_SECONDS:g} s")
+                raise TrialFailed(f"{count} commits, not all {len(ids)} in {DRAIN_SECONDS:g} s")
             time.sleep(POLL_SECONDS)  # the contenders do not report commits

@@ -216,6 +216,15 @@ async def test_a_batch_that_lost_its_lease_commits_nothing(
     assert probes.rows("SELECT event FROM probes") == []
 
 
+async def test_a_batch_that_wrote_nothing_and_lost_its_lease_settles_nothing(store: Store) -> None:
+    async def write_nothing(tx: Transaction) -> None:
+        pass
+
+    jobs = await claim_jobs(store)
+    await store.end_leases([jobs[0].lease.token])
+    assert await run_batch(store, jobs, write_nothing) == outcome(retry_alone=jobs)
+
+
 async def test_a_batch_that_lost_one_of_two_leases_commits_nothing(
     store: Store, probes: RawDatabase
 ) -> None:
@@ -246,6 +255,16 @@ async def test_after_a_failed_commit_every_job_runs_alone(postgres_url: str) -> 
         jobs = await claim_jobs(store)
         expected = outcome(retry_alone=jobs)
         assert await run_batch(store, jobs, violate_a_deferred_constraint) == expected
+
+
+async def test_after_a_failed_commit_the_jobs_that_did_not_run_remain(
+    store: Store, probes: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batching, "COMMIT_AFTER_SECONDS", -1.0)  # after the first job
+    jobs = await claim_jobs(store)
+    await store.end_leases([jobs[0].lease.token])
+    expected = outcome(retry_alone=jobs[:1], remaining=jobs[1:])
+    assert await run_batch(store, jobs) == expected
 
 
 # Handlers that do not end in time.

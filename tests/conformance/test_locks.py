@@ -33,6 +33,7 @@ OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
     "register": (Lock.REGISTRY, lambda store: store.register(SOURCES, HANDLERS, [])),
     "add_first_token": (Lock.REGISTRY, lambda store: store.add_first_token("first", b"sha256")),
     "store_secret": (Lock.REGISTRY, lambda store: store.store_secret("stripe", b"secret")),
+    "delete_secrets": (Lock.REGISTRY, lambda store: store.delete_secrets("stripe")),
     "add_rejections": (
         Lock.REJECTIONS,
         lambda store: store.add_rejections(

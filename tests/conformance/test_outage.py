@@ -9,9 +9,25 @@ import pytest
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus, Retry
+from onceward.runtime.clock import SystemClock
+from onceward.runtime.failpoints import Failpoints
+from onceward.work import runner
+from onceward.work.handlers import make_handler
+from onceward.work.runner import JobRunner
+from onceward.work.settlement import SettlementPolicy
 from support.database import RawDatabase
 from support.postgres import Cluster
-from tests.factories import EVERYTHING, arrival, arrivals, claim, lease, opened, record, working
+from tests.factories import (
+    EVERYTHING,
+    arrival,
+    arrivals,
+    claim,
+    lease,
+    leased_job,
+    opened,
+    record,
+    working,
+)
 
 TRIES = 3
 
@@ -90,6 +106,38 @@ async def test_an_outage_is_reported_without_delay(
             postgres_cluster.start()
         assert await outcome(lambda: record(store, arrival("before"))) is Outcome.DUPLICATE
         assert await outcome(lambda: record(store, arrival("during"))) is Outcome.RECORDED
+
+
+async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
+    postgres_cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop_the_database() -> None:
+        postgres_cluster.stop()
+        raise ValueError
+
+    monkeypatch.setattr(runner, "_MAX_SETTLE_TRIES", 1)
+    handler = make_handler(
+        stop_the_database,
+        patterns=["invoice.paid"],
+        source=None,
+        name="credit",
+        model=None,
+        timeout_seconds=None,
+        max_attempts=None,
+    )
+    async with opened(postgres_url, commit_timeout_seconds=0.3) as store:
+        token, job = await leased_job(store)
+        jobs = JobRunner(
+            queue=store,
+            handlers={"credit": handler},
+            settlement_policy=SettlementPolicy(base_seconds=1, max_seconds=1, random=lambda: 0.0),
+            clock=SystemClock(),
+            failpoints=Failpoints(),
+        )
+        try:
+            assert not await jobs.run(token, job)
+        finally:
+            postgres_cluster.start()
 
 
 async def outcome(call: Callable[[], Awaitable[object]]) -> object:

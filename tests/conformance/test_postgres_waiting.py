@@ -81,6 +81,15 @@ async def test_a_connection_that_the_server_closes_is_noticed(
     await following.close()
 
 
+async def test_a_result_that_the_event_loop_does_not_report_is_read(
+    connection: FastWaitConnection,
+) -> None:
+    statement = asyncio.create_task(value(connection, "SELECT 7 FROM pg_sleep(0.3)"))
+    await asyncio.sleep(0.05)
+    asyncio.get_running_loop().remove_reader(connection.fileno())
+    assert await asyncio.wait_for(statement, 5) == 7
+
+
 async def test_an_idle_connection_does_not_keep_the_loop_busy(
     connection: FastWaitConnection,
 ) -> None:

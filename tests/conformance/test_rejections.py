@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import RejectionCause
+from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import PageQuery, Rejection
 from onceward.model.events import Arrival, DuplicateBody, Outcome
 from onceward.model.jobs import FailureType, JobStatus
@@ -48,6 +48,12 @@ async def test_sources_without_the_rule_are_not_checked(store: Store) -> None:
     await record(store, arrival("a"), arrival("b"))
     await record(store, checked("c", FLAG), arrival("d"))
     assert await flagged(store) == []
+
+
+async def test_the_rule_applies_beside_events_of_sources_without_it(store: Store) -> None:
+    await record(store, checked("a", FLAG))
+    await record(store, checked("b", FLAG), arrival("c", source="ingest"))
+    assert await flagged(store) == ["b"]
 
 
 async def test_a_redelivery_is_not_a_duplicate_body(store: Store) -> None:
@@ -179,6 +185,18 @@ async def test_an_accepted_conflict_becomes_an_event(store: Store) -> None:
     assert await store.audit(EVERYTHING) == [recording.audit]
     assert {item.event_id for item in await store.events(EVERYTHING)} == {"a", "a#1"}
     assert await store.conflict(10**9) is None
+
+
+async def test_a_conflict_is_accepted_once(store: Store) -> None:
+    await record(store, arrival("a"), arrival("a", body=b"[]"))
+    conflict, _ = await store.deliveries(EVERYTHING)
+    recording = await store.accept_conflict(int(conflict.id), arrival("a#1", body=b"[]"), ACT)
+    with pytest.raises(NotInState):
+        await store.accept_conflict(int(conflict.id), arrival("a#2", body=b"[]"), ACT)
+    conflict, _ = await store.deliveries(PageQuery(limit=2, event_id="a"))
+    assert conflict.accepted_as == str(recording.events[0].event)
+    assert {item.event_id for item in await store.events(EVERYTHING)} == {"a", "a#1"}
+    assert await store.audit(EVERYTHING) == [recording.audit]
 
 
 # Provisioned secrets.

@@ -65,6 +65,15 @@ def test_a_request_without_a_token_gets_401_and_changes_nothing(
     assert closed.rows() == before
 
 
+@pytest.mark.parametrize(("path", "status"), [("/events/ingest", 401), ("/webhooks/unknown", 404)])
+def test_a_sender_who_may_not_post_is_refused_before_the_body(
+    closed: RunningInbox, path: str, status: int
+) -> None:
+    with closed.connect() as connection:
+        head = request(path, headers=JSON | {"content-length": "9"})
+        assert connection.send(head).read_response().status == status
+
+
 AUTHORIZATIONS = {
     "wrong": b"Bearer token-of-ann-9876543210",
     "too short": b"Bearer token-of-ann-012345678",

@@ -99,6 +99,17 @@ async def test_a_new_registry_entry_is_a_new_argument() -> None:
         define(by_annotation)
 
 
+def test_a_handler_with_tx_or_effects_may_share_a_transaction() -> None:
+    async def write(tx: object) -> None:
+        pass
+
+    async def mark(effects: object) -> None:
+        pass
+
+    for function in (write, mark):
+        assert define(function, transaction="shared").shares_transaction
+
+
 async def test_a_name_wins_over_an_annotation() -> None:
     async def credit(tx: Session) -> None:
         pass

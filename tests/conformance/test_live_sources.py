@@ -1,0 +1,47 @@
+"""The sources of a process accept the provisioned secrets that the store has, and no others."""
+
+import pytest
+
+from onceward.errors import LedgerUnavailable
+from onceward.ports import Store
+from onceward.receive.live_sources import MAX_PROVISIONED_SECRETS, LiveSources
+from onceward.sources.configure import make_source
+from support.database import RawDatabase
+from tests.factories import HANDLERS
+
+
+@pytest.fixture
+async def sources(store: Store) -> LiveSources:
+    await store.register(["asana"], HANDLERS, [])
+    return LiveSources({"asana": make_source("asana", verify_token="a-long-verify-token")}, store)
+
+
+def accepted(sources: LiveSources) -> tuple[bytes, ...]:
+    return sources.by_name["asana"].secrets
+
+
+async def test_a_deleted_secret_is_no_longer_accepted(store: Store, sources: LiveSources) -> None:
+    await sources.store_secret("asana", b"provisioned-1")
+    await sources.refresh()
+    assert accepted(sources) == (b"provisioned-1",)
+    assert await store.delete_secrets("asana") == 1
+    await sources.refresh()
+    assert accepted(sources) == ()
+    assert sources.secrets == [b"provisioned-1"], "it is still redacted"
+
+
+async def test_only_the_newest_secrets_are_accepted(sources: LiveSources) -> None:
+    provisioned = [b"provisioned-%d" % number for number in range(MAX_PROVISIONED_SECRETS + 1)]
+    for secret in provisioned:
+        await sources.store_secret("asana", secret)
+    await sources.refresh()
+    assert set(accepted(sources)) == set(provisioned[1:])
+
+
+async def test_a_secret_that_cannot_be_stored_is_not_accepted(
+    raw_db: RawDatabase, sources: LiveSources
+) -> None:
+    raw_db.rows("DROP TABLE onceward.provisioned_secrets")
+    with pytest.raises(LedgerUnavailable):
+        await sources.store_secret("asana", b"provisioned-1")
+    assert accepted(sources) == ()

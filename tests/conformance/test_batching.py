@@ -3,7 +3,6 @@
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
@@ -15,25 +14,28 @@ from onceward.errors import TransactionMisuse
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.runtime import timeouts
-from onceward.runtime.clock import SystemClock
+from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.work import batching
-from onceward.work.batching import BatchOutcome
+from onceward.work.batching import COMMIT_AFTER_SECONDS, BatchOutcome
 from onceward.work.handlers import HandlerFunction, TransactionMode, make_handler
 from onceward.work.leases import LeasedJob
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
 from support.database import RawDatabase
-from tests.factories import EVERYTHING, arrivals, job_item, lease, opened, record, working
+from tests.factories import (
+    EVERYTHING,
+    FakeClock,
+    arrivals,
+    job_item,
+    lease,
+    opened,
+    record,
+    working,
+)
 
 TABLE = "CREATE TABLE probes (event varchar(255))"
 INSERT = "INSERT INTO probes (event) VALUES (:event)"
-
-
-@pytest.fixture(autouse=True)
-def no_early_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a batch run all its jobs, even on a busy machine."""
-    monkeypatch.setattr(batching, "COMMIT_AFTER_SECONDS", 10.0)
 
 
 @pytest.fixture
@@ -51,8 +53,12 @@ class NoFailure(SettlementPolicy):
 
 
 def make_runner(
-    store: Store, function: HandlerFunction, transaction: TransactionMode = "shared"
+    store: Store,
+    function: HandlerFunction,
+    transaction: TransactionMode = "shared",
+    clock: Clock | None = None,
 ) -> JobRunner:
+    """Return a runner. Its clock stands still by default: a busy machine must not fail a test."""
     handler = make_handler(
         function,
         patterns=["invoice.paid"],
@@ -67,7 +73,7 @@ def make_runner(
         queue=store,
         handlers={"credit": handler},
         settlement_policy=NoFailure(base_seconds=1, max_seconds=1, random=lambda: 0.0),
-        clock=SystemClock(),
+        clock=clock or FakeClock(),
         failpoints=Failpoints(),
     )
 
@@ -88,9 +94,12 @@ async def lease_jobs(store: Store, *, limit: int) -> list[LeasedJob]:
 
 
 async def run_batch(
-    store: Store, jobs: Sequence[LeasedJob], function: HandlerFunction = probe
+    store: Store,
+    jobs: Sequence[LeasedJob],
+    function: HandlerFunction = probe,
+    clock: Clock | None = None,
 ) -> BatchOutcome:
-    ended = await make_runner(store, function).run_batch(jobs)
+    ended = await make_runner(store, function, clock=clock).run_batch(jobs)
     return outcome(ended.settled, ended.retry_alone, ended.remaining)
 
 
@@ -160,18 +169,18 @@ async def test_sync_handlers_share_a_transaction(store: Store, probes: RawDataba
 
 
 async def test_a_slow_batch_commits_the_jobs_that_it_has_run(
-    store: Store, probes: RawDatabase, monkeypatch: pytest.MonkeyPatch
+    store: Store, probes: RawDatabase
 ) -> None:
-    monkeypatch.setattr(batching, "COMMIT_AFTER_SECONDS", 0.2)
+    clock = FakeClock()
 
     async def take_long(event: Event[Any], tx: Transaction) -> None:
         await probe(event, tx)
         if event.id == "evt_1":
-            await asyncio.sleep(0.21)
+            clock.seconds += 2 * COMMIT_AFTER_SECONDS
 
     jobs = await claim_jobs(store)
     expected = outcome(settled=jobs[:2], remaining=jobs[2:])
-    assert await run_batch(store, jobs, take_long) == expected
+    assert await run_batch(store, jobs, take_long, clock) == expected
     assert probes.value("SELECT count(*) FROM probes") == 2
 
 
@@ -278,7 +287,7 @@ async def test_a_handler_that_exceeds_the_shared_timeout_runs_alone(
             await asyncio.sleep(5)
 
     jobs = await claim_jobs(store)
-    assert (await run_batch(store, jobs, sleep)).retry_alone == [jobs[0]]
+    assert (await run_batch(store, jobs, sleep, SystemClock())).retry_alone == [jobs[0]]
     await assert_rolled_back(store, probes, jobs)
 
 
@@ -287,19 +296,24 @@ async def test_a_handler_that_ignores_its_cancellation_writes_nothing_more(
 ) -> None:
     monkeypatch.setattr(timeouts, "GRACE_SECONDS", 0.1)
     ended = asyncio.Event()
+    refusals = []
 
     async def ignore_cancellation(event: Event[Any], tx: Transaction) -> None:
         try:
             await asyncio.sleep(5)
         except asyncio.CancelledError:
             await asyncio.sleep(0.4)
-        with suppress(TransactionMisuse):
+        try:
             await probe(event, tx)
+        except TransactionMisuse as error:
+            refusals.append(error)
         ended.set()
 
     jobs = await claim_jobs(store)
-    assert (await run_batch(store, jobs, ignore_cancellation)).retry_alone == [jobs[0]]
+    result = await run_batch(store, jobs, ignore_cancellation, SystemClock())
+    assert result.retry_alone == [jobs[0]]
     await asyncio.wait_for(ended.wait(), 5)
+    assert len(refusals) == 1
     await assert_rolled_back(store, probes, jobs)
 
 
@@ -379,11 +393,7 @@ async def test_a_handler_whose_statement_outlives_its_job_runs_alone(
         assert (await run_batch(store, jobs, change_the_session)).retry_alone == [jobs[0]]
 
 
-async def test_a_handler_that_has_to_wait_for_a_lock_runs_alone(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batching, "SHARED_TIMEOUT_SECONDS", 60.0)
-
+async def test_a_handler_that_has_to_wait_for_a_lock_runs_alone(postgres_url: str) -> None:
     async def update(event: Event[Any], tx: Transaction) -> None:
         await tx.execute("UPDATE accounts SET balance = balance + 1")
 
@@ -458,9 +468,8 @@ async def test_effects_are_rolled_back_with_the_batch(store: Store, probes: RawD
 
 
 async def test_a_handler_runs_alone_if_another_transaction_is_marking_its_effect(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str,
 ) -> None:
-    monkeypatch.setattr(batching, "SHARED_TIMEOUT_SECONDS", 60.0)
     async with opened(postgres_url) as store, asyncio.timeout(5):
         RawDatabase(postgres_url).rows(TABLE)
         jobs = await claim_jobs(store)

@@ -110,11 +110,6 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
-    """The attempt succeeded."""
-
-
-@dataclass(frozen=True, slots=True)
 class Retry:
     """The attempt failed with a transient error."""
 

@@ -78,7 +78,7 @@ class Experiment:
         """Let the service run for some time under supervision."""
         deadline = time.monotonic() + seconds
         while (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(left, SUPERVISE_SECONDS))
+            time.sleep(min(left, SUPERVISE_SECONDS))  # the supervisor polls its processes
             self.supervise()
 
     def expect(

@@ -70,7 +70,7 @@ def fill_disk(experiment: Experiment, disk: Path, restart: Callable[[], None]) -
         LOSS_SECONDS * 2,
         otherwise=Violation.NOT_REJECTED,
     )
-    time.sleep(FULL_DISK_SECONDS)
+    time.sleep(FULL_DISK_SECONDS)  # how long the disk stays full
     rejected = experiment.history.unknown - rejected_before
     experiment.tally["requests rejected on a full disk"] += rejected
     filler.unlink()

@@ -134,7 +134,7 @@ class PageQuery:
 
 @dataclass(frozen=True, slots=True)
 class OperatorAction:
-    """Who acts, under which authenticated identity, and for what reason."""
+    """An operator's action: the actor, the authenticated identity and the reason."""
 
     actor: str
     authenticated_as: str

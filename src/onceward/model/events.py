@@ -59,7 +59,7 @@ class Identity(NamedTuple):
 
 
 class DuplicateBody(IntEnum):
-    """What happens to an event whose body was already recorded under another id."""
+    """The policy for an event whose body was already recorded under another id."""
 
     ALLOWED = 0
     FLAGGED = 1

@@ -42,7 +42,7 @@ class Source:
     needs_url: bool = False
     verify_token: bytes | None = field(default=None, repr=False)
     duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
-    """What happens to an event whose body was recorded under another id."""
+    """The policy for an event whose body was recorded under another id."""
     volatile_fields: tuple[re.Pattern[bytes], ...] = ()
     """Patterns of fields that differ between deliveries of one event."""
     keeps_rejected: bool = False

@@ -28,6 +28,9 @@ VECTORS = ROOT / "tests" / "unit" / "vectors.json"
 LIBRARIES = ROOT / "oracles" / "libraries.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+DECISIONS = ROOT / "docs" / "decisions"
+HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
+INDEXED_DECISION = re.compile(r"^\| \[(\d+)\]\(([^)]+)\) \| (.+?) \| ", re.MULTILINE)
 
 
 def documents() -> list[Path]:
@@ -187,3 +190,22 @@ def test_every_link_has_a_target() -> None:
         if not (document.parent / target).exists()
     ]
     assert broken == []
+
+
+def decision_headings() -> dict[str, list[str]]:
+    return {
+        path.name: HEADING.findall(path.read_text()) for path in sorted(DECISIONS.glob("[0-9]*.md"))
+    }
+
+
+@pytest.mark.parametrize(("name", "headings"), decision_headings().items())
+def test_a_decision_has_a_numbered_title_and_three_parts(name: str, headings: list[str]) -> None:
+    title, *parts = headings
+    assert title.startswith(f"# {int(name[:4])}. ")
+    assert parts == ["## Context", "## Decision", "## Consequences"]
+
+
+def test_the_index_lists_every_decision_with_its_title() -> None:
+    indexed = INDEXED_DECISION.findall((DECISIONS / "README.md").read_text())
+    titles = {name: headings[0] for name, headings in decision_headings().items()}
+    assert titles == {name: f"# {number}. {title}" for number, name, title in indexed}

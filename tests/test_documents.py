@@ -18,6 +18,7 @@ import pytest
 from onceward.cli import main
 from onceward.cli.sources import resend_window, retry_window
 from onceward.settings import ENV_PREFIX, Settings
+from onceward.sources.configure import SourceOptions
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
@@ -27,7 +28,8 @@ PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 VECTORS = ROOT / "tests" / "unit" / "vectors.json"
 LIBRARIES = ROOT / "oracles" / "libraries.json"
 TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
-LINK = re.compile(r"\]\((?!https?:)([^)#]+)\)")
+LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
+FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 DECISIONS = ROOT / "docs" / "decisions"
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
 INDEXED_DECISION = re.compile(r"^\| \[(\d+)\]\(([^)]+)\) \| (.+?) \| ", re.MULTILINE)
@@ -182,14 +184,31 @@ def test_there_are_examples_to_run() -> None:
     assert len(list(examples())) >= 4
 
 
+def anchors(document: Path) -> set[str]:
+    """Return the anchors of a document's headings, as GitHub makes them."""
+    headings = HEADING.findall(FENCED_BLOCK.sub("", document.read_text()))
+    texts = [heading.lstrip("# ").lower() for heading in headings]
+    return {re.sub(r"[^\w\- ]", "", text).replace(" ", "-") for text in texts}
+
+
+def is_broken(document: Path, target: str, anchor: str) -> bool:
+    path = document.parent / target if target else document
+    return not path.exists() or bool(anchor and anchor not in anchors(path))
+
+
 def test_every_link_has_a_target() -> None:
     broken = [
-        f"{document.relative_to(ROOT)}: {target}"
+        f"{document.relative_to(ROOT)}: {target}#{anchor}"
         for document in documents()
-        for target in LINK.findall(document.read_text())
-        if not (document.parent / target).exists()
+        for target, anchor in LINK.findall(document.read_text())
+        if is_broken(document, target, anchor)
     ]
     assert broken == []
+
+
+def test_every_option_of_a_source_is_documented() -> None:
+    page = (ROOT / "docs" / "sources.md").read_text()
+    assert [name for name in SourceOptions.__optional_keys__ if f"`{name}`" not in page] == []
 
 
 def decision_headings() -> dict[str, list[str]]:

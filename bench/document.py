@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.losses import find_losses
+from bench.losses import find_losses, loss_table
 from bench.plot import draw, make_charts
 from bench.processes import ROOT
 from bench.ratios import PastRun, find_ratios, ratio_table
@@ -41,7 +41,7 @@ def fill_blocks(text: str, every: Sequence[Results], history: Sequence[PastRun])
 
 def _contents(every: Sequence[Results], history: Sequence[PastRun]) -> Iterator[tuple[str, str]]:
     yield "ratios", ratio_table(find_ratios(every), history).to_markdown()
-    yield "losses", _list(find_losses(every))
+    yield "losses", loss_table(find_losses(every)).to_markdown()
     yield "environment", _environment(every)
     for benchmark in dict.fromkeys(results.benchmark for results in every):
         parts = [
@@ -62,7 +62,7 @@ def _benchmark(results: Results) -> Iterator[str]:
         if contender.name not in results.contenders
     ]
     if unmeasured:
-        yield f"Not measured yet: {'; '.join(unmeasured)}."
+        yield f"Not measured: {'; '.join(unmeasured)}."
     environment = results.environment
     yield f"`{environment['command']}`, {environment['date'][:10]}."
 
@@ -79,7 +79,3 @@ def _environment(every: Sequence[Results]) -> str:
         f"{environment['memory_gb']} GB, {environment['system']}, Python {environment['python']}, "
         f"{', '.join(stores)}. {packages}."
     )
-
-
-def _list(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {line}" for line in lines) or "None."

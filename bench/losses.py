@@ -1,6 +1,7 @@
 """The comparisons that Onceward loses, computed from the results."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from bench.deliveries import LOADS
 from bench.registry import (
@@ -16,17 +17,50 @@ from bench.registry import (
     STORE_TITLES,
 )
 from bench.results import Results
+from bench.tables import Table
 from bench.workloads import WORKLOADS
 
 
-def find_losses(every: Iterable[Results]) -> list[str]:
-    """Return a line for each contender of the same shape that is faster than Onceward."""
+@dataclass(frozen=True)
+class Loss:
+    """A contender that is faster than Onceward in one case, with the values of both."""
+
+    case: str
+    contender: str
+    value: str
+    onceward: str
+    onceward_value: str
+
+
+def find_losses(every: Iterable[Results]) -> list[Loss]:
+    """Return each contender of the same shape that is faster than Onceward."""
     return [
-        f"{results.benchmark} on {STORE_TITLES[results.store]}, {line}"
+        loss
         for results in every
         if results.benchmark in _LOSSES
-        for line in _LOSSES[results.benchmark](results)
+        for loss in _LOSSES[results.benchmark](results)
     ]
+
+
+def loss_table(losses: Iterable[Loss]) -> Table:
+    """Return the losses as a table."""
+    rows = [
+        [
+            loss.case,
+            BY_NAME[loss.contender].title,
+            loss.value,
+            BY_NAME[loss.onceward].title,
+            loss.onceward_value,
+        ]
+        for loss in losses
+    ]
+    columns = ["benchmark", "contender", "median", "Onceward", "median"]
+    title = "Contenders that are faster than Onceward"
+    return Table(title, columns, rows, "" if rows else "None.", text_columns=len(columns))
+
+
+def _full_case(results: Results, case: str) -> str:
+    return f"{results.benchmark} on {STORE_TITLES[results.store]}, {case}"
 
 
 def _others(results: Results) -> list[str]:
@@ -37,13 +71,13 @@ def _others(results: Results) -> list[str]:
     ]
 
 
-def _ingest(results: Results) -> Iterator[str]:
+def _ingest(results: Results) -> Iterator[Loss]:
     for load in LOADS:
         for name in _others(results):
             yield from _slower(results, load, name, ONCEWARD)
 
 
-def _process(results: Results) -> Iterator[str]:
+def _process(results: Results) -> Iterator[Loss]:
     for workload in WORKLOADS:
         for name in _others(results):
             is_batch = BY_NAME[name].commit == BATCH
@@ -56,16 +90,15 @@ def _single_shape(results: Results) -> str:
     return ONCEWARD_OWN if ONCEWARD_OWN in results.contenders else ONCEWARD_SHARED
 
 
-def _slower(results: Results, case: str, name: str, onceward: str) -> Iterator[str]:
+def _slower(results: Results, case: str, name: str, onceward: str) -> Iterator[Loss]:
     rate, onceward_rate = (results.median(each, case, "rate") for each in (name, onceward))
     if rate and onceward_rate and rate > onceward_rate:
-        yield (
-            f"{case}: {BY_NAME[name].title} reaches {rate:,.0f}/s, "
-            f"{BY_NAME[onceward].title} {onceward_rate:,.0f}/s"
+        yield Loss(
+            _full_case(results, case), name, f"{rate:,.0f}/s", onceward, f"{onceward_rate:,.0f}/s"
         )
 
 
-def _latency(results: Results) -> Iterator[str]:
+def _latency(results: Results) -> Iterator[Loss]:
     onceward = _single_shape(results)
     for case in results.cases:
         for value, title in (("p50_ms", "p50"), ("p99_ms", "p99")):
@@ -74,10 +107,9 @@ def _latency(results: Results) -> Iterator[str]:
                 is_same_rate = _rate(results, case, name) == _rate(results, case, onceward)
                 latency_ms = results.median(name, case, value)
                 if is_same_rate and latency_ms and onceward_ms and latency_ms < onceward_ms:
-                    yield (
-                        f"{case}, {title}: {BY_NAME[name].title} {latency_ms:.1f} ms, "
-                        f"{BY_NAME[onceward].title} {onceward_ms:.1f} ms"
-                    )
+                    full_case = _full_case(results, f"{case}, {title}")
+                    yield Loss(full_case, name, f"{latency_ms:.1f} ms",
+                               onceward, f"{onceward_ms:.1f} ms")  # fmt: skip
 
 
 def _rate(results: Results, case: str, name: str) -> float | None:

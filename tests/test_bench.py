@@ -229,9 +229,9 @@ def test_a_faster_contender_of_the_same_shape_is_a_loss() -> None:
 
     losses = find_losses([found])
 
-    assert [line.split(": ")[1].split(" reaches")[0] for line in losses] == [
-        "SKIP LOCKED loop, psycopg",
-        "SKIP LOCKED loop, asyncpg, batches",
+    assert [(loss.contender, loss.onceward) for loss in losses] == [
+        ("loop-psycopg", ONCEWARD_OWN),
+        ("loop-asyncpg-batch", ONCEWARD_SHARED),
     ]
 
 

@@ -22,6 +22,7 @@ from onceward.sources.configure import SourceOptions
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
+from prove.document import page as proof_page
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -161,7 +162,12 @@ def sources_page() -> str:
 
 @pytest.mark.parametrize(
     ("name", "page"),
-    [("settings", settings_page), ("cli", cli_page), ("sources", sources_page)],
+    [
+        ("settings", settings_page),
+        ("cli", cli_page),
+        ("sources", sources_page),
+        ("proof", proof_page),
+    ],
 )
 def test_a_generated_page_is_up_to_date(name: str, page: object) -> None:
     assert callable(page)

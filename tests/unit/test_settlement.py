@@ -11,7 +11,7 @@ from onceward.errors import (
     RetryLater,
     StoreUnavailable,
 )
-from onceward.model.jobs import Fail, FailureType, Postpone, Retry
+from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
 
 POLICY = SettlementPolicy(
@@ -19,19 +19,19 @@ POLICY = SettlementPolicy(
 )
 
 
-def settle(error: Exception, attempts: int = 0) -> Retry | Postpone | Fail:
+def settle(error: Exception, attempts: int = 0) -> Reschedule | Postpone | Fail:
     return POLICY.decide(error, attempts=attempts, max_attempts=3)
 
 
 def delay(error: Exception) -> float:
     settlement = settle(error)
-    assert isinstance(settlement, Retry)
+    assert isinstance(settlement, Reschedule)
     return settlement.delay_seconds
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
 def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, seconds: float) -> None:
-    assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
+    assert settle(ValueError("no"), attempts) == Reschedule(seconds, "ValueError: no")
 
 
 @pytest.mark.parametrize("attempts", [0, 2, 9])
@@ -40,7 +40,7 @@ def test_an_unavailable_store_postpones_a_job_without_an_attempt(attempts: int) 
 
 
 def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
-    assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
+    assert settle(OutcomeUnknown("lost")) == Reschedule(2.0, "lost")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RetryLater(5, "ValueError: no")])
@@ -60,7 +60,7 @@ def test_the_last_attempt_can_fail_with_a_permanent_error() -> None:
 
 
 def test_a_handler_sets_the_delay_with_retry_later() -> None:
-    assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
+    assert settle(RetryLater(90, "the bank is closed")) == Reschedule(90.0, "the bank is closed")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: floa
 
 def test_the_first_error_of_a_group_settles_the_group() -> None:
     group = ExceptionGroup("in tasks", [RetryLater(7, "busy"), ValueError("no")])
-    assert settle(group) == Retry(7.0, "busy")
+    assert settle(group) == Reschedule(7.0, "busy")
 
 
 def test_a_permanent_error_in_a_group_settles_the_group() -> None:
@@ -96,9 +96,9 @@ def test_a_secret_added_after_the_start_is_redacted() -> None:
     policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=secrets)
     secrets.append("a-secret-of-today")
     settlement = policy.decide(ValueError("a-secret-of-today"), attempts=0, max_attempts=3)
-    assert settlement == Retry(2.0, "ValueError: [redacted]")
+    assert settlement == Reschedule(2.0, "ValueError: [redacted]")
 
 
 def test_errors_are_redacted() -> None:
     error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
-    assert settle(error) == Retry(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
+    assert settle(error) == Reschedule(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import RetryLater, StoreUnavailable
-from onceward.model.jobs import Fail, FailureType, Postpone, Retry
+from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.runtime.error_text import describe, leading_error
 from onceward.work.retry import backoff_seconds, is_transient
 
@@ -29,7 +29,7 @@ class SettlementPolicy:
 
     def decide(
         self, error: Exception, *, attempts: int, max_attempts: int
-    ) -> Retry | Postpone | Fail:
+    ) -> Reschedule | Postpone | Fail:
         """Return the settlement of an attempt that raised, after `attempts` earlier ones."""
         text = describe(error, self.secrets)
         if isinstance(error, StoreUnavailable):
@@ -40,7 +40,7 @@ class SettlementPolicy:
         if attempt >= max_attempts:
             return Fail(FailureType.EXHAUSTED, text)
         delay = _requested_seconds(leading_error(error))
-        return Retry(self._backoff(attempt) if delay is None else delay, text)
+        return Reschedule(self._backoff(attempt) if delay is None else delay, text)
 
     def _backoff(self, attempt: int) -> float:
         return backoff_seconds(attempt, self.base_seconds, self.max_seconds, self.random)

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, TypeVar
 
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Retry
+from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.ports import BatchGroup, Row
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
@@ -211,7 +211,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._announced.set()
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """Settle a failed attempt. Return False if the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)

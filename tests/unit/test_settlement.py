@@ -12,10 +12,22 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
-from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
+from onceward.model.retry import MAX_DELAY_SECONDS, Retry
+from onceward.work.settlement import SettlementPolicy
 
 POLICY = SettlementPolicy(
-    base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=["a-known-secret"]
+    base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=["a-known-secret"]
+)
+RULES = SettlementPolicy(
+    base_seconds=2,
+    max_seconds=100,
+    random=lambda: 0.0,
+    handler_rules={
+        "notify": {ConnectionError: Retry(60, 60), ValueError: None},
+        "strict": {Exception: None},
+        "patient": {Exception: Retry(max_seconds=3)},
+    },
+    source_rules={"shop": {ConnectionError: Retry(5, 5), KeyError: Retry(7, 7)}},
 )
 
 
@@ -37,6 +49,11 @@ def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, second
 @pytest.mark.parametrize("attempts", [0, 2, 9])
 def test_an_unavailable_store_postpones_a_job_without_an_attempt(attempts: int) -> None:
     assert settle(StoreUnavailable("down"), attempts) == Postpone(2.0, "down")
+
+
+def test_an_unavailable_store_in_a_group_postpones_the_job() -> None:
+    group = ExceptionGroup("in tasks", [StoreUnavailable("down"), ValueError("no")])
+    assert settle(group) == Postpone(2.0, "down")
 
 
 def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
@@ -91,9 +108,86 @@ def test_a_permanent_error_in_a_group_settles_the_group() -> None:
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
 
 
+# Retry rules of handlers and sources.
+
+
+def settle_by_rule(
+    error: Exception, handler: str, source: str = "", attempts: int = 0
+) -> Reschedule | Postpone | Fail:
+    return RULES.decide(error, attempts=attempts, max_attempts=3, handler=handler, source=source)
+
+
+@pytest.mark.parametrize(
+    ("error", "handler", "source", "seconds"),
+    [
+        (ConnectionError(), "notify", "shop", 60.0),
+        (ConnectionRefusedError(), "notify", "", 60.0),
+        (KeyError(), "notify", "shop", 7.0),
+        (KeyError(), "notify", "", 2.0),
+        (TypeError(), "notify", "shop", 2.0),
+        (ConnectionError(), "other", "shop", 5.0),
+        (ConnectionError(), "other", "other", 2.0),
+        (ExceptionGroup("in tasks", [ConnectionError(), ValueError()]), "notify", "", 60.0),
+    ],
+)
+def test_the_rule_of_the_handler_wins_over_the_source_and_the_settings(
+    error: Exception, handler: str, source: str, seconds: float
+) -> None:
+    settlement = settle_by_rule(error, handler, source)
+    assert isinstance(settlement, Reschedule)
+    assert settlement.delay_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        UnicodeError("no"),
+        ExceptionGroup("in tasks", [ValueError("no"), OSError()]),
+    ],
+)
+def test_a_rule_of_none_fails_the_job_at_once(error: Exception) -> None:
+    settlement = settle_by_rule(error, "notify", "shop")
+    assert isinstance(settlement, Fail)
+    assert settlement.failure_type is FailureType.PERMANENT
+
+
+def test_a_rule_leaves_the_number_of_attempts_alone() -> None:
+    settlement = settle_by_rule(ConnectionError(), "notify", attempts=2)
+    assert isinstance(settlement, Fail)
+    assert settlement.failure_type is FailureType.EXHAUSTED
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 3.0)])
+def test_a_rule_takes_an_open_delay_from_the_settings(attempts: int, seconds: float) -> None:
+    settlement = settle_by_rule(ValueError("no"), "patient", attempts=attempts)
+    assert settlement == Reschedule(seconds, "ValueError: no")
+
+
+@pytest.mark.parametrize(("requested", "seconds"), [(90, 90.0), (float("nan"), 2.0)])
+def test_retry_later_wins_over_the_rules(requested: float, seconds: float) -> None:
+    error = RetryLater(requested, "the bank is closed")
+    assert settle_by_rule(error, "strict") == Reschedule(seconds, "the bank is closed")
+
+
+def test_a_permanent_error_wins_over_the_rules() -> None:
+    assert settle_by_rule(PermanentError("no"), "patient") == Fail(FailureType.PERMANENT, "no")
+    group = ExceptionGroup("in tasks", [ConnectionError(), PermanentError("no")])
+    assert settle_by_rule(group, "notify") == Fail(FailureType.PERMANENT, "no")
+
+
+def test_an_unavailable_store_wins_over_the_rules() -> None:
+    assert settle_by_rule(StoreUnavailable("down"), "strict") == Postpone(2.0, "down")
+    group = ExceptionGroup("in tasks", [StoreUnavailable("down")])
+    assert settle_by_rule(group, "strict") == Postpone(2.0, "down")
+
+
+# Redaction.
+
+
 def test_a_secret_added_after_the_start_is_redacted() -> None:
     secrets: list[str | bytes] = []
-    policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=secrets)
+    policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=secrets)
     secrets.append("a-secret-of-today")
     settlement = policy.decide(ValueError("a-secret-of-today"), attempts=0, max_attempts=3)
     assert settlement == Reschedule(2.0, "ValueError: [redacted]")

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
+from onceward.model.retry import MAX_DELAY_SECONDS
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -150,6 +151,8 @@ def resolve(
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
+    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
+        raise ConfigurationError("retry_max_seconds is above 366 days; set a shorter delay")
     if settings.retry_base_seconds > settings.retry_max_seconds:
         raise ConfigurationError(
             "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"

@@ -82,13 +82,19 @@ async def test_a_job_that_kills_its_worker_every_time_fails(
     assert (await claim(store, solo=True)).lease is None
 
 
-async def test_a_blamed_job_is_delayed(store: Store, raw_db: RawDatabase) -> None:
+@pytest.mark.parametrize(
+    ("attempts", "seconds"), [(0, 1.0), (1, 2.0), (10, 1024.0), (12, 3600.0), (10**6, 3600.0)]
+)
+async def test_the_delay_of_a_blamed_job_doubles_up_to_its_maximum(
+    store: Store, raw_db: RawDatabase, attempts: int, seconds: float
+) -> None:
     await expired_lease(store, raw_db)
+    raw_db.rows(f"UPDATE onceward.jobs SET attempts = {attempts}, max_attempts = {attempts + 2}")  # noqa: S608 - no outside input
     await lease(store, solo=True)
     raw_db.expire_leases()
     after = await claim(store, solo=True)
     assert (after.lease, after.solo_waiting) == (None, False)
-    assert after.next_due_seconds == pytest.approx(1.0, abs=0.5)
+    assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
 
 
 async def test_the_neighbours_of_a_poison_job_are_not_blamed(

@@ -16,9 +16,6 @@ from onceward.store.locks import Lock
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a claimed batch fits in memory."""
 
-RECLAIM_DELAY_SECONDS: Final = 1.0
-"""Delay before the next attempt of a job whose worker died."""
-
 ENDED_BY_HANDLER: Final = "the handler ended its own transaction; only its return may end it"
 HELD_AS_DUPLICATE_BODY: Final = (
     "An earlier event has the same body under another id; requeue this job to run it"

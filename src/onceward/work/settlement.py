@@ -64,8 +64,7 @@ class SettlementPolicy:
 
     def _backoff(self, attempt: int, rule: Retry) -> float:
         base_seconds, max_seconds = rule.delays(self.base_seconds, self.max_seconds)
-        delay = backoff_seconds(attempt, base_seconds, max_seconds, self.random)
-        return min(delay, MAX_DELAY_SECONDS)
+        return backoff_seconds(attempt, base_seconds, max_seconds, self.random)
 
 
 def _requested_seconds(error: BaseException) -> float | None:

@@ -21,7 +21,6 @@ from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
     INLINE_BODY_BYTES,
-    RECLAIM_DELAY_SECONDS,
     WORKER_DIED,
     LedgerTransaction,
     error_parameters,
@@ -172,7 +171,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             "lease_seconds": lease_seconds,
             "tokens": list(ended),
             "error": WORKER_DIED,
-            "delay_seconds": RECLAIM_DELAY_SECONDS,
+            "base_seconds": self._settings.retry_base_seconds,
+            "max_seconds": self._settings.retry_max_seconds,
         }
         # The lock is a statement of its own, so that the next one sees the claims before it.
         statements = [

@@ -22,7 +22,6 @@ from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
     INLINE_BODY_BYTES,
-    RECLAIM_DELAY_SECONDS,
     WORKER_DIED,
     LedgerTransaction,
     error_parameters,
@@ -192,7 +191,12 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         return claim
 
     def _reclaim_parameters(self) -> dict[str, Any]:
-        return {"now": self._now(), "error": WORKER_DIED, "delay_seconds": RECLAIM_DELAY_SECONDS}
+        return {
+            "now": self._now(),
+            "error": WORKER_DIED,
+            "base_seconds": self._settings.retry_base_seconds,
+            "max_seconds": self._settings.retry_max_seconds,
+        }
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
         """Delete leases whose jobs are all settled."""

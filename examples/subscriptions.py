@@ -4,7 +4,7 @@ import msgspec
 
 from onceward import Effects, Event, Inbox, Transaction
 
-inbox = Inbox()
+inbox = Inbox(max_attempts=3)  # a demonstration should show a failed job soon, not after a day
 
 
 class SubscriptionPaid(msgspec.Struct):

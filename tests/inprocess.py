@@ -12,7 +12,7 @@ from onceward.model.admin import EffectItem, JobItem, PageQuery
 from onceward.service import Service
 from support.processes import eventually_async
 
-FAST = {"retry_base_seconds": 0.05, "lease_seconds": 5.0}
+FAST = {"retry_base_seconds": 0.05, "lease_seconds": 5.0, "max_attempts": 3}
 
 
 class RunningInbox:

@@ -10,6 +10,7 @@ from onceward.errors import (
 )
 from onceward.inbox import Inbox
 from onceward.model.events import Event
+from onceward.model.retry import Retry
 from onceward.sources.presets import Preset
 from onceward.sources.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
 from onceward.standalone import Signed, Verified, sign, verify
@@ -32,6 +33,7 @@ __all__ = [
     "OncewardError",
     "PermanentError",
     "Preset",
+    "Retry",
     "RetryLater",
     "Signature",
     "SignatureRejected",

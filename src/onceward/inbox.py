@@ -13,6 +13,7 @@ from onceward.http.auth import parse_tokens
 from onceward.http.mount import MountedApp
 from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
+from onceward.model.retry import RetryOption, default_faults
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
 from onceward.settings import Settings, SettingsOptions, resolve
@@ -68,6 +69,7 @@ class Inbox:
           Default: the preset's.
         - `keep_rejected`: store requests that do not verify, so that they can be verified again
           after a secret was corrected. Default: False.
+        - `retry`: the delay between attempts, as for `on`. The rule of a handler wins over it.
 
         Raises ConfigurationError with every fault.
         """
@@ -92,6 +94,7 @@ class Inbox:
         timeout_seconds: float | None = None,
         max_attempts: int | None = None,
         transaction: TransactionMode = "own",
+        retry: RetryOption | None = None,
     ) -> Callable[[F], F]:
         """Register a function for event types: ``invoice.paid``, ``invoice.*`` or ``*``.
 
@@ -99,7 +102,9 @@ class Inbox:
         to one source. Jobs store its name, or `name`: keep that name when you rename the function.
         A `model` validates the payload first. ``transaction="shared"`` declares that everything the
         function does is in `tx` and `effects`: its jobs may then share a commit with other jobs,
-        and run again when one of those fails. Raise ConfigurationError for what cannot work.
+        and run again when one of those fails. `retry` sets the delay between attempts: a `Retry`,
+        or one for each class of errors, with None for errors that are not retried. Raise
+        ConfigurationError for what cannot work.
         """
 
         def decorate(function: F) -> F:
@@ -112,6 +117,7 @@ class Inbox:
                 timeout_seconds=timeout_seconds,
                 max_attempts=max_attempts,
                 transaction=transaction,
+                retry=retry,
             )
             if handler.name in self._handlers:
                 msg = f"handler {handler.name!r}: the name is already in use; pass another name="
@@ -167,6 +173,7 @@ class Inbox:
         ]
         for handler in self._handlers.values():
             faults += handler.faults_with(settings)
+        faults += _retry_faults(settings, self._sources.values())
         faults += _dedupe_window_faults(settings, self._sources.values())
         if faults:
             raise ConfigurationError(faults)
@@ -182,6 +189,16 @@ class Inbox:
             failpoints=Failpoints(environment.get("ONCEWARD_FAILPOINTS", "")),
             dev=dev,
         )
+
+
+def _retry_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
+    """List the sources whose retry rules cannot work with the settings."""
+    defaults = (settings.retry_base_seconds, settings.retry_max_seconds)
+    return [
+        f"source {source.name!r}: {fault}"
+        for source in sources
+        for fault in default_faults(source.retry, *defaults)
+    ]
 
 
 def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:

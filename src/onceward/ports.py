@@ -26,7 +26,7 @@ from onceward.model.admin import (
     StoredRejection,
 )
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Retry
+from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Reschedule
 from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
@@ -131,7 +131,7 @@ class Queue(Protocol):
         """Release jobs that were not started."""
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """Settle a failed attempt. Return False if the lease was lost."""
 

@@ -182,6 +182,8 @@ class Service:
                     max_seconds=self.settings.retry_max_seconds,
                     random=random.random,
                     secrets=self._live_sources.secrets,
+                    handler_rules={name: each.retry for name, each in self.handlers.items()},
+                    source_rules={name: each.retry for name, each in self.sources.items()},
                 ),
                 clock=self._clock,
                 failpoints=self._failpoints,

@@ -13,6 +13,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
+from onceward.model.retry import MAX_DELAY_SECONDS
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -77,11 +78,13 @@ class Settings:
     max_jobs_per_transaction: int = _setting(
         64, 'Most jobs in one commit, for handlers with transaction="shared"; 1 disables', minimum=1
     )
-    max_attempts: int = _setting(3, "Attempts of a job, unless its handler sets them", minimum=1)
-    retry_base_seconds: float = _setting(
-        1.0, "Delay before the second attempt; doubles with each further one"
+    max_attempts: int = _setting(
+        40, "Attempts of a job, unless its handler sets them; 40 last for a day", minimum=1
     )
-    retry_max_seconds: float = _setting(3600.0, "Longest delay between two attempts")
+    retry_base_seconds: float = _setting(
+        1.0, "Delay before the second attempt; doubles with each further one", minimum=0.001
+    )
+    retry_max_seconds: float = _setting(3600.0, "Longest delay between two attempts", minimum=0.001)
     handler_timeout_seconds: float = _setting(
         60.0, "Timeout of a handler, unless it sets its own", minimum=0.01
     )
@@ -148,6 +151,12 @@ def resolve(
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
+    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
+        raise ConfigurationError("retry_max_seconds is above 366 days; set a shorter delay")
+    if settings.retry_base_seconds > settings.retry_max_seconds:
+        raise ConfigurationError(
+            "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
+        )
     if settings.max_pending_bytes < settings.max_body_bytes:
         raise ConfigurationError(
             "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"

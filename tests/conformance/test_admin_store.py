@@ -9,7 +9,7 @@ import pytest
 
 from onceward.model.admin import DeliveryItem, EventItem, JobItem, PageQuery
 from onceward.model.events import Outcome, ProcessingState
-from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Lease, Retry, Route
+from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Lease, Reschedule, Route
 from onceward.ports import Store
 from onceward.work.effects import Effects
 from support.database import RawDatabase
@@ -73,7 +73,7 @@ async def _settle_at_random(store: Store, chance: random.Random, leased: Lease, 
             await Effects(work.unit, job).once(f"key:{job}", reference=f"cus_{job % 5}")
             await work.unit.settle(leased.token, job)
     elif outcome == "retry":
-        await store.settle_error(leased.token, job, Retry(0.0, "again"), 0.1)
+        await store.settle_error(leased.token, job, Reschedule(0.0, "again"), 0.1)
     elif outcome != "leave":
         failure = chance.choice(list(FailureType))
         await store.settle_error(leased.token, job, Fail(failure, "no"), 0.1)

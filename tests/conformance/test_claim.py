@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from onceward.errors import PermanentError
-from onceward.model.jobs import Claim, FailureType, HandlerEntry, JobStatus, Retry
+from onceward.model.jobs import Claim, FailureType, HandlerEntry, JobStatus, Reschedule
 from onceward.ports import Queue, Store
 from onceward.work.leases import Leases
 from support.database import RawDatabase
@@ -43,7 +43,7 @@ async def test_a_claim_leases_the_oldest_jobs_up_to_its_limit(store: Store) -> N
 async def test_jobs_are_ordered_by_due_time_and_not_by_id(store: Store) -> None:
     token, job = await leased_job(store, "retried")
     await record(store, arrival("fresh"))
-    await store.settle_error(token, job.id, Retry(0.0, "try again"), 0.1)
+    await store.settle_error(token, job.id, Reschedule(0.0, "try again"), 0.1)
     assert [job.event_id for job in (await lease(store)).jobs] == ["fresh", "retried"]
 
 
@@ -67,7 +67,7 @@ async def test_a_worker_claims_only_jobs_of_its_own_handlers(store: Store) -> No
 
 async def test_a_job_is_not_claimed_before_it_is_due(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
-    await store.settle_error(token, job.id, Retry(30.0, "later"), 0.1)
+    await store.settle_error(token, job.id, Reschedule(30.0, "later"), 0.1)
     waiting = await claim(store)
     assert waiting.lease is None
     assert waiting.next_due_seconds == pytest.approx(30.0, abs=2.0)
@@ -79,7 +79,7 @@ async def test_next_due_is_the_soonest_job_without_a_lease(store: Store) -> None
     await store.record(arrivals(3))
     leased = await lease(store)
     for job, delay_seconds in zip(leased.jobs, (50.0, 20.0, 80.0), strict=True):
-        await store.settle_error(leased.token, job.id, Retry(delay_seconds, "later"), 0.1)
+        await store.settle_error(leased.token, job.id, Reschedule(delay_seconds, "later"), 0.1)
     assert (await claim(store)).next_due_seconds == pytest.approx(20.0, abs=2.0)
     assert (await claim(store, handlers=["notify"])).next_due_seconds is None
 

@@ -8,7 +8,7 @@ import pytest
 
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.model.events import Outcome
-from onceward.model.jobs import JobStatus, Retry
+from onceward.model.jobs import JobStatus, Reschedule
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.work import runner
@@ -63,7 +63,7 @@ async def test_every_connection_recovers_from_a_restart(
             lambda: store.renew([leased.token], 60.0),
             write,
             lambda: store.settle_done(leased.token, done),
-            lambda: store.settle_error(leased.token, retried, Retry(0.0, "again"), 0.1),
+            lambda: store.settle_error(leased.token, retried, Reschedule(0.0, "again"), 0.1),
             lambda: claim(store, limit=1),
             store.ready,
         ]

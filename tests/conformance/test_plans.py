@@ -38,6 +38,8 @@ WORK: Final = {
     "status": "queued",
     "failure_type": None,
     "delay_seconds": 1.0,
+    "base_seconds": 1.0,
+    "max_seconds": 3600.0,
     "elapsed_seconds": 1.0,
     "error": "x",
 }

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from onceward.errors import LeaseLost
-from onceward.model.jobs import FailureType, JobStatus, Lease, Retry
+from onceward.model.jobs import FailureType, JobStatus, Lease, Reschedule
 from onceward.ports import Store
 from support.database import RawDatabase
 from tests.factories import (
@@ -82,13 +82,19 @@ async def test_a_job_that_kills_its_worker_every_time_fails(
     assert (await claim(store, solo=True)).lease is None
 
 
-async def test_a_blamed_job_is_delayed(store: Store, raw_db: RawDatabase) -> None:
+@pytest.mark.parametrize(
+    ("attempts", "seconds"), [(0, 1.0), (1, 2.0), (10, 1024.0), (12, 3600.0), (10**6, 3600.0)]
+)
+async def test_the_delay_of_a_blamed_job_doubles_up_to_its_maximum(
+    store: Store, raw_db: RawDatabase, attempts: int, seconds: float
+) -> None:
     await expired_lease(store, raw_db)
+    raw_db.rows(f"UPDATE onceward.jobs SET attempts = {attempts}, max_attempts = {attempts + 2}")  # noqa: S608 - no outside input
     await lease(store, solo=True)
     raw_db.expire_leases()
     after = await claim(store, solo=True)
     assert (after.lease, after.solo_waiting) == (None, False)
-    assert after.next_due_seconds == pytest.approx(1.0, abs=0.5)
+    assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
 
 
 async def test_the_neighbours_of_a_poison_job_are_not_blamed(
@@ -117,8 +123,8 @@ async def test_jobs_settled_before_the_death_are_not_reclaimed(
     leased = await lease(store)
     done, retried, failed, stuck = (job.id for job in leased.jobs)
     await store.settle_done(leased.token, done)
-    await store.settle_error(leased.token, retried, Retry(0.0, "again"), 0.1)
-    await store.settle_error(leased.token, failed, Retry(900.0, "later"), 0.1)
+    await store.settle_error(leased.token, retried, Reschedule(0.0, "again"), 0.1)
+    await store.settle_error(leased.token, failed, Reschedule(900.0, "later"), 0.1)
     raw_db.expire_leases()
     after = await claim(store)
     assert after.lease is not None
@@ -132,7 +138,7 @@ async def test_a_solo_job_that_raises_may_run_with_others_again(
 ) -> None:
     await expired_lease(store, raw_db)
     leased = await lease(store, solo=True)
-    assert await store.settle_error(leased.token, leased.jobs[0].id, Retry(0.0, "again"), 0.1)
+    assert await store.settle_error(leased.token, leased.jobs[0].id, Reschedule(0.0, "again"), 0.1)
     assert len((await lease(store)).jobs) == 1
 
 
@@ -150,7 +156,7 @@ async def test_a_late_worker_cannot_settle_a_job_that_another_has_claimed(
     job = leased.jobs[0].id
     new = await lease(store, solo=True)
     assert not await store.settle_done(leased.token, job)
-    assert not await store.settle_error(leased.token, job, Retry(0.0, "late"), 0.1)
+    assert not await store.settle_error(leased.token, job, Reschedule(0.0, "late"), 0.1)
     assert await store.job_status(job) is JobStatus.IN_PROGRESS
     assert await store.settle_done(new.token, job)
     assert not await store.settle_done(leased.token, job)

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Retry, Route
+from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Reschedule, Route
 from onceward.ports import Store
 from onceward.runtime.failpoints import FailpointReached
 from support.database import RawDatabase
@@ -41,7 +41,7 @@ async def test_a_requeue_grants_the_current_max_attempts_of_the_handler(store: S
     assert (await job_item(store, job.id)).max_attempts == 1 + 3
     again = await lease(store)
     assert (again.jobs[0].attempts, again.jobs[0].max_attempts) == (1, 4)
-    await store.settle_error(again.token, job.id, Retry(0.0, "again"), 0.1)
+    await store.settle_error(again.token, job.id, Reschedule(0.0, "again"), 0.1)
     leased = await lease(store)
     await store.settle_error(leased.token, job.id, Fail(FailureType.EXHAUSTED, "no"), 0.1)
     await store.register(SOURCES, [HandlerEntry("credit", 9, (Route("invoice.paid"),))], [])

@@ -7,7 +7,7 @@ import pytest
 
 from onceward.errors import LeaseLost
 from onceward.model.events import ProcessingState
-from onceward.model.jobs import Fail, FailureType, JobStatus, Postpone, Retry
+from onceward.model.jobs import Fail, FailureType, JobStatus, Postpone, Reschedule
 from onceward.ports import Store
 from onceward.runtime.failpoints import FailpointReached
 from support.database import RawDatabase
@@ -134,22 +134,22 @@ async def test_a_token_settles_only_the_jobs_of_its_own_lease(
         with pytest.raises(LeaseLost):
             await work.unit.settle(first.token, job)
     assert not await store.settle_done(first.token, job)
-    assert not await store.settle_error(first.token, job, Retry(0.0, "no"), 0.1)
+    assert not await store.settle_error(first.token, job, Reschedule(0.0, "no"), 0.1)
     assert accounts.count("accounts") == accounts.count("onceward.attempts") == 0
     assert await store.settle_done(second.token, job)
 
 
-SETTLEMENTS = ("done", Retry(0.0, "again"), Fail(FailureType.PERMANENT, "no"))
+SETTLEMENTS = ("done", Reschedule(0.0, "again"), Fail(FailureType.PERMANENT, "no"))
 
 
 @pytest.mark.parametrize("first", SETTLEMENTS)
 @pytest.mark.parametrize("second", SETTLEMENTS)
 async def test_a_settlement_lands_once(
-    store: Store, first: str | Retry | Fail, second: str | Retry | Fail
+    store: Store, first: str | Reschedule | Fail, second: str | Reschedule | Fail
 ) -> None:
     token, job = await leased_job(store)
 
-    async def settle(settlement: str | Retry | Fail) -> bool:
+    async def settle(settlement: str | Reschedule | Fail) -> bool:
         if isinstance(settlement, str):
             return await store.settle_done(token, job.id)
         return await store.settle_error(token, job.id, settlement, 0.1)
@@ -170,7 +170,7 @@ async def test_one_of_many_concurrent_settlements_lands(store: Store) -> None:
 async def test_a_retry_is_due_later_and_stores_its_error(store: Store, raw_db: RawDatabase) -> None:
     token, job = await leased_job(store)
     before = await job_item(store, job.id)
-    assert await store.settle_error(token, job.id, Retry(90.0, "no response"), 2.0)
+    assert await store.settle_error(token, job.id, Reschedule(90.0, "no response"), 2.0)
     item = await job_item(store, job.id)
     assert (item.status, item.attempts, item.max_attempts) == (JobStatus.QUEUED, 1, 3)
     assert (item.last_error, item.failure_type) == ("no response", None)
@@ -188,7 +188,7 @@ async def test_every_failed_attempt_is_stored(store: Store, raw_db: RawDatabase)
     for number in (1, 2):
         leased = await lease(store)
         await store.settle_error(
-            leased.token, leased.jobs[0].id, Retry(0.0, f"error {number}"), 0.1
+            leased.token, leased.jobs[0].id, Reschedule(0.0, f"error {number}"), 0.1
         )
     leased = await lease(store)
     await store.settle_error(
@@ -205,7 +205,7 @@ async def test_a_success_clears_the_last_error_and_keeps_the_attempts(
     store: Store, raw_db: RawDatabase
 ) -> None:
     token, job = await leased_job(store)
-    await store.settle_error(token, job.id, Retry(0.0, "no response"), 0.1)
+    await store.settle_error(token, job.id, Reschedule(0.0, "no response"), 0.1)
     again = await lease(store)
     assert await store.settle_done(again.token, job.id)
     item = await job_item(store, job.id)
@@ -229,7 +229,7 @@ async def test_a_failure_stores_its_type_and_error(store: Store, failure: Failur
 async def test_an_error_text_is_stored_unchanged(store: Store) -> None:
     token, job = await leased_job(store)
     text = "100% of 'it' :name %(x)s \\ \N{SNOWMAN}\nline two"
-    await store.settle_error(token, job.id, Retry(0.0, text), 0.1)
+    await store.settle_error(token, job.id, Reschedule(0.0, text), 0.1)
     assert (await job_item(store, job.id)).last_error == text
 
 
@@ -237,10 +237,10 @@ async def test_settling_one_job_leaves_the_others_leased(store: Store) -> None:
     await store.record(arrivals(3))
     leased = await lease(store)
     first, second, third = (job.id for job in leased.jobs)
-    await store.settle_error(leased.token, second, Retry(0.0, "again"), 0.1)
+    await store.settle_error(leased.token, second, Reschedule(0.0, "again"), 0.1)
     assert [job.id for job in (await lease(store)).jobs] == [second]
     assert await store.settle_done(leased.token, first)
-    assert await store.settle_error(leased.token, third, Retry(0.0, "again"), 0.1)
+    assert await store.settle_error(leased.token, third, Reschedule(0.0, "again"), 0.1)
 
 
 async def test_a_done_job_is_never_claimed_again(store: Store, raw_db: RawDatabase) -> None:

@@ -26,7 +26,7 @@ from onceward.model.jobs import (
     FailureType,
     HandlerEntry,
     JobStatus,
-    Retry,
+    Reschedule,
     Route,
 )
 from onceward.work.effects import Effects
@@ -260,7 +260,7 @@ class JobsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.leased)
     @rule(pick=st.integers(0, 999), delay_seconds=st.sampled_from([0.0, 1000.0]))
     def settle_retry(self, pick: int, delay_seconds: float) -> None:
-        if job := self.settle_error(pick, Retry(delay_seconds, "try again")):
+        if job := self.settle_error(pick, Reschedule(delay_seconds, "try again")):
             self.model.fail_attempt(job, is_last=False)
             job.is_due = delay_seconds == 0
             job.solo = False
@@ -273,7 +273,7 @@ class JobsMachine(RuleBasedStateMachine):
             job.failure = failure
             job.solo = False
 
-    def settle_error(self, pick: int, settlement: Retry | Fail) -> ModelJob | None:
+    def settle_error(self, pick: int, settlement: Reschedule | Fail) -> ModelJob | None:
         token, job = self.picked(pick)
         expected = self.model.may_settle(token, job)
         assert self.run(self.store.settle_error(token, job, settlement, 0.1)) is expected

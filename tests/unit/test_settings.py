@@ -54,6 +54,17 @@ def test_code_overrides_the_environment_and_the_command_line_overrides_both() ->
     assert (settings.workers, settings.max_attempts, settings.poll_seconds) == (3, 2, 1.0)
 
 
+def test_a_delay_of_more_than_a_year_is_refused() -> None:
+    (fault,) = faults_of(code={"retry_max_seconds": 1e12})
+    assert fault == "retry_max_seconds is above 366 days; set a shorter delay"
+
+
+def test_the_first_delay_must_not_exceed_the_longest() -> None:
+    assert faults_of(code={"retry_base_seconds": 60, "retry_max_seconds": 30}) == (
+        "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike",
+    )
+
+
 def test_an_empty_variable_counts_as_unset() -> None:
     assert resolve(environment={"ONCEWARD_WORKERS": ""}) == Settings()
 

@@ -11,27 +11,39 @@ from onceward.errors import (
     RetryLater,
     StoreUnavailable,
 )
-from onceward.model.jobs import Fail, FailureType, Postpone, Retry
-from onceward.work.settlement import MAX_DELAY_SECONDS, SettlementPolicy
+from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
+from onceward.model.retry import MAX_DELAY_SECONDS, Retry
+from onceward.work.settlement import SettlementPolicy
 
 POLICY = SettlementPolicy(
-    base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=["a-known-secret"]
+    base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=["a-known-secret"]
+)
+RULES = SettlementPolicy(
+    base_seconds=2,
+    max_seconds=100,
+    random=lambda: 0.0,
+    handler_rules={
+        "notify": {ConnectionError: Retry(60, 60), ValueError: None},
+        "strict": {Exception: None},
+        "patient": {Exception: Retry(max_seconds=3)},
+    },
+    source_rules={"shop": {ConnectionError: Retry(5, 5), KeyError: Retry(7, 7)}},
 )
 
 
-def settle(error: Exception, attempts: int = 0) -> Retry | Postpone | Fail:
+def settle(error: Exception, attempts: int = 0) -> Reschedule | Postpone | Fail:
     return POLICY.decide(error, attempts=attempts, max_attempts=3)
 
 
 def delay(error: Exception) -> float:
     settlement = settle(error)
-    assert isinstance(settlement, Retry)
+    assert isinstance(settlement, Reschedule)
     return settlement.delay_seconds
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 4.0)])
 def test_a_transient_error_is_retried_with_a_growing_delay(attempts: int, seconds: float) -> None:
-    assert settle(ValueError("no"), attempts) == Retry(seconds, "ValueError: no")
+    assert settle(ValueError("no"), attempts) == Reschedule(seconds, "ValueError: no")
 
 
 @pytest.mark.parametrize("attempts", [0, 2, 9])
@@ -39,8 +51,13 @@ def test_an_unavailable_store_postpones_a_job_without_an_attempt(attempts: int) 
     assert settle(StoreUnavailable("down"), attempts) == Postpone(2.0, "down")
 
 
+def test_an_unavailable_store_in_a_group_postpones_the_job() -> None:
+    group = ExceptionGroup("in tasks", [StoreUnavailable("down"), ValueError("no")])
+    assert settle(group) == Postpone(2.0, "down")
+
+
 def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
-    assert settle(OutcomeUnknown("lost")) == Retry(2.0, "lost")
+    assert settle(OutcomeUnknown("lost")) == Reschedule(2.0, "lost")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RetryLater(5, "ValueError: no")])
@@ -60,7 +77,7 @@ def test_the_last_attempt_can_fail_with_a_permanent_error() -> None:
 
 
 def test_a_handler_sets_the_delay_with_retry_later() -> None:
-    assert settle(RetryLater(90, "the bank is closed")) == Retry(90.0, "the bank is closed")
+    assert settle(RetryLater(90, "the bank is closed")) == Reschedule(90.0, "the bank is closed")
 
 
 @pytest.mark.parametrize(
@@ -82,7 +99,7 @@ def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: floa
 
 def test_the_first_error_of_a_group_settles_the_group() -> None:
     group = ExceptionGroup("in tasks", [RetryLater(7, "busy"), ValueError("no")])
-    assert settle(group) == Retry(7.0, "busy")
+    assert settle(group) == Reschedule(7.0, "busy")
 
 
 def test_a_permanent_error_in_a_group_settles_the_group() -> None:
@@ -91,14 +108,91 @@ def test_a_permanent_error_in_a_group_settles_the_group() -> None:
     assert settle(group) == Fail(FailureType.PERMANENT, "no such plan")
 
 
+# Retry rules of handlers and sources.
+
+
+def settle_by_rule(
+    error: Exception, handler: str, source: str = "", attempts: int = 0
+) -> Reschedule | Postpone | Fail:
+    return RULES.decide(error, attempts=attempts, max_attempts=3, handler=handler, source=source)
+
+
+@pytest.mark.parametrize(
+    ("error", "handler", "source", "seconds"),
+    [
+        (ConnectionError(), "notify", "shop", 60.0),
+        (ConnectionRefusedError(), "notify", "", 60.0),
+        (KeyError(), "notify", "shop", 7.0),
+        (KeyError(), "notify", "", 2.0),
+        (TypeError(), "notify", "shop", 2.0),
+        (ConnectionError(), "other", "shop", 5.0),
+        (ConnectionError(), "other", "other", 2.0),
+        (ExceptionGroup("in tasks", [ConnectionError(), ValueError()]), "notify", "", 60.0),
+    ],
+)
+def test_the_rule_of_the_handler_wins_over_the_source_and_the_settings(
+    error: Exception, handler: str, source: str, seconds: float
+) -> None:
+    settlement = settle_by_rule(error, handler, source)
+    assert isinstance(settlement, Reschedule)
+    assert settlement.delay_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("no"),
+        UnicodeError("no"),
+        ExceptionGroup("in tasks", [ValueError("no"), OSError()]),
+    ],
+)
+def test_a_rule_of_none_fails_the_job_at_once(error: Exception) -> None:
+    settlement = settle_by_rule(error, "notify", "shop")
+    assert isinstance(settlement, Fail)
+    assert settlement.failure_type is FailureType.PERMANENT
+
+
+def test_a_rule_leaves_the_number_of_attempts_alone() -> None:
+    settlement = settle_by_rule(ConnectionError(), "notify", attempts=2)
+    assert isinstance(settlement, Fail)
+    assert settlement.failure_type is FailureType.EXHAUSTED
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 2.0), (1, 3.0)])
+def test_a_rule_takes_an_open_delay_from_the_settings(attempts: int, seconds: float) -> None:
+    settlement = settle_by_rule(ValueError("no"), "patient", attempts=attempts)
+    assert settlement == Reschedule(seconds, "ValueError: no")
+
+
+@pytest.mark.parametrize(("requested", "seconds"), [(90, 90.0), (float("nan"), 2.0)])
+def test_retry_later_wins_over_the_rules(requested: float, seconds: float) -> None:
+    error = RetryLater(requested, "the bank is closed")
+    assert settle_by_rule(error, "strict") == Reschedule(seconds, "the bank is closed")
+
+
+def test_a_permanent_error_wins_over_the_rules() -> None:
+    assert settle_by_rule(PermanentError("no"), "patient") == Fail(FailureType.PERMANENT, "no")
+    group = ExceptionGroup("in tasks", [ConnectionError(), PermanentError("no")])
+    assert settle_by_rule(group, "notify") == Fail(FailureType.PERMANENT, "no")
+
+
+def test_an_unavailable_store_wins_over_the_rules() -> None:
+    assert settle_by_rule(StoreUnavailable("down"), "strict") == Postpone(2.0, "down")
+    group = ExceptionGroup("in tasks", [StoreUnavailable("down")])
+    assert settle_by_rule(group, "strict") == Postpone(2.0, "down")
+
+
+# Redaction.
+
+
 def test_a_secret_added_after_the_start_is_redacted() -> None:
     secrets: list[str | bytes] = []
-    policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 1.0, secrets=secrets)
+    policy = SettlementPolicy(base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=secrets)
     secrets.append("a-secret-of-today")
     settlement = policy.decide(ValueError("a-secret-of-today"), attempts=0, max_attempts=3)
-    assert settlement == Retry(2.0, "ValueError: [redacted]")
+    assert settlement == Reschedule(2.0, "ValueError: [redacted]")
 
 
 def test_errors_are_redacted() -> None:
     error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
-    assert settle(error) == Retry(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
+    assert settle(error) == Reschedule(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")

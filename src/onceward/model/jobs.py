@@ -110,7 +110,7 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Retry:
+class Reschedule:
     """The attempt failed with a transient error."""
 
     delay_seconds: float

@@ -11,6 +11,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import INGEST_SOURCE, DuplicateBody
+from onceward.model.retry import RetryOption, make_retry_rules
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
@@ -53,6 +54,7 @@ class SourceOptions(TypedDict, total=False):
     duplicate_body: DuplicateBodyOption | None
     volatile_fields: Iterable[str] | None
     keep_rejected: bool
+    retry: RetryOption | None
 
 
 def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
@@ -86,6 +88,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         _check_url(preset, scheme, options.get("url"))
     with faults:
         _check_verify_token(preset, options.get("verify_token"))
+    with faults:
+        retry = make_retry_rules(options.get("retry"))
     faults.raise_if_any()
     verify_token = options.get("verify_token")
     return Source(
@@ -102,6 +106,7 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         duplicate_body=duplicate_body,
         volatile_fields=volatile_fields,
         keeps_rejected=options.get("keep_rejected", False),
+        retry=retry,
     )
 
 

@@ -11,6 +11,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Arrival, DuplicateBody, Identity
+from onceward.model.retry import RetryRules
 from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
 from onceward.sources.identify import identify, identify_as, reads_headers
 from onceward.sources.presets import Preset
@@ -46,6 +47,8 @@ class Source:
     volatile_fields: tuple[re.Pattern[bytes], ...] = ()
     """Patterns of fields that differ between deliveries of one event."""
     keeps_rejected: bool = False
+    retry: RetryRules = field(default_factory=dict)
+    """The retry rules of its jobs. Those of a handler win over them."""
 
     @property
     def preset_name(self) -> str:

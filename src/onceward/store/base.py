@@ -9,15 +9,12 @@ from typing import Any, Final, Protocol
 
 from onceward.errors import ConfigurationError, PermanentError
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Fail, Job, Postpone, Retry
+from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.ports import PurgeProgress, Row
 from onceward.store.locks import Lock
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a claimed batch fits in memory."""
-
-RECLAIM_DELAY_SECONDS: Final = 1.0
-"""Delay before the next attempt of a job whose worker died."""
 
 ENDED_BY_HANDLER: Final = "the handler ended its own transaction; only its return may end it"
 HELD_AS_DUPLICATE_BODY: Final = (
@@ -84,20 +81,20 @@ def require_durability(weak_settings: Sequence[str], *, allow_weak: bool) -> Non
         raise ConfigurationError([*(f"{setting}." for setting in weak_settings), advice])
 
 
-def error_statement(settlement: Retry | Postpone | Fail) -> str:
+def error_statement(settlement: Reschedule | Postpone | Fail) -> str:
     """Return the name of the statement that settles a failed attempt."""
     return "postpone" if isinstance(settlement, Postpone) else "settle_error"
 
 
 def error_parameters(
-    token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
+    token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
 ) -> dict[str, Any]:
     """Return the parameters of the statement that settles a failed attempt."""
     outcome: dict[str, Any]
     match settlement:
         case Postpone(delay_seconds=delay_seconds):
             outcome = {"delay_seconds": delay_seconds}
-        case Retry(delay_seconds=delay_seconds):
+        case Reschedule(delay_seconds=delay_seconds):
             outcome = {"status": "queued", "delay_seconds": delay_seconds, "failure_type": None}
         case Fail(failure_type=failure_type):
             outcome = {"status": "failed", "delay_seconds": 0.0, "failure_type": failure_type}

@@ -11,6 +11,13 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
 from onceward.model.jobs import Route
+from onceward.model.retry import (
+    RetryOption,
+    RetryRules,
+    default_faults,
+    make_retry_rules,
+    retry_faults,
+)
 from onceward.settings import Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import SHARED_TIMEOUT_SECONDS
@@ -36,13 +43,17 @@ class Handler:
     is_async: bool
     shares_transaction: bool
     """Whether the user declared that everything the handler does is in its transaction."""
+    retry: RetryRules
 
     def faults_with(self, settings: Settings) -> list[str]:
         """Return the reasons why the handler cannot run with these settings."""
+        faults = [
+            *default_faults(self.retry, settings.retry_base_seconds, settings.retry_max_seconds)
+        ]
         if self.shares_transaction and self.timeout_seconds is None:
             timeout = ("handler_timeout_seconds", settings.handler_timeout_seconds)
-            return [f"handler {self.name!r}: {fault}" for fault in _timeout_faults(*timeout)]
-        return []
+            faults += _timeout_faults(*timeout)
+        return [f"handler {self.name!r}: {fault}" for fault in faults]
 
     def with_defaults(self, settings: Settings) -> Handler:
         """Return the handler with the settings' values for the options that it leaves open."""
@@ -63,6 +74,7 @@ def make_handler(
     timeout_seconds: float | None,
     max_attempts: int | None,
     transaction: TransactionMode = "own",
+    retry: RetryOption | None = None,
     available: Sequence[Argument] = ARGUMENTS,
 ) -> Handler:
     """Check and build a handler. Raise ConfigurationError with every fault."""
@@ -79,6 +91,7 @@ def make_handler(
         faults.append(f"timeout_seconds is {timeout_seconds}; use more than 0")
     if max_attempts is not None and max_attempts < 1:
         faults.append(f"max_attempts is {max_attempts}; use 1 or more")
+    faults += retry_faults(retry)
     if faults:
         raise ConfigurationError([f"handler {name!r}: {fault}" for fault in faults])
     return Handler(
@@ -94,6 +107,7 @@ def make_handler(
         max_attempts=max_attempts,
         is_async=is_async,
         shares_transaction=transaction == "shared",
+        retry=make_retry_rules(retry),
     )
 
 

@@ -152,7 +152,11 @@ class JobRunner:
         self, token: str, job: Job, error: Exception, elapsed_seconds: float
     ) -> bool:
         settlement = self._settlement_policy.decide(
-            error, attempts=job.attempts, max_attempts=job.max_attempts
+            error,
+            attempts=job.attempts,
+            max_attempts=job.max_attempts,
+            handler=job.handler,
+            source=job.source,
         )
         _log.info("job %s (%s): %s", job.id, job.handler, settlement.error)
         for attempt in range(_MAX_SETTLE_TRIES):

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 
 from onceward.errors import RetryLater, StoreUnavailable
-from onceward.model.jobs import Fail, FailureType, Postpone, Retry
+from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
+from onceward.model.retry import MAX_DELAY_SECONDS, NO_RULES, Retry, RetryRules
 from onceward.runtime.error_text import describe, leading_error
-from onceward.work.retry import backoff_seconds, is_transient
-
-MAX_DELAY_SECONDS: Final = 366 * 86_400.0
+from onceward.work.retry import backoff_seconds, choose_rule, is_transient
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,24 +24,47 @@ class SettlementPolicy:
     """Returns a number from 0 to 1, for the jitter."""
     secrets: Iterable[str | bytes] = ()
     """Secrets to redact in error texts. The owner may add more at any time."""
+    handler_rules: Mapping[str, RetryRules] = field(default_factory=dict)
+    """The retry rules of each handler, by its name. They win over the source's."""
+    source_rules: Mapping[str, RetryRules] = field(default_factory=dict)
+    """The retry rules of each source, by its name. They win over the settings."""
 
     def decide(
-        self, error: Exception, *, attempts: int, max_attempts: int
-    ) -> Retry | Postpone | Fail:
+        self,
+        error: Exception,
+        *,
+        attempts: int,
+        max_attempts: int,
+        handler: str = "",
+        source: str = "",
+    ) -> Reschedule | Postpone | Fail:
         """Return the settlement of an attempt that raised, after `attempts` earlier ones."""
         text = describe(error, self.secrets)
-        if isinstance(error, StoreUnavailable):
-            return Postpone(self._backoff(1), text)
-        if not is_transient(error):
+        leading = leading_error(error)
+        if isinstance(leading, StoreUnavailable):
+            return Postpone(self._backoff(1, Retry()), text)
+        rule = self._rule(leading, handler, source)
+        if rule is None or not is_transient(error):
             return Fail(FailureType.PERMANENT, text)
         attempt = attempts + 1
         if attempt >= max_attempts:
             return Fail(FailureType.EXHAUSTED, text)
-        delay = _requested_seconds(leading_error(error))
-        return Retry(self._backoff(attempt) if delay is None else delay, text)
+        delay = _requested_seconds(leading)
+        return Reschedule(self._backoff(attempt, rule) if delay is None else delay, text)
 
-    def _backoff(self, attempt: int) -> float:
-        return backoff_seconds(attempt, self.base_seconds, self.max_seconds, self.random)
+    def _rule(self, error: BaseException, handler: str, source: str) -> Retry | None:
+        """Return the rule for an error; None if a retry cannot help."""
+        if isinstance(error, RetryLater):
+            return Retry()
+        return choose_rule(
+            error,
+            self.handler_rules.get(handler, NO_RULES),
+            self.source_rules.get(source, NO_RULES),
+        )
+
+    def _backoff(self, attempt: int, rule: Retry) -> float:
+        base_seconds, max_seconds = rule.delays(self.base_seconds, self.max_seconds)
+        return backoff_seconds(attempt, base_seconds, max_seconds, self.random)
 
 
 def _requested_seconds(error: BaseException) -> float | None:

@@ -13,7 +13,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Retry
+from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.ports import BatchGroup, Row
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import parse
@@ -21,7 +21,6 @@ from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
     INLINE_BODY_BYTES,
-    RECLAIM_DELAY_SECONDS,
     WORKER_DIED,
     LedgerTransaction,
     error_parameters,
@@ -172,7 +171,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             "lease_seconds": lease_seconds,
             "tokens": list(ended),
             "error": WORKER_DIED,
-            "delay_seconds": RECLAIM_DELAY_SECONDS,
+            "base_seconds": self._settings.retry_base_seconds,
+            "max_seconds": self._settings.retry_max_seconds,
         }
         # The lock is a statement of its own, so that the next one sees the claims before it.
         statements = [
@@ -214,7 +214,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             await run(connection, self._queries.one("release"), parameters)
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """Settle a failed attempt. Return False if the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)

@@ -14,7 +14,7 @@ from typing import IO, Any, Final, TypeVar
 
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Retry
+from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.ports import BatchGroup, Row
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
@@ -22,7 +22,6 @@ from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
     INLINE_BODY_BYTES,
-    RECLAIM_DELAY_SECONDS,
     WORKER_DIED,
     LedgerTransaction,
     error_parameters,
@@ -192,7 +191,12 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         return claim
 
     def _reclaim_parameters(self) -> dict[str, Any]:
-        return {"now": self._now(), "error": WORKER_DIED, "delay_seconds": RECLAIM_DELAY_SECONDS}
+        return {
+            "now": self._now(),
+            "error": WORKER_DIED,
+            "base_seconds": self._settings.retry_base_seconds,
+            "max_seconds": self._settings.retry_max_seconds,
+        }
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
         """Delete leases whose jobs are all settled."""
@@ -211,7 +215,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._announced.set()
 
     async def settle_error(
-        self, token: str, job: int, settlement: Retry | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
     ) -> bool:
         """Settle a failed attempt. Return False if the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)

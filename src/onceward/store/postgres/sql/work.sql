@@ -1,6 +1,7 @@
 -- name: reclaim_expired
 -- Delete expired leases. A job that ran alone is blamed for the death of its worker and loses an
--- attempt. Jobs that ran together are only marked to run alone next time.
+-- attempt; the delay before the next one doubles with each attempt. Jobs that ran together are only
+-- marked to run alone next time.
 -- IS NOT DISTINCT FROM keeps the planner from the index of due jobs: it would read the whole backlog.
 WITH
 expired AS MATERIALIZED (
@@ -29,7 +30,8 @@ blamed AS (
         failure_type = CASE WHEN j.attempts + 1 < j.max_attempts THEN NULL ELSE 'exhausted' END,
         finished_at = CASE WHEN j.attempts + 1 < j.max_attempts THEN NULL
                            ELSE clock_timestamp() END,
-        available_at = clock_timestamp() + :delay_seconds * interval '1 second',
+        available_at = clock_timestamp() + interval '1 second'
+            * LEAST(:base_seconds::float8 * (1::bigint << LEAST(j.attempts, 40)), :max_seconds::float8),
         last_error = :error
     FROM abandoned a
     WHERE j.id = a.id AND j.status IS NOT DISTINCT FROM 'queued' AND a.solo

@@ -1,6 +1,7 @@
 -- name: reclaim_expired
 -- Delete expired leases. A job that ran alone is blamed for the death of its worker and loses an
--- attempt. Jobs that ran together are only marked to run alone next time.
+-- attempt; the delay before the next one doubles with each attempt. Jobs that ran together are only
+-- marked to run alone next time.
 INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
 SELECT j.id, j.attempts + 1, l.worker, min(l.until, :now), :now, :error
 FROM onceward_leases l CROSS JOIN json_each(l.jobs) AS leased
@@ -12,7 +13,8 @@ SET attempts = attempts + 1,
     status = CASE WHEN attempts + 1 < max_attempts THEN 'queued' ELSE 'failed' END,
     failure_type = CASE WHEN attempts + 1 < max_attempts THEN NULL ELSE 'exhausted' END,
     finished_at = CASE WHEN attempts + 1 < max_attempts THEN NULL ELSE :now END,
-    available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER),
+    available_at = :now
+        + CAST(min(:base_seconds * (1 << min(attempts, 40)), :max_seconds) * 1000000 AS INTEGER),
     last_error = :error
 WHERE status = 'queued' AND solo AND id IN (
     SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.until < :expired_before

@@ -18,7 +18,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 CHECKED = (
     "src", "tests", "support", "bench", "prove", "oracles", "examples", "docs",
-    "README.md", "CONTRIBUTING.md",
+    "README.md", "CONTRIBUTING.md", "SECURITY.md",
 )  # fmt: skip
 SUFFIXES = {".md", ".py", ".sql"}
 SKIPPED_FOLDERS = {".venv", "__pycache__", "node_modules"}

@@ -7,6 +7,8 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.store.migrate import migrations
+from onceward.store.postgres import connections as postgres_connections
+from onceward.store.sqlite import store as sqlite
 from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, make_store, opened, record
 
@@ -102,3 +104,17 @@ async def test_maintenance_creates_the_partitions_of_the_coming_weeks(postgres_u
         assert raw_db.value(partitions) == before == 6  # this week, four ahead, and the default
         await record(two, arrival("after"))
     assert raw_db.count("onceward.payloads_default") == 0
+
+
+@pytest.mark.parametrize("step", ["open", "migrate"])
+async def test_a_database_that_is_too_old_is_refused(
+    bare_database_url: str, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOWEST_VERSION", (4, 0, 0))
+    monkeypatch.setattr(postgres_connections, "LOWEST_VERSION", 99)
+    store = make_store(bare_database_url)
+    try:
+        with pytest.raises(ConfigurationError, match=r"needs (4\.0\.0|99) or newer"):
+            await (store.open(serving=True) if step == "open" else store.migrate())
+    finally:
+        await store.close()

@@ -26,6 +26,9 @@ from onceward.store.postgres import arrays
 
 Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
+LOWEST_VERSION: Final = 12
+"""The first version of PostgreSQL with plan_cache_mode and MATERIALIZED."""
+
 CONNECT_OPTIONS: Final[dict[str, Any]] = {
     "autocommit": True,
     "row_factory": dict_row,
@@ -73,11 +76,19 @@ def conninfo(url: str, **session: str) -> str:
 
 
 async def connect(info: str, connection_class: type[Connection]) -> Connection:
-    """Open a connection that accepts the arrays of a batch. Raise StoreUnavailable."""
+    """Open a connection that accepts the arrays of a batch.
+
+    Raise StoreUnavailable, or ConfigurationError if the server is too old.
+    """
     try:
         connection = await connection_class.connect(info, **CONNECT_OPTIONS)
     except psycopg.Error as error:
         raise translate_error(error, is_sent=False) from error
+    version = connection.info.server_version // 10_000
+    if version < LOWEST_VERSION:
+        await connection.close()
+        msg = f"The server is PostgreSQL {version}; Onceward needs {LOWEST_VERSION} or newer."
+        raise ConfigurationError(msg)
     arrays.register_dumpers(connection)
     return connection
 

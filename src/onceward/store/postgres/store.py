@@ -67,8 +67,11 @@ _DURABLE: Final = {
 }
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
+# CREATE SCHEMA IF NOT EXISTS would need CREATE on the database even if the schema exists.
 _MIGRATIONS_TABLE: Final = """
-    CREATE SCHEMA IF NOT EXISTS onceward;
+    DO $$ BEGIN
+        IF to_regnamespace('onceward') IS NULL THEN CREATE SCHEMA onceward; END IF;
+    END $$;
     CREATE TABLE IF NOT EXISTS onceward.migrations (
         number integer PRIMARY KEY,
         name text NOT NULL,
@@ -271,8 +274,10 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         async with self._admin_connection.use() as connection, connection.transaction():
             await connection.execute("SET LOCAL lock_timeout = '10s'")
             await connection.execute(lock_statement(Lock.MIGRATIONS))
-            await connection.execute(_MIGRATIONS_TABLE)
-            for migration in pending("postgres", await _applied_numbers(connection)):
+            lacking = pending("postgres", await _applied_numbers(connection))
+            if lacking:
+                await connection.execute(_MIGRATIONS_TABLE)
+            for migration in lacking:
                 await connection.execute(migration.text.encode())
                 await connection.execute(
                     "INSERT INTO onceward.migrations (number, name) VALUES (%s, %s)",

@@ -82,10 +82,8 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def open(self, *, serving: bool) -> None:
         """Open the file and check the schema; if `serving`, check durability and migrate first."""
-        if sqlite3.sqlite_version_info < LOWEST_VERSION:
-            msg = f"SQLite {sqlite3.sqlite_version} is too old; Onceward needs 3.35 or newer."
-            raise ConfigurationError(msg)
         try:
+            _check_version()
             if serving:
                 self._lock()
             await self._start(serving=serving)
@@ -264,6 +262,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
+        _check_version()
         await self._start_thread(self._writer)
         return [
             migration.label
@@ -353,6 +352,16 @@ class _SqliteLedgerTransaction:
         return await self._transaction.run_internal(
             lambda connection: self._batch_writer.record(connection, arrivals, originals, now)
         )
+
+
+def _check_version() -> None:
+    if sqlite3.sqlite_version_info < LOWEST_VERSION:
+        lowest = ".".join(map(str, LOWEST_VERSION))
+        msg = (
+            f"Python's SQLite is {sqlite3.sqlite_version}; Onceward needs {lowest} or newer. "
+            f"Use a newer build of Python, or PostgreSQL (--database postgresql://…)."
+        )
+        raise ConfigurationError(msg)
 
 
 def _parse_url(url: str) -> tuple[str, str]:

@@ -271,7 +271,7 @@ async def test_a_statement_that_would_end_the_transaction_is_refused_and_named(
     async with run_inbox(inbox, database_url) as bench:
         job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
-    assert str(job.last_error).startswith(f"{name} is not for handlers")
+    assert f" in misuse: {name} is not for handlers" in str(job.last_error)
     assert notes(database_url) == []
 
 

@@ -1,10 +1,12 @@
 """Calls that are noted until they start."""
 
+import asyncio
 import sys
 from collections.abc import Coroutine
 from typing import Any
 
 from onceward.work.pending_calls import PendingCalls
+from tests.factories import start_task
 
 
 async def statement() -> int:
@@ -28,7 +30,7 @@ async def test_an_unstarted_call_is_kept_among_many_started_ones() -> None:
     note(calls)  # type: ignore[unused-coroutine]
     for _ in range(1000):
         await note(calls)
-    assert "test_pending_calls.py:15 in note: tx.execute(…)" in str(calls.take_misuse())
+    assert "test_pending_calls.py:17 in note: tx.execute(…)" in str(calls.take_misuse())
 
 
 async def test_many_unstarted_calls_are_noted_and_then_dropped() -> None:
@@ -49,3 +51,17 @@ async def test_all_calls_that_were_not_awaited_are_counted_and_closed() -> None:
         "write `await tx.execute(…)` (2 more calls were not awaited)"
     )
     assert calls.take_misuse() is None
+
+
+async def test_calls_that_start_together_are_dropped() -> None:
+    calls = PendingCalls()
+    for _ in range(1000):
+        await asyncio.gather(note(calls), note(calls))
+    assert len(calls._calls) <= 16
+
+
+async def test_a_call_that_waits_was_awaited() -> None:
+    calls = PendingCalls()
+    waiting = await start_task(calls.note("tx.execute", asyncio.sleep(60, 1), sys._getframe()))
+    assert calls.take_misuse() is None
+    waiting.cancel()

@@ -16,12 +16,12 @@ from onceward.ports import Row
 from onceward.runtime.code_location import frame_location
 from onceward.work.effects import mark_once
 from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
-from onceward.work.transaction import Parameters, UnitOfWork
+from onceward.work.transaction import Parameters, TransactionHints, UnitOfWork
 
 T = TypeVar("T")
 
 
-class SyncTransaction:
+class SyncTransaction(TransactionHints):
     """The transaction of a sync handler; see Transaction."""
 
     def __init__(self, unit: UnitOfWork, loop: asyncio.AbstractEventLoop) -> None:

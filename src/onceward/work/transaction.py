@@ -7,12 +7,12 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import Any, Final, Self, TypeVar, TypeVarTuple
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
 from onceward.ports import Row, Rows, StoreTransaction
 from onceward.runtime.clock import Clock
-from onceward.runtime.code_location import awaiting_location
+from onceward.runtime.code_location import awaiting_location, frame_location
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql, find_placeholder, parse
 from onceward.work.pending_calls import PendingCalls
@@ -28,6 +28,19 @@ _TRANSACTION_KEYWORDS: Final = frozenset(
 )
 _CONNECTION_KEYWORDS: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
 _REFUSED_KEYWORDS: Final = _TRANSACTION_KEYWORDS | _CONNECTION_KEYWORDS
+
+_INSTEAD: Final = {
+    "begin": "the transaction begins with its first statement",
+    "commit": "the transaction commits when the handler returns",
+    "rollback": "raise an error to roll back",
+    "executemany": "call tx.execute for each row",
+    "fetchall": "use tx.fetch",
+    "fetchone": "use tx.fetch_one",
+    "fetchrow": "use tx.fetch_one",
+    "fetchval": "use tx.fetch_value",
+    "scalar": "use tx.fetch_value",
+}
+"""Names that database drivers have, and what a handler does instead."""
 
 _PACKAGE: Final = str(Path(__file__).parents[1])
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
@@ -81,8 +94,9 @@ class UnitOfWork:
         return rows
 
     async def _run_statement(self, sql: str, parameters: Parameters | None) -> Rows:
+        values = {} if parameters is None else parameters
         try:
-            statement, values = _checked(sql, {} if parameters is None else parameters)
+            statement = _checked(sql, values)
         except TransactionMisuse as error:
             line = awaiting_location(sys._getframe(), _PACKAGE) or self.location()  # noqa: SLF001
             message = f"{line}: {error}"
@@ -131,7 +145,15 @@ class UnitOfWork:
         """
         self._is_closed = True
         misuse = self.calls.take_misuse()
-        await self._roll_back()
+        try:
+            writer = self._writer
+            if writer is not None and writer is not asyncio.current_task():
+                writer.cancel()
+                await asyncio.wait([writer])
+        finally:
+            context, self._context = self._context, None
+            if context is not None:
+                await context.__aexit__(None, None, None)
         if misuse is not None and self._may_cause(error):
             raise misuse from error
 
@@ -145,17 +167,6 @@ class UnitOfWork:
             and isinstance(error, Exception)
             and not isinstance(error, HandlerTimeout)
         )
-
-    async def _roll_back(self) -> None:
-        try:
-            writer = self._writer
-            if writer is not None and writer is not asyncio.current_task():
-                writer.cancel()
-                await asyncio.wait([writer])
-        finally:
-            context, self._context = self._context, None
-            if context is not None:
-                await context.__aexit__(None, None, None)
 
     async def _exclusively(self, operation: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
         """Run one operation at a time, and remember the first failure."""
@@ -195,7 +206,22 @@ class UnitOfWork:
         return self._transaction
 
 
-class Transaction:
+class TransactionHints:
+    """Explains names that database drivers have and `tx` does not."""
+
+    if not TYPE_CHECKING:  # for a type checker, every other name stays an error
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise TransactionMisuse for a name that other drivers have, else AttributeError."""
+            if name not in _INSTEAD:
+                message = f"{type(self).__name__!r} object has no attribute {name!r}"
+                raise AttributeError(message, name=name, obj=self)
+            line = frame_location(sys._getframe(1))  # noqa: SLF001
+            message = f"{line}: there is no tx.{name}; {_INSTEAD[name]}"
+            raise TransactionMisuse(message)
+
+
+class Transaction(TransactionHints):
     """The handler's transaction. Its writes and the job's `done` commit together or not at all.
 
     It begins with the first statement and ends when the handler returns. Parameters are named,
@@ -232,8 +258,8 @@ class Transaction:
         return self._unit.calls.note("tx.fetch_value", call, sys._getframe(1))  # noqa: SLF001
 
 
-def _checked(sql: object, parameters: object) -> tuple[Sql, Parameters]:
-    """Parse one statement and its parameters. Raise TransactionMisuse if they are unusable."""
+def _checked(sql: object, parameters: object) -> Sql:
+    """Parse one statement. Raise TransactionMisuse if it or its parameters are unusable."""
     if not isinstance(sql, str):
         message = f"the statement is {_kind(sql)}; pass the SQL as a str"
         raise TransactionMisuse(message)
@@ -245,7 +271,7 @@ def _checked(sql: object, parameters: object) -> tuple[Sql, Parameters]:
     if statement.keyword in _REFUSED_KEYWORDS:
         message = f"{statement.keyword} is not for handlers: the transaction ends with the handler"
         raise TransactionMisuse(message)
-    if not isinstance(parameters, Mapping):
+    if not isinstance(parameters, dict) and not isinstance(parameters, Mapping):  # dict is quicker
         message = f"parameters are a dict by name, not {_kind(parameters)}: {_usage(statement)}"
         raise TransactionMisuse(message)
     if missing := statement.names - parameters.keys():
@@ -254,7 +280,7 @@ def _checked(sql: object, parameters: object) -> tuple[Sql, Parameters]:
     if parameters and not statement.names and find_placeholder(sql):
         message = f"parameters are named: {_usage(statement)}"
         raise TransactionMisuse(message)
-    return statement, parameters
+    return statement
 
 
 def _kind(value: object) -> str:

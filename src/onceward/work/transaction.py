@@ -7,7 +7,7 @@ import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
+from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
 from onceward.ports import Row, Rows, StoreTransaction
@@ -206,19 +206,29 @@ class UnitOfWork:
         return self._transaction
 
 
+class _Absent:
+    """An attribute that raises TransactionMisuse with the line that reads it."""
+
+    def __init__(self, name: str, instead: str) -> None:
+        self._text = f"there is no tx.{name}; {instead}"
+
+    def __get__(self, instance: object, owner: type) -> Self:
+        if instance is None:  # inspection of the class
+            return self
+        line = frame_location(sys._getframe(1))  # noqa: SLF001
+        message = f"{line}: {self._text}"
+        raise TransactionMisuse(message)
+
+
 class TransactionHints:
-    """Explains names that database drivers have and `tx` does not."""
+    """Explains names that database drivers have and `tx` does not.
 
-    if not TYPE_CHECKING:  # for a type checker, every other name stays an error
+    A `__getattr__` would slow down every other attribute, and hide unknown ones from type checkers.
+    """
 
-        def __getattr__(self, name: str) -> NoReturn:
-            """Raise TransactionMisuse for a name that other drivers have, else AttributeError."""
-            if name not in _INSTEAD:
-                message = f"{type(self).__name__!r} object has no attribute {name!r}"
-                raise AttributeError(message, name=name, obj=self)
-            line = frame_location(sys._getframe(1))  # noqa: SLF001
-            message = f"{line}: there is no tx.{name}; {_INSTEAD[name]}"
-            raise TransactionMisuse(message)
+
+for _name, _instead in _INSTEAD.items():
+    setattr(TransactionHints, _name, _Absent(_name, _instead))
 
 
 class Transaction(TransactionHints):

@@ -28,7 +28,7 @@
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
         ├── MalformedPayload          the payload does not fit; names the field
-        └── TransactionMisuse         the handler tried to end its own transaction
+        └── TransactionMisuse         the handler used `tx` or `effects` wrongly
 """
 
 from __future__ import annotations
@@ -193,4 +193,4 @@ class MalformedPayload(PermanentError):
 
 
 class TransactionMisuse(PermanentError):
-    """The handler tried to control its transaction, which only Onceward may do."""
+    """The handler used `tx` or `effects` in a way that cannot work."""

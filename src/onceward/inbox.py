@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
@@ -13,14 +14,22 @@ from onceward.http.auth import parse_tokens
 from onceward.http.mount import MountedApp
 from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
-from onceward.model.retry import RetryOption, default_faults
+from onceward.model.retry import default_faults
+from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
 from onceward.settings import Settings, SettingsOptions, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
-from onceward.work.handlers import Handler, HandlerFunction, TransactionMode, make_handler
+from onceward.work.handlers import (
+    Handler,
+    HandlerFunction,
+    HandlerOptions,
+    is_function,
+    make_handler,
+)
+from onceward.work.preparation import preparation_faults
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -39,6 +48,8 @@ class Inbox:
             self._settings["database_url"] = database
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
+        self._unapplied: dict[Callable[..., Any], str] = {}
+        """The line of each call of `on` whose result was not applied to a function."""
         self._preparations: list[Preparation] = []
         self._retired: list[str] = []
         self._mounted: Service | None = None
@@ -78,24 +89,18 @@ class Inbox:
             raise ConfigurationError(f"source {name!r}: another source already has this name")
         self._sources[name] = source
         for event_type, builtin in source.preset.builtin_handlers.items():
-            self.on(event_type, source=name, name=f"{name}-{builtin}")(BUILTIN_HANDLERS[builtin])
+            self._add_handler(
+                make_handler(
+                    BUILTIN_HANDLERS[builtin], [event_type], source=name, name=f"{name}-{builtin}"
+                )
+            )
 
     @property
     def sources(self) -> Mapping[str, Source]:
         """The configured sources, by name."""
         return MappingProxyType(self._sources)
 
-    def on(
-        self,
-        *patterns: str,
-        source: str | None = None,
-        name: str | None = None,
-        model: Any = None,
-        timeout_seconds: float | None = None,
-        max_attempts: int | None = None,
-        transaction: TransactionMode = "own",
-        retry: RetryOption | None = None,
-    ) -> Callable[[F], F]:
+    def on(self, *patterns: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Register a function for event types: ``invoice.paid``, ``invoice.*`` or ``*``.
 
         The function gets the arguments that it names: `event`, `tx`, `effects`. `source` limits it
@@ -106,32 +111,44 @@ class Inbox:
         or one for each class of errors, with None for errors that are not retried. Raise
         ConfigurationError for what cannot work.
         """
+        line = frame_line(sys._getframe(1))  # noqa: SLF001 - inspect.stack() reads files
+        if patterns and callable(patterns[0]):
+            raise ConfigurationError(
+                f"{line}: @inbox.on needs the event types in parentheses; "
+                'write @inbox.on("invoice.paid")'
+            )
 
         def decorate(function: F) -> F:
-            handler = make_handler(
-                function,
-                patterns=patterns,
-                source=source,
-                name=name,
-                model=model,
-                timeout_seconds=timeout_seconds,
-                max_attempts=max_attempts,
-                transaction=transaction,
-                retry=retry,
-            )
-            if handler.name in self._handlers:
-                msg = f"handler {handler.name!r}: the name is already in use; pass another name="
+            self._unapplied.pop(decorate, None)
+            if not is_function(function):
+                kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
+                msg = f"{line}: @inbox.on(…) needs a function, not {kind}; put it above a function"
                 raise ConfigurationError(msg)
-            self._handlers[handler.name] = handler
+            self._add_handler(make_handler(function, patterns, **options))
             return function
 
+        self._unapplied[decorate] = line
         return decorate
 
-    def at_start(self, function: Preparation) -> Preparation:
+    def _add_handler(self, handler: Handler) -> None:
+        if other := self._handlers.get(handler.name):
+            raise ConfigurationError(
+                f"{handler.label}: the name is already in use by {other.label}; "
+                "rename the function, or pass another name="
+            )
+        self._handlers[handler.name] = handler
+
+    def at_start(self, function: Preparation | None = None) -> Preparation:
         """Register an async function that runs with a transaction `tx` when the inbox opens.
 
         Use it to create tables: ``CREATE TABLE IF NOT EXISTS …``. One process runs it at a time.
+        Raise ConfigurationError for a function that cannot run.
         """
+        line = frame_line(sys._getframe(1))  # noqa: SLF001
+        if function is None:
+            raise ConfigurationError(f"{line}: write @inbox.at_start without parentheses")
+        if faults := list(preparation_faults(function)):
+            raise ConfigurationError([f"{line}: @inbox.at_start: {fault}" for fault in faults])
         self._preparations.append(function)
         return function
 
@@ -166,7 +183,11 @@ class Inbox:
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         faults = [
-            f"handler {handler.name!r}: there is no source {route.source!r}"
+            f"{line}: inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"
+            for line in self._unapplied.values()
+        ]
+        faults += [
+            f"{handler.label}: there is no source {route.source!r}"
             for handler in self._handlers.values()
             for route in handler.routes
             if route.source not in (None, INGEST_SOURCE, *self._sources)

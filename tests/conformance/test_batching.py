@@ -61,12 +61,8 @@ def make_runner(
     """Return a runner. Its clock stands still by default: a busy machine must not fail a test."""
     handler = make_handler(
         function,
-        patterns=["invoice.paid"],
-        source=None,
+        ["invoice.paid"],
         name="credit",
-        model=None,
-        timeout_seconds=None,
-        max_attempts=None,
         transaction=transaction,
     )
     return JobRunner(

@@ -118,12 +118,8 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
     monkeypatch.setattr(runner, "_MAX_SETTLE_TRIES", 1)
     handler = make_handler(
         stop_the_database,
-        patterns=["invoice.paid"],
-        source=None,
+        ["invoice.paid"],
         name="credit",
-        model=None,
-        timeout_seconds=None,
-        max_attempts=None,
     )
     async with opened(postgres_url, commit_timeout_seconds=0.3) as store:
         token, job = await leased_job(store)

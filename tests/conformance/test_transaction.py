@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -152,6 +153,38 @@ async def test_a_text_with_several_statements_or_none_is_refused(tx: Transaction
 async def test_a_missing_parameter_is_named_in_the_error(tx: Transaction) -> None:
     with pytest.raises(TransactionMisuse, match=":id, :note"):
         await tx.execute(INSERT, {"other": 1})
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters", "fault"),
+    [
+        (INSERT, [1, "x"], 'a dict by name, not a list: pass {"id": …, "note": …}'),
+        (INSERT, (1, "x"), 'a dict by name, not a tuple: pass {"id": …, "note": …}'),
+        (INSERT, {1, 2}, 'a dict by name, not a set: pass {"id": …, "note": …}'),
+        (INSERT, "secret", 'a dict by name, not a str: pass {"id": …, "note": …}'),
+        (INSERT, 7, 'a dict by name, not an int: pass {"id": …, "note": …}'),
+        (INSERT, [], 'a dict by name, not a list: pass {"id": …, "note": …}'),
+        ("SELECT ?", ("x",), 'not a tuple: write :name instead of ?, and pass {"name": …}'),
+        ("SELECT %s", ["x"], 'not a list: write :name instead of %s, and pass {"name": …}'),
+        ("SELECT $1", ["x"], 'not a list: write :name instead of $1, and pass {"name": …}'),
+        ("SELECT '?'", ["x"], 'write :name in the statement, and pass {"name": …}'),
+        ("SELECT ?", {"a": 1}, 'named: write :name instead of ?, and pass {"name": …}'),
+        ("SELECT %(a)s", {"a": 1}, 'named: write :name instead of %(a)s, and pass {"name": …}'),
+        (["SELECT 1"], None, "the statement is a list; pass the SQL as a str"),
+    ],
+)
+async def test_unusable_parameters_are_refused_with_the_line_and_the_fix(
+    tx: Transaction, sql: Any, parameters: Any, fault: str
+) -> None:
+    async def helper() -> None:
+        await tx.execute(sql, parameters)
+
+    with pytest.raises(TransactionMisuse) as refused:
+        await helper()
+    line = helper.__code__.co_firstlineno + 1
+    assert str(refused.value).startswith(f"test_transaction.py:{line} in helper: ")
+    assert str(refused.value).endswith(fault)
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(

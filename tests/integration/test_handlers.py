@@ -271,7 +271,7 @@ async def test_a_statement_that_would_end_the_transaction_is_refused_and_named(
     async with run_inbox(inbox, database_url) as bench:
         job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
-    assert str(job.last_error).startswith(f"{name} is not for handlers")
+    assert f" in misuse: {name} is not for handlers" in str(job.last_error)
     assert notes(database_url) == []
 
 
@@ -283,6 +283,34 @@ async def test_two_statements_in_one_text_are_refused(inbox: Inbox, database_url
     async with run_inbox(inbox, database_url) as bench:
         job = await bench.run_event("a")
     assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
+    assert notes(database_url) == []
+
+
+async def test_a_name_of_other_drivers_is_explained_with_the_line(
+    inbox: Inbox, database_url: str
+) -> None:
+    @inbox.on("a")
+    async def end(tx: Any) -> None:
+        await tx.execute(INSERT, {"text": "never"})
+        await tx.commit()
+
+    @inbox.on("a")
+    def end_in_a_thread(tx: Any) -> None:
+        tx.execute(INSERT, {"text": "never"})
+        tx.rollback()
+
+    async with run_inbox(inbox, database_url) as bench:
+        await bench.post("a")
+        await bench.wait_until_idle()
+        jobs = await bench.jobs()
+    for function, reason in (
+        (end, "there is no tx.commit; the transaction commits when the handler returns"),
+        (end_in_a_thread, "there is no tx.rollback; raise an error to roll back"),
+    ):
+        job = jobs[f"evt_1/{function.__name__}"]
+        line = function.__code__.co_firstlineno + 3
+        assert job.last_error == f"test_handlers.py:{line} in {function.__name__}: {reason}"
+        assert job.failure_type is FailureType.PERMANENT
     assert notes(database_url) == []
 
 
@@ -421,6 +449,20 @@ async def test_a_slow_handler_on_sqlite_does_not_block_receiving(
     assert (job.status, job.failure_type) == (FAILED, FailureType.EXHAUSTED)
     assert "test_handlers.py" in str(job.last_error), "the error names the line that waits"
     assert notes(sqlite_url) == ["waits"]
+
+
+async def test_a_handler_that_blocks_the_event_loop_is_named_in_a_warning(
+    inbox: Inbox, sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @inbox.on("a")
+    async def send_mail() -> None:
+        time.sleep(0.3)  # noqa: ASYNC251 - the mistake
+
+    async with run_inbox(inbox, sqlite_url) as bench:
+        job = await bench.run_event("a")
+    line = send_mail.__code__.co_firstlineno
+    assert job.status is DONE
+    assert f"handler 'send_mail' (test_handlers.py:{line}) blocked the event loop" in caplog.text
 
 
 async def test_a_deadlock_is_retried_and_effects_happen_once(

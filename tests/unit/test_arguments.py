@@ -27,32 +27,22 @@ class Session:
 class ThreadSession(Session):
     """Stands for the blocking session of a handler in a thread."""
 
-    def __init__(self, session: Session, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(session.job)
-        assert loop is asyncio.get_running_loop()
+    def __init__(self, job: int, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(job)
+        self.loop = loop
 
 
 SESSION = Argument(
     "session",
     build=lambda _event, _unit, job: Session(job.id),
-    sync_wrapper=ThreadSession,
+    build_sync=lambda _event, _unit, job: ThreadSession(job.id, asyncio.get_running_loop()),
     is_transactional=True,
     annotation=Session,
 )
 
 
 def define(function: HandlerFunction, *extra: Argument, **options: Any) -> Handler:
-    return make_handler(
-        function,
-        patterns=["*"],
-        source=None,
-        name="credit",
-        model=None,
-        timeout_seconds=None,
-        max_attempts=None,
-        available=(*ARGUMENTS, *extra),
-        **options,
-    )
+    return make_handler(function, ["*"], (*ARGUMENTS, *extra), name="credit", **options)
 
 
 def build(handler: Handler) -> dict[str, Any]:

@@ -2,14 +2,23 @@
 
 import asyncio
 import functools
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
+from onceward.runtime.clock import SystemClock
+from onceward.work.loop_watch import LoopWatch
 from onceward.work.sync import HandlerCall
+
+
+def call(function: Callable[..., Any], *, is_async: bool = False, **arguments: Any) -> HandlerCall:
+    watch = LoopWatch("handler 'credit'", SystemClock())
+    return HandlerCall(function, arguments, is_async=is_async, loop_watch=watch)
 
 
 def plain_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,13 +41,32 @@ async def async_generator(event: Event[Any]) -> AsyncIterator[None]:
     yield
 
 
+def positional_only(event: Event[Any], /) -> None:
+    pass
+
+
+def bare_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
+class Books:
+    def credit(self, event: Event[Any]) -> None:
+        pass
+
+
 @pytest.mark.parametrize(
     ("function", "fault"),
     [
         (generator, "is a generator"),
         (async_generator, "is a generator"),
         (plain_wrapper(coroutine), "wrapped in a sync one"),
-        (lambda nothing: None, "unknown parameter 'nothing'"),
+        (lambda nothing: None, "unknown parameter 'nothing'; use event, tx, effects"),
+        (positional_only, "parameter 'event' is positional-only; remove the / after it"),
+        (Books.credit, r"register the bound method: inbox.on\(…\)\(instance.method\)"),
+        (bare_wrapper(coroutine), r"so \*args would stay empty; .* use functools.wraps"),
     ],
 )
 def test_a_function_that_cannot_be_a_handler_is_refused(
@@ -48,12 +76,64 @@ def test_a_function_that_cannot_be_a_handler_is_refused(
         Inbox().on("*", name="handler")(function)
 
 
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (coroutine, "coroutine"),
+        (Books().credit, "credit"),
+        (functools.lru_cache(Books().credit), "credit"),
+    ],
+)
+def test_methods_and_wrapped_functions_can_be_handlers(
+    function: Callable[..., Any], name: str
+) -> None:
+    inbox = Inbox("sqlite:///x.db")
+    inbox.on("*")(function)
+    assert list(inbox.service().handlers) == [name]
+
+
+@pytest.mark.parametrize(
+    "function", [lambda event: None, functools.partial(coroutine)], ids=["lambda", "partial"]
+)
+def test_a_function_without_a_name_needs_one(function: Callable[..., Any]) -> None:
+    inbox = Inbox("sqlite:///x.db")
+    with pytest.raises(ConfigurationError, match=r"\(.*\): there is no name; pass name="):
+        inbox.on("*")(function)
+    inbox.on("*", name="credit")(function)
+    assert list(inbox.service().handlers) == ["credit"]
+
+
+def test_two_handlers_with_one_name_are_refused_with_both_lines() -> None:
+    inbox = Inbox()
+    inbox.on("*")(coroutine)
+    with pytest.raises(ConfigurationError) as refused:
+        inbox.on("*", name="coroutine")(write)
+    assert str(refused.value) == (
+        f"handler 'coroutine' ({defined(write)}): the name is already in use by handler "
+        f"'coroutine' ({defined(coroutine)}); rename the function, or pass another name="
+    )
+
+
+def defined(function: Callable[..., Any]) -> str:
+    return f"{Path(__file__).name}:{function.__code__.co_firstlineno}"
+
+
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
 async def test_a_handler_that_returns_an_unstarted_coroutine_or_generator_fails(
     function: Callable[..., Any],
 ) -> None:
     with pytest.raises(PermanentError, match="instead of running it"):
-        await HandlerCall(function, {"event": None}, is_async=False).run()
+        await call(function, event=None).run()
+
+
+async def test_an_async_handler_that_returns_an_unstarted_coroutine_fails() -> None:
+    async def forget(event: Event[Any]) -> object:
+        return coroutine(event)
+
+    with pytest.raises(
+        PermanentError, match=r"returned the coroutine of coroutine\(\) instead of running it"
+    ):
+        await call(forget, is_async=True, event=None).run()
 
 
 async def test_a_handler_in_a_thread_may_raise_stop_iteration() -> None:
@@ -61,7 +141,7 @@ async def test_a_handler_in_a_thread_may_raise_stop_iteration() -> None:
         raise StopIteration
 
     with pytest.raises(RuntimeError, match="StopIteration"):
-        await asyncio.wait_for(HandlerCall(stop, {}, is_async=False).run(), 5.0)
+        await asyncio.wait_for(call(stop).run(), 5.0)
 
 
 @pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
@@ -89,14 +169,14 @@ async def write(event: Event[Any], tx: Transaction) -> None:
 def test_an_unusable_transaction_option_is_refused_and_the_fix_named(
     function: Callable[..., Any], options: dict[str, Any], fault: str
 ) -> None:
-    with pytest.raises(ConfigurationError, match=f"handler 'credit': .*{fault}"):
+    with pytest.raises(ConfigurationError, match=rf"handler 'credit' \(.*\): .*{fault}"):
         Inbox().on("*", name="credit", **options)(function)
 
 
 def test_a_default_timeout_below_the_shared_timeout_is_refused_and_the_fix_named() -> None:
     inbox = Inbox("sqlite:///x.db", handler_timeout_seconds=0.1)
     inbox.on("*", transaction="shared")(write)
-    fault = "handler 'write': handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
+    fault = r"'write' \(.*\): handler_timeout_seconds is 0.1, .* or remove transaction='shared'"
     with pytest.raises(ConfigurationError, match=fault):
         inbox.service()
 
@@ -107,3 +187,149 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     inbox.on("*", name="own", timeout_seconds=0.1)(write)
     shared, own = inbox.service().handlers.values()
     assert (shared.shares_transaction, own.shares_transaction) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        (
+            {"max_attemps": 3},
+            "unknown option 'max_attemps'; the options are max_attempts, ",
+        ),
+        ({"patterns": ["a"]}, "unknown option 'patterns'; the options are max_attempts, "),
+        ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number, 1 or more"),
+        ({"max_attempts": True}, "max_attempts is True; use a whole number, 1 or more"),
+        ({"max_attempts": 0}, "max_attempts is 0; use a whole number, 1 or more"),
+        ({"timeout_seconds": "5"}, "timeout_seconds is '5'; use a number of seconds, more than 0"),
+        ({"timeout_seconds": True}, "timeout_seconds is True; use a number of seconds"),
+        ({"timeout_seconds": float("inf")}, "timeout_seconds is inf; use a number of seconds"),
+        ({"source": 3}, "source is 3; use the name of a source"),
+        ({"transaction": ["shared"]}, "transaction is ['shared']; use 'own' or 'shared'"),
+        ({"name": ""}, "there is no name; pass name="),
+        ({"name": 7}, "name is 7; use a text"),
+    ],
+)
+def test_an_unusable_option_is_refused_by_name_with_the_line(
+    options: dict[str, Any], fault: str
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Inbox().on("*", **options)(write)
+    (text,) = refused.value.faults
+    assert f"({defined(write)}): {fault}" in text
+
+
+def test_the_nearest_option_is_suggested_after_the_list() -> None:
+    with pytest.raises(ConfigurationError, match=r"; did you mean 'max_attempts'\?$"):
+        Inbox().on("*", max_attemps=3)(write)  # type: ignore[call-arg]
+
+
+def test_all_faults_of_a_handler_are_listed() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        Inbox().on("", tries=3, max_attempts=0)(lambda nothing: None)  # type: ignore[call-arg]
+    assert len(refused.value.faults) == 5
+
+
+@pytest.mark.parametrize(
+    ("pattern", "fault"),
+    [
+        (["a", "b.*"], "separate arguments, not a list; write @inbox.on('a', 'b.*')"),
+        (("a",), "separate arguments, not a tuple; write @inbox.on('a')"),
+        (7, "7 is not a pattern"),
+        (None, "None is not a pattern"),
+    ],
+)
+def test_a_pattern_that_is_no_text_is_refused(pattern: Any, fault: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(fault)):
+        Inbox().on(pattern)(write)
+
+
+# Registrations that would register nothing. The line is that of the test.
+
+
+def refused_on(line_offset: int, error: ConfigurationError, function: Callable[..., Any]) -> str:
+    """Return the only fault, without the line, which must be so many lines into a function."""
+    (text,) = error.faults
+    line = function.__code__.co_firstlineno + line_offset
+    prefix = f"{Path(__file__).name}:{line}: "
+    assert text.startswith(prefix)
+    return text.removeprefix(prefix)
+
+
+def test_on_without_parentheses_is_refused() -> None:
+    inbox: Any = Inbox()
+    with pytest.raises(ConfigurationError) as refused:
+
+        @inbox.on
+        async def credit(event: Event[Any]) -> None:
+            pass
+
+    fault = refused_on(4, refused.value, test_on_without_parentheses_is_refused)
+    assert fault == (
+        '@inbox.on needs the event types in parentheses; write @inbox.on("invoice.paid")'
+    )
+
+
+def test_a_class_or_an_instance_is_no_handler() -> None:
+    inbox: Any = Inbox()
+    with pytest.raises(ConfigurationError) as refused:
+
+        @inbox.on("*")
+        class Credit:
+            pass
+
+    fault = refused_on(4, refused.value, test_a_class_or_an_instance_is_no_handler)
+    assert fault == "@inbox.on(…) needs a function, not a class; put it above a function"
+    with pytest.raises(ConfigurationError, match="needs a function, not a Books"):
+        inbox.on("*")(Books())
+
+
+def test_on_that_is_applied_to_no_function_is_refused_at_start() -> None:
+    inbox = Inbox("sqlite:///x.db")
+    inbox.on("invoice.paid")
+    inbox.on("*")(write)
+    with pytest.raises(ConfigurationError) as refused:
+        inbox.service()
+    fault = refused_on(2, refused.value, test_on_that_is_applied_to_no_function_is_refused_at_start)
+    assert fault == "inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"
+
+
+def test_at_start_with_parentheses_is_refused() -> None:
+    inbox = Inbox()
+    with pytest.raises(ConfigurationError) as refused:
+        inbox.at_start()
+    fault = refused_on(3, refused.value, test_at_start_with_parentheses_is_refused)
+    assert fault == "write @inbox.at_start without parentheses"
+
+
+def sync_tables(tx: Transaction) -> None:
+    pass
+
+
+async def no_tables() -> None:
+    pass
+
+
+async def other_tables(connection: Transaction) -> None:
+    pass
+
+
+async def more_tables(tx: Transaction, event: Event[Any]) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("function", "fault"),
+    [
+        (sync_tables, "sync_tables must be async: write `async def sync_tables(tx)`"),
+        (no_tables, "no_tables gets one argument, tx: write `async def no_tables(tx)`"),
+        (other_tables, "other_tables gets one argument, tx: write `async def other_tables(tx)`"),
+        (more_tables, "more_tables gets one argument, tx: write `async def more_tables(tx)`"),
+        ("tables", "'tables' is not a function; write @inbox.at_start above a function"),
+    ],
+)
+def test_a_function_that_cannot_run_at_start_is_refused(function: Any, fault: str) -> None:
+    inbox = Inbox()
+    with pytest.raises(ConfigurationError) as refused:
+        inbox.at_start(function)
+    text = refused_on(13, refused.value, test_a_function_that_cannot_run_at_start_is_refused)
+    assert text == f"@inbox.at_start: {fault}"

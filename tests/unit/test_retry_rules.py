@@ -23,6 +23,9 @@ async def notify() -> None:
     pass
 
 
+NOTIFY = f"handler 'notify' (test_retry_rules.py:{notify.__code__.co_firstlineno})"
+
+
 @pytest.mark.parametrize("seconds", [0, -1, "60", True, float("nan"), float("inf"), 1e9, [60]])
 def test_a_delay_must_be_a_number_above_zero(seconds: Any) -> None:
     limits = "write a number above 0, at most 366 days"
@@ -94,7 +97,7 @@ def test_a_wrong_option_is_refused_with_the_right_form(option: Any, fault: str) 
     inbox = Inbox()
     with pytest.raises(ConfigurationError) as caught:
         inbox.on("*", retry=option)(notify)
-    assert caught.value.faults == (f"handler 'notify': {fault}",)
+    assert caught.value.faults == (f"{NOTIFY}: {fault}",)
     with pytest.raises(ConfigurationError) as caught:
         inbox.source("shop", unsigned=True, retry=option)
     assert caught.value.faults == (f"source 'shop': {fault}",)
@@ -130,7 +133,7 @@ def test_rules_that_cannot_work_with_the_settings_are_refused() -> None:
         inbox.service()
     of_handler, of_source = caught.value.faults
     assert of_handler == (
-        "handler 'notify': Retry(base_seconds=900) is above the setting retry_max_seconds, 600; "
+        f"{NOTIFY}: Retry(base_seconds=900) is above the setting retry_max_seconds, 600; "
         "pass both, for example Retry(900, 900)"
     )
     assert of_source == (

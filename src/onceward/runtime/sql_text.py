@@ -28,6 +28,7 @@ _TOKEN: Final = re.compile(
 )
 _BLOCK_EDGE: Final = re.compile(r"/\*|\*/")
 _KEYWORD: Final = re.compile(r"[A-Za-z]+")
+_PLACEHOLDER: Final = re.compile(r"\?\d*|%s|%\(\w+\)s|\$\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,17 @@ def parse(text: str) -> tuple[Sql, ...]:
             code_parts.append(piece)
     end_statement()
     return tuple(statements)
+
+
+def find_placeholder(text: str) -> str | None:
+    """Return the first ``?``, ``%s`` or ``$1`` outside literals and comments, or None.
+
+    Some are operators of PostgreSQL as well, so that a text alone does not prove a mistake.
+    """
+    for kind, piece in _tokens(text):
+        if kind == "code" and (match := _PLACEHOLDER.search(piece)):
+            return match.group()
+    return None
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

@@ -20,9 +20,6 @@ from onceward.work.transaction import Transaction, UnitOfWork
 Build = Callable[[Event[Any], UnitOfWork, Job], Any]
 """Builds the argument of one handler call."""
 
-SyncWrapper = Callable[[Any, asyncio.AbstractEventLoop], Any]
-"""Wraps an async argument in blocking calls, for a handler that runs in a thread."""
-
 
 @dataclass(frozen=True, slots=True)
 class Argument:
@@ -30,8 +27,9 @@ class Argument:
 
     name: str
     build: Build
-    sync_wrapper: SyncWrapper | None = None
-    """None if sync handlers get the same object as async ones."""
+    build_sync: Build | None = None
+    """Builds an object with blocking calls, for a handler that runs in a thread. None if sync
+    handlers get the same object as async ones."""
     is_transactional: bool = False
     """Whether a rollback undoes everything that a handler does with this object."""
     annotation: type | None = None
@@ -39,10 +37,7 @@ class Argument:
 
     def builder(self, *, is_async: bool) -> Build:
         """Return the function that builds the argument for an async or a sync handler."""
-        build, wrap = self.build, self.sync_wrapper
-        if is_async or wrap is None:
-            return build
-        return lambda event, unit, job: wrap(build(event, unit, job), asyncio.get_running_loop())
+        return self.build if is_async or self.build_sync is None else self.build_sync
 
 
 ARGUMENTS: Final = (
@@ -50,13 +45,13 @@ ARGUMENTS: Final = (
     Argument(
         "tx",
         build=lambda _event, unit, _job: Transaction(unit),
-        sync_wrapper=SyncTransaction,
+        build_sync=lambda _event, unit, _job: SyncTransaction(unit, asyncio.get_running_loop()),
         is_transactional=True,
     ),
     Argument(
         "effects",
         build=lambda _event, unit, job: Effects(unit, job.id),
-        sync_wrapper=SyncEffects,
+        build_sync=lambda _event, unit, job: SyncEffects(unit, job.id, asyncio.get_running_loop()),
         is_transactional=True,
     ),
 )
@@ -65,19 +60,44 @@ ARGUMENTS: Final = (
 def resolve_arguments(
     function: Callable[..., Any], available: Sequence[Argument]
 ) -> tuple[dict[str, Argument], list[str]]:
-    """Return the argument for each parameter, and the names of unknown parameters.
+    """Return the argument for each parameter, and the faults of parameters that can get none.
 
     An unknown parameter with a default keeps its default.
     """
     hints = _readable_hints(function)
     arguments: dict[str, Argument] = {}
-    unknown = []
+    faults = []
     for parameter in inspect.signature(function).parameters.values():
-        if argument := _find(parameter.name, hints.get(parameter.name), available):
+        argument = _find(parameter.name, hints.get(parameter.name), available)
+        if fault := _parameter_fault(parameter, argument, available):
+            faults.append(fault)
+        elif argument:
             arguments[parameter.name] = argument
-        elif parameter.default is parameter.empty:
-            unknown.append(parameter.name)
-    return arguments, unknown
+    return arguments, faults
+
+
+def _parameter_fault(
+    parameter: inspect.Parameter, argument: Argument | None, available: Sequence[Argument]
+) -> str | None:
+    """Return why a handler cannot be called with a parameter, or None."""
+    names = ", ".join(argument.name for argument in available)
+    if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+        return (
+            f"arguments are passed by name, so {str(parameter).partition(':')[0]} would stay empty;"
+            f" name {names}, or use functools.wraps in the decorator"
+        )
+    if argument is None and parameter.default is not parameter.empty:
+        return None
+    if argument is None and parameter.name in ("self", "cls"):
+        return (
+            f"a method needs its object, which {parameter.name!r} cannot get; "
+            "register the bound method: inbox.on(…)(instance.method)"
+        )
+    if argument is None:
+        return f"unknown parameter {parameter.name!r}; use {names}"
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return f"parameter {parameter.name!r} is positional-only; remove the / after it"
+    return None
 
 
 def _find(name: str, hint: object, available: Sequence[Argument]) -> Argument | None:

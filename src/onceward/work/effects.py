@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Coroutine
+from typing import Any
+
 from onceward.errors import PermanentError
 from onceward.model.events import invalid_text_reason
 from onceward.work.transaction import UnitOfWork
@@ -14,20 +18,26 @@ class Effects:
         self._unit = unit
         self._job = job
 
-    async def once(self, key: str, *, reference: str | None = None) -> bool:
+    def once(self, key: str, *, reference: str | None = None) -> Coroutine[Any, Any, bool]:
         """Mark an effect in the handler's transaction. Return True for the first mark.
 
         The mark commits with the handler's writes. If an open transaction has marked the same key,
         wait until it ends. Raise PermanentError for an unusable key or reference.
         """
-        faults = [("key", _fault(key))]
-        if reference is not None:
-            faults.append(("reference", _fault(reference)))
-        for name, fault in faults:
-            if fault:
-                message = f"effects.once: the {name} {fault}"
-                raise PermanentError(message)
-        return await self._unit.mark_effect(self._job, key, reference)
+        call = mark_once(self._unit, self._job, key, reference)
+        return self._unit.calls.note("effects.once", call, sys._getframe(1))  # noqa: SLF001
+
+
+async def mark_once(unit: UnitOfWork, job: int, key: str, reference: str | None) -> bool:
+    """Mark an effect of a job; see `Effects.once`."""
+    faults = [("key", _fault(key))]
+    if reference is not None:
+        faults.append(("reference", _fault(reference)))
+    for name, fault in faults:
+        if fault:
+            message = f"effects.once: the {name} {fault}"
+            raise PermanentError(message)
+    return await unit.mark_effect(job, key, reference)
 
 
 def _fault(text: object) -> str | None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from functools import partial
+from types import MappingProxyType
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
@@ -18,6 +21,8 @@ from onceward.model.retry import (
     make_retry_rules,
     retry_faults,
 )
+from onceward.runtime.code_location import definition_line
+from onceward.runtime.suggest import did_you_mean
 from onceward.settings import Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import SHARED_TIMEOUT_SECONDS
@@ -26,6 +31,18 @@ _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
 TransactionMode = Literal["own", "shared"]
 """Whether each job of a handler has its own transaction or may share one with other jobs."""
+
+
+class HandlerOptions(TypedDict, total=False):
+    """The options of a handler. `Inbox.on` documents them."""
+
+    source: str | None
+    name: str | None
+    model: Any
+    timeout_seconds: float | None
+    max_attempts: int | None
+    transaction: TransactionMode
+    retry: RetryOption | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +62,11 @@ class Handler:
     """Whether the user declared that everything the handler does is in its transaction."""
     retry: RetryRules
 
+    @property
+    def label(self) -> str:
+        """The handler's name and the line that defines it, for messages."""
+        return _label(self.name, self.function)
+
     def faults_with(self, settings: Settings) -> list[str]:
         """Return the reasons why the handler cannot run with these settings."""
         faults = [
@@ -53,7 +75,7 @@ class Handler:
         if self.shares_transaction and self.timeout_seconds is None:
             timeout = ("handler_timeout_seconds", settings.handler_timeout_seconds)
             faults += _timeout_faults(*timeout)
-        return [f"handler {self.name!r}: {fault}" for fault in faults]
+        return [f"{self.label}: {fault}" for fault in faults]
 
     def with_defaults(self, settings: Settings) -> Handler:
         """Return the handler with the settings' values for the options that it leaves open."""
@@ -66,49 +88,106 @@ class Handler:
 
 def make_handler(
     function: HandlerFunction,
-    *,
-    patterns: Iterable[str],
-    source: str | None,
-    name: str | None,
-    model: Any,
-    timeout_seconds: float | None,
-    max_attempts: int | None,
-    transaction: TransactionMode = "own",
-    retry: RetryOption | None = None,
+    patterns: Sequence[str],
     available: Sequence[Argument] = ARGUMENTS,
+    /,
+    **options: Unpack[HandlerOptions],
 ) -> Handler:
     """Check and build a handler. Raise ConfigurationError with every fault."""
-    name = name or function.__name__
+    name = options.get("name")
+    name = _default_name(function) if name is None else name
     is_async = inspect.iscoroutinefunction(function)
-    arguments, unknown = resolve_arguments(function, available)
-    faults = [*_function_faults(function), *_pattern_faults(patterns := tuple(patterns))]
-    names = ", ".join(argument.name for argument in available)
-    faults += [f"unknown parameter {parameter!r}; use {names}" for parameter in unknown]
-    faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
-    if fault := invalid_text_reason(name):
-        faults.append(f"the name {fault}")
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        faults.append(f"timeout_seconds is {timeout_seconds}; use more than 0")
-    if max_attempts is not None and max_attempts < 1:
-        faults.append(f"max_attempts is {max_attempts}; use 1 or more")
-    faults += retry_faults(retry)
+    transaction = options.get("transaction", "own")
+    timeout_seconds = options.get("timeout_seconds")
+    arguments, argument_faults = resolve_arguments(function, available)
+    faults = [
+        *_name_faults(name),
+        *_function_faults(function),
+        *_pattern_faults(patterns),
+        *argument_faults,
+        *(option_faults := list(_option_faults(options))),
+        *retry_faults(options.get("retry")),
+    ]
+    if not option_faults:
+        faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
     if faults:
-        raise ConfigurationError([f"handler {name!r}: {fault}" for fault in faults])
+        label = _label(name, function)
+        raise ConfigurationError([f"{label}: {fault}" for fault in faults])
+    model = options.get("model")
     return Handler(
         name=name,
         function=function,
-        routes=tuple(Route(pattern, source) for pattern in patterns),
+        routes=tuple(Route(pattern, options.get("source")) for pattern in patterns),
         arguments=tuple(
             (parameter, argument.builder(is_async=is_async))
             for parameter, argument in arguments.items()
         ),
         model=model if model is not None else _annotated_model(function),
         timeout_seconds=timeout_seconds,
-        max_attempts=max_attempts,
+        max_attempts=options.get("max_attempts"),
         is_async=is_async,
         shares_transaction=transaction == "shared",
-        retry=make_retry_rules(retry),
+        retry=make_retry_rules(options.get("retry")),
     )
+
+
+def is_function(value: object) -> bool:
+    """Return whether a value is a function, a method, or a wrapper around one."""
+    return inspect.isroutine(inspect.unwrap(value)) or isinstance(value, partial)  # type: ignore[arg-type] # unwraps any object
+
+
+def _label(name: str, function: HandlerFunction) -> str:
+    line = definition_line(function)
+    return f"handler {name!r}" if line is None else f"handler {name!r} ({line})"
+
+
+def _default_name(function: HandlerFunction) -> str:
+    """Return the name of a function, or an empty text if it has none of its own."""
+    name = getattr(function, "__name__", "")
+    return "" if name == (lambda: None).__name__ else name
+
+
+def _name_faults(name: object) -> Iterable[str]:
+    if not isinstance(name, str):
+        yield f"name is {name!r}; use a text"
+    elif not name:
+        yield "there is no name; pass name=, which jobs store"
+    elif fault := invalid_text_reason(name):
+        yield f"the name {fault}"
+
+
+def _option_faults(options: HandlerOptions) -> Iterable[str]:
+    """Yield a fault for each unknown option, and for each value of the wrong type or range."""
+    names = HandlerOptions.__optional_keys__
+    for name, value in options.items():
+        if name not in names:
+            listed = ", ".join(sorted(names))
+            yield f"unknown option {name!r}; the options are {listed}{did_you_mean(name, names)}"
+        elif value is not None and name in _REQUIREMENTS:
+            is_valid, requirement = _REQUIREMENTS[name]
+            if not is_valid(value):
+                yield f"{name} is {value!r}; use {requirement}"
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _is_duration(value: object) -> bool:
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return 0 < value < math.inf
+
+
+_REQUIREMENTS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = MappingProxyType(
+    {
+        "source": (lambda value: isinstance(value, str), "the name of a source"),
+        "timeout_seconds": (_is_duration, "a number of seconds, more than 0"),
+        "max_attempts": (_is_count, "a whole number, 1 or more"),
+        "transaction": (get_args(TransactionMode).__contains__, "'own' or 'shared'"),
+    }
+)
+"""Options whose values are checked, each with its check and with what to use. None is unset."""
 
 
 def _transaction_faults(
@@ -117,8 +196,6 @@ def _transaction_faults(
     timeout_seconds: float | None,
     available: Sequence[Argument],
 ) -> Iterable[str]:
-    if transaction not in get_args(TransactionMode):
-        yield f"transaction is {transaction!r}; use 'own' or 'shared'"
     if transaction != "shared":
         return
     if not any(argument.is_transactional for argument in arguments):
@@ -149,11 +226,15 @@ def _function_faults(function: HandlerFunction) -> Iterable[str]:
         yield "an async function is wrapped in a sync one, which does not await its result"
 
 
-def _pattern_faults(patterns: tuple[str, ...]) -> Iterable[str]:
+def _pattern_faults(patterns: Sequence[object]) -> Iterable[str]:
     if not patterns:
         yield "no event type; write '*' for all types"
     for pattern in patterns:
-        if not _PATTERN.fullmatch(str(pattern)):
+        if isinstance(pattern, list | tuple | set | frozenset):
+            listed = ", ".join(map(repr, pattern))
+            kind = type(pattern).__name__
+            yield f"event types are separate arguments, not a {kind}; write @inbox.on({listed})"
+        elif not isinstance(pattern, str) or not _PATTERN.fullmatch(pattern):
             yield f"{pattern!r} is not a pattern; write invoice.paid, invoice.* or *"
         elif fault := invalid_text_reason(pattern):
             yield f"the pattern {pattern[:40]!r} {fault}"

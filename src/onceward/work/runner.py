@@ -29,6 +29,7 @@ from onceward.work.batching import (
 )
 from onceward.work.handlers import Handler
 from onceward.work.leases import LeasedJob
+from onceward.work.loop_watch import LoopWatch
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy
 from onceward.work.sync import HandlerCall
@@ -62,6 +63,9 @@ class JobRunner:
         self._clock = clock
         self._failpoints = failpoints
         self._latencies = {name: HandlerLatency() for name in handlers}
+        self._loop_watches = {
+            name: LoopWatch(handler.label, clock) for name, handler in handlers.items()
+        }
 
     def may_share(self, job: Job) -> bool:
         """Return whether a job may run in a batch: its handler allows it and is quick."""
@@ -126,7 +130,12 @@ class JobRunner:
         """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
-        call = _make_call(handler, _make_event(job, body, handler), unit, job)
+        call = HandlerCall(
+            handler.function,
+            _make_arguments(handler, _make_event(job, body, handler), unit, job),
+            is_async=handler.is_async,
+            loop_watch=self._loop_watches[job.handler],
+        )
         unit.location = call.location
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
@@ -212,11 +221,13 @@ def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     return event
 
 
-def _make_call(handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job) -> HandlerCall:
+def _make_arguments(
+    handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job
+) -> dict[str, Any]:
     arguments = {}
     for name, build in handler.arguments:
         arguments[name] = build(event, unit, job)
-    return HandlerCall(handler.function, arguments, is_async=handler.is_async)
+    return arguments
 
 
 async def _run_without_timeout(handler: Handler, call: HandlerCall) -> None:

@@ -13,46 +13,49 @@ from typing import Any, TypeVar
 
 from onceward.errors import PermanentError
 from onceward.ports import Row
-from onceward.work.effects import Effects
-from onceward.work.transaction import Parameters, Transaction
+from onceward.runtime.code_location import frame_location
+from onceward.work.effects import mark_once
+from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
+from onceward.work.transaction import Parameters, TransactionHints, UnitOfWork
 
 T = TypeVar("T")
 
 
-class SyncTransaction:
+class SyncTransaction(TransactionHints):
     """The transaction of a sync handler; see Transaction."""
 
-    def __init__(self, transaction: Transaction, loop: asyncio.AbstractEventLoop) -> None:
-        self._transaction = transaction
+    def __init__(self, unit: UnitOfWork, loop: asyncio.AbstractEventLoop) -> None:
+        self._unit = unit
         self._loop = loop
 
     def execute(self, sql: str, parameters: Parameters | None = None) -> int:
         """Run a statement and return the number of affected rows."""
-        return _wait_for(self._transaction.execute(sql, parameters), self._loop)
+        return _wait_for(self._unit.execute(sql, parameters), self._loop)
 
     def fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
         """Run a statement and return its rows, each a dict by column name."""
-        return _wait_for(self._transaction.fetch(sql, parameters), self._loop)
+        return _wait_for(self._unit.fetch(sql, parameters), self._loop)
 
     def fetch_one(self, sql: str, parameters: Parameters | None = None) -> Row | None:
         """Run a statement and return its first row, or None."""
-        return _wait_for(self._transaction.fetch_one(sql, parameters), self._loop)
+        return _wait_for(self._unit.fetch_one(sql, parameters), self._loop)
 
     def fetch_value(self, sql: str, parameters: Parameters | None = None) -> Any:
         """Run a statement and return the first column of its first row, or None."""
-        return _wait_for(self._transaction.fetch_value(sql, parameters), self._loop)
+        return _wait_for(self._unit.fetch_value(sql, parameters), self._loop)
 
 
 class SyncEffects:
     """The effects of a sync handler; see Effects."""
 
-    def __init__(self, effects: Effects, loop: asyncio.AbstractEventLoop) -> None:
-        self._effects = effects
+    def __init__(self, unit: UnitOfWork, job: int, loop: asyncio.AbstractEventLoop) -> None:
+        self._unit = unit
+        self._job = job
         self._loop = loop
 
     def once(self, key: str, *, reference: str | None = None) -> bool:
         """Mark an effect in the handler's transaction. Return True for the first mark."""
-        return _wait_for(self._effects.once(key, reference=reference), self._loop)
+        return _wait_for(mark_once(self._unit, self._job, key, reference), self._loop)
 
 
 def _wait_for(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
@@ -63,11 +66,17 @@ class HandlerCall:
     """One call of a handler, in the current task or in a thread."""
 
     def __init__(
-        self, function: Callable[..., Any], arguments: Mapping[str, Any], *, is_async: bool
+        self,
+        function: Callable[..., Any],
+        arguments: Mapping[str, Any],
+        *,
+        is_async: bool,
+        loop_watch: LoopWatch,
     ) -> None:
         self._function = function
         self._arguments = arguments
         self._is_async = is_async
+        self._loop_watch = loop_watch
         self._coroutine: CoroutineType[Any, Any, Any] | None = None
         self._thread: threading.Thread | None = None
 
@@ -75,7 +84,9 @@ class HandlerCall:
         """Run the handler until it returns. Cancelling this call does not stop a thread."""
         if self._is_async:
             self._coroutine = self._function(**self._arguments)
-            await _WithOwnContext(self._coroutine)
+            result = await _WithOwnContext(self._coroutine, self._loop_watch)
+            if result is not None:
+                _refuse_unstarted(result)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -95,27 +106,33 @@ class HandlerCall:
             frame = self._coroutine.cr_frame
         elif self._thread is not None:
             frame = _handler_frame(sys._current_frames().get(self._thread.ident or 0))  # noqa: SLF001 - the only API that shows another thread
-        if frame is None:
-            return "an unknown line"
-        code = frame.f_code
-        return f"{code.co_filename.rpartition('/')[2]}:{frame.f_lineno} in {code.co_name}"
+        return "an unknown line" if frame is None else frame_location(frame)
 
 
 class _WithOwnContext:
-    """Awaits a coroutine with its own context variables, in a task that runs other handlers too."""
+    """Awaits a coroutine with its own context variables, in a task that runs other handlers too.
 
-    def __init__(self, coroutine: CoroutineType[Any, Any, Any]) -> None:
+    The watch gets the time of each step, in which nothing else runs in the event loop.
+    """
+
+    def __init__(self, coroutine: CoroutineType[Any, Any, Any], loop_watch: LoopWatch) -> None:
         self._coroutine = coroutine
+        self._loop_watch = loop_watch
 
-    def __await__(self) -> Generator[Any, Any, None]:
+    def __await__(self) -> Generator[Any, Any, Any]:
         run = contextvars.copy_context().run
+        monotonic = self._loop_watch.monotonic
         send, throw = self._coroutine.send, self._coroutine.throw
         resume, value = send, None
         while True:
+            started = monotonic()
             try:
                 awaited = run(resume, value)
-            except StopIteration:
-                return
+            except StopIteration as stop:
+                return stop.value
+            finally:
+                if (seconds := monotonic() - started) > BLOCKED_SECONDS:
+                    self._loop_watch.warn(seconds)
             try:
                 yield awaited
             except BaseException as error:  # noqa: BLE001 - thrown into the coroutine
@@ -155,7 +172,8 @@ def _refuse_unstarted(result: object) -> None:
     if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if not inspect.isasyncgen(result):
             result.close()
-        message = f"the handler returned a {type(result).__name__} instead of running it"
+        kind = type(result).__name__
+        message = f"the handler returned the {kind} of {result.__name__}() instead of running it"
         raise PermanentError(message)
 
 

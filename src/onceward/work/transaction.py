@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
-from onceward.errors import OncewardError, TransactionMisuse
+from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
 from onceward.ports import Row, Rows, StoreTransaction
 from onceward.runtime.clock import Clock
+from onceward.runtime.code_location import awaiting_location, frame_location
 from onceward.runtime.failpoints import Failpoints
-from onceward.runtime.sql_text import Sql, parse
+from onceward.runtime.sql_text import Sql, find_placeholder, parse
+from onceward.work.pending_calls import PendingCalls
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -25,6 +29,20 @@ _TRANSACTION_KEYWORDS: Final = frozenset(
 _CONNECTION_KEYWORDS: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
 _REFUSED_KEYWORDS: Final = _TRANSACTION_KEYWORDS | _CONNECTION_KEYWORDS
 
+_INSTEAD: Final = {
+    "begin": "the transaction begins with its first statement",
+    "commit": "the transaction commits when the handler returns",
+    "rollback": "raise an error to roll back",
+    "executemany": "call tx.execute for each row",
+    "fetchall": "use tx.fetch",
+    "fetchone": "use tx.fetch_one",
+    "fetchrow": "use tx.fetch_one",
+    "fetchval": "use tx.fetch_value",
+    "scalar": "use tx.fetch_value",
+}
+"""Names that database drivers have, and what a handler does instead."""
+
+_PACKAGE: Final = str(Path(__file__).parents[1])
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
@@ -43,6 +61,8 @@ class UnitOfWork:
         """Returns the line at which the handler is now."""
         self.statement_seconds = 0.0
         """The total time that its statements took."""
+        self.calls = PendingCalls()
+        """The calls of the handler that may not have been awaited yet."""
         self._lock = asyncio.Lock()
         self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
         self._transaction: StoreTransaction | None = None
@@ -50,15 +70,38 @@ class UnitOfWork:
         self._is_closed = False
         self._writer: asyncio.Task[Any] | None = None
 
-    async def run(self, sql: str, parameters: Parameters) -> Rows:
-        """Run one statement of the handler."""
-        rows = await self._exclusively(self._run, sql, parameters)
+    async def execute(self, sql: str, parameters: Parameters | None = None) -> int:
+        """Run a statement of the handler and return the number of affected rows."""
+        return (await self._run(sql, parameters)).count
+
+    async def fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
+        """Run a statement of the handler and return its rows."""
+        return (await self._run(sql, parameters)).rows
+
+    async def fetch_one(self, sql: str, parameters: Parameters | None = None) -> Row | None:
+        """Run a statement of the handler and return its first row, or None."""
+        rows = (await self._run(sql, parameters)).rows
+        return rows[0] if rows else None
+
+    async def fetch_value(self, sql: str, parameters: Parameters | None = None) -> Any:
+        """Run a statement of the handler and return the first column of its first row, or None."""
+        row = await self.fetch_one(sql, parameters)
+        return next(iter(row.values())) if row else None
+
+    async def _run(self, sql: str, parameters: Parameters | None) -> Rows:
+        rows = await self._exclusively(self._run_statement, sql, parameters)
         self._failpoints.reach("handle.statement")
         return rows
 
-    async def _run(self, sql: str, parameters: Parameters) -> Rows:
-        statement = _checked(sql, parameters)
-        return await (await self._open()).run(statement, parameters)
+    async def _run_statement(self, sql: str, parameters: Parameters | None) -> Rows:
+        values = {} if parameters is None else parameters
+        try:
+            statement = _checked(sql, values)
+        except TransactionMisuse as error:
+            line = awaiting_location(sys._getframe(), _PACKAGE) or self.location()  # noqa: SLF001
+            message = f"{line}: {error}"
+            raise TransactionMisuse(message) from None
+        return await (await self._open()).run(statement, values)
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. Return True for the first mark under its key."""
@@ -93,9 +136,15 @@ class UnitOfWork:
         """Return the unit of work, which has not begun."""
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        """Cancel a statement that still runs, and roll back what was not committed."""
+    async def __aexit__(
+        self, _kind: object = None, error: BaseException | None = None, _traceback: object = None
+    ) -> None:
+        """Cancel a statement that still runs, and roll back what was not committed.
+
+        Raise TransactionMisuse if the handler's error is due to a call that it did not await.
+        """
         self._is_closed = True
+        misuse = self.calls.take_misuse()
         try:
             writer = self._writer
             if writer is not None and writer is not asyncio.current_task():
@@ -105,6 +154,19 @@ class UnitOfWork:
             context, self._context = self._context, None
             if context is not None:
                 await context.__aexit__(None, None, None)
+        if misuse is not None and self._may_cause(error):
+            raise misuse from error
+
+    def _may_cause(self, error: BaseException | None) -> bool:
+        """Return whether a call that was not awaited may have caused the handler's error.
+
+        After a timeout or a failed statement, the handler may not have reached its ``await``.
+        """
+        return (
+            self._failure is None
+            and isinstance(error, Exception)
+            and not isinstance(error, HandlerTimeout)
+        )
 
     async def _exclusively(self, operation: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
         """Run one operation at a time, and remember the first failure."""
@@ -124,6 +186,8 @@ class UnitOfWork:
                 self.statement_seconds += self._clock.monotonic() - started
 
     def _close(self) -> StoreTransaction | None:
+        if self._failure is None:
+            self._failure = self.calls.take_misuse()
         if self._failure is not None:  # the handler swallowed it
             raise self._failure
         self._is_closed = True
@@ -142,7 +206,32 @@ class UnitOfWork:
         return self._transaction
 
 
-class Transaction:
+class _Absent:
+    """An attribute that raises TransactionMisuse with the line that reads it."""
+
+    def __init__(self, name: str, instead: str) -> None:
+        self._text = f"there is no tx.{name}; {instead}"
+
+    def __get__(self, instance: object, owner: type) -> Self:
+        if instance is None:  # inspection of the class
+            return self
+        line = frame_location(sys._getframe(1))  # noqa: SLF001
+        message = f"{line}: {self._text}"
+        raise TransactionMisuse(message)
+
+
+class TransactionHints:
+    """Explains names that database drivers have and `tx` does not.
+
+    A `__getattr__` would slow down every other attribute, and hide unknown ones from type checkers.
+    """
+
+
+for _name, _instead in _INSTEAD.items():
+    setattr(TransactionHints, _name, _Absent(_name, _instead))
+
+
+class Transaction(TransactionHints):
     """The handler's transaction. Its writes and the job's `done` commit together or not at all.
 
     It begins with the first statement and ends when the handler returns. Parameters are named,
@@ -152,27 +241,38 @@ class Transaction:
     def __init__(self, unit: UnitOfWork) -> None:
         self._unit = unit
 
-    async def execute(self, sql: str, parameters: Parameters | None = None) -> int:
+    def execute(self, sql: str, parameters: Parameters | None = None) -> Coroutine[Any, Any, int]:
         """Run a statement and return the number of affected rows."""
-        return (await self._unit.run(sql, parameters or {})).count
+        call = self._unit.execute(sql, parameters)
+        return self._unit.calls.note("tx.execute", call, sys._getframe(1))  # noqa: SLF001
 
-    async def fetch(self, sql: str, parameters: Parameters | None = None) -> list[Row]:
+    def fetch(
+        self, sql: str, parameters: Parameters | None = None
+    ) -> Coroutine[Any, Any, list[Row]]:
         """Run a statement and return its rows, each a dict by column name."""
-        return (await self._unit.run(sql, parameters or {})).rows
+        call = self._unit.fetch(sql, parameters)
+        return self._unit.calls.note("tx.fetch", call, sys._getframe(1))  # noqa: SLF001
 
-    async def fetch_one(self, sql: str, parameters: Parameters | None = None) -> Row | None:
+    def fetch_one(
+        self, sql: str, parameters: Parameters | None = None
+    ) -> Coroutine[Any, Any, Row | None]:
         """Run a statement and return its first row, or None."""
-        rows = await self.fetch(sql, parameters)
-        return rows[0] if rows else None
+        call = self._unit.fetch_one(sql, parameters)
+        return self._unit.calls.note("tx.fetch_one", call, sys._getframe(1))  # noqa: SLF001
 
-    async def fetch_value(self, sql: str, parameters: Parameters | None = None) -> Any:
+    def fetch_value(
+        self, sql: str, parameters: Parameters | None = None
+    ) -> Coroutine[Any, Any, Any]:
         """Run a statement and return the first column of its first row, or None."""
-        row = await self.fetch_one(sql, parameters)
-        return next(iter(row.values())) if row else None
+        call = self._unit.fetch_value(sql, parameters)
+        return self._unit.calls.note("tx.fetch_value", call, sys._getframe(1))  # noqa: SLF001
 
 
-def _checked(sql: str, parameters: Parameters) -> Sql:
-    """Parse one statement. Raise TransactionMisuse if it is not for handlers."""
+def _checked(sql: object, parameters: object) -> Sql:
+    """Parse one statement. Raise TransactionMisuse if it or its parameters are unusable."""
+    if not isinstance(sql, str):
+        message = f"the statement is {_kind(sql)}; pass the SQL as a str"
+        raise TransactionMisuse(message)
     statements = parse(sql)
     if len(statements) != 1:
         message = f"one statement at a time; this text has {len(statements)}"
@@ -181,7 +281,28 @@ def _checked(sql: str, parameters: Parameters) -> Sql:
     if statement.keyword in _REFUSED_KEYWORDS:
         message = f"{statement.keyword} is not for handlers: the transaction ends with the handler"
         raise TransactionMisuse(message)
+    if not isinstance(parameters, dict) and not isinstance(parameters, Mapping):  # dict is quicker
+        message = f"parameters are a dict by name, not {_kind(parameters)}: {_usage(statement)}"
+        raise TransactionMisuse(message)
     if missing := statement.names - parameters.keys():
         message = f"no value is given for :{', :'.join(sorted(missing))}"
         raise TransactionMisuse(message)
+    if parameters and not statement.names and find_placeholder(sql):
+        message = f"parameters are named: {_usage(statement)}"
+        raise TransactionMisuse(message)
     return statement
+
+
+def _kind(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _usage(statement: Sql) -> str:
+    """Return how to pass the parameters of a statement, by its own names if it has any."""
+    if statement.names:
+        return "pass {" + ", ".join(f'"{name}": …' for name in sorted(statement.names)) + "}"
+    placeholder = find_placeholder(statement.text)
+    if placeholder is not None:
+        return f'write :name instead of {placeholder}, and pass {{"name": …}}'
+    return 'write :name in the statement, and pass {"name": …}'

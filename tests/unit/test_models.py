@@ -3,6 +3,8 @@
 import dataclasses
 import datetime as dt
 import enum
+import subprocess
+import sys
 import uuid
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
@@ -278,6 +280,12 @@ def test_json_that_is_too_deep_for_pydantic_is_refused() -> None:
 def test_any_bytes_are_decoded_or_raise_malformed_payload(order: Any, body: bytes) -> None:
     with pytest.raises(MalformedPayload):
         decoded(order, body)
+
+
+def test_onceward_imports_neither_pydantic_nor_attrs() -> None:
+    program = "import onceward, sys; print({'pydantic', 'attrs'} & sys.modules.keys())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert result.stdout.strip() == b"set()"
 
 
 # Forms.

@@ -23,8 +23,8 @@ import msgspec
 
 _CHECKED_BY_PYDANTIC: Final = {"pydantic", "annotated_types"}
 _PYDANTIC_MARKS: Final = (
-    "__pydantic_core_schema__",
     "__get_pydantic_core_schema__",
+    "__pydantic_fields__",
     "__pydantic_config__",
 )
 _MODULE_PREFIX: Final = re.compile(r"(?:[\w<>]+\.)+(?=\w)")
@@ -115,7 +115,7 @@ def _is_pydantic(part: Any) -> bool:
 
 
 def _is_pydantic_1(part: Any) -> bool:
-    if not isinstance(part, type) or hasattr(part, "__pydantic_core_schema__"):
+    if not isinstance(part, type) or hasattr(part, "__get_pydantic_core_schema__"):
         return False
     return hasattr(part, "__pydantic_model__") or any(
         base.__name__ == "BaseModel" and library(base) == "pydantic" for base in part.__mro__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, Final, get_origin
 
 import msgspec
@@ -127,6 +128,7 @@ def _accepts_json(cls: type) -> bool:
 def _pydantic_decoder(model: Any, tree: ModelTree) -> Decoder:
     foreign = tree.unknown_to_pydantic
     try:
+        _complete(tree)
         decoder = PydanticDecoder(model)
     except Exception as error:
         raise (_mixture(tree) if foreign else _Refused(_pydantic_reason(error))) from error
@@ -137,6 +139,14 @@ def _pydantic_decoder(model: Any, tree: ModelTree) -> Decoder:
         place, name = opaque
         raise _Refused(f"pydantic cannot make {name} from JSON{_in(place)}; {USE}")
     return decoder
+
+
+def _complete(tree: ModelTree) -> None:
+    """Resolve names that were defined after their models; pydantic before 2.10 does not."""
+    for part in tree.types:
+        if hasattr(part, "model_rebuild"):
+            with suppress(AttributeError):  # BaseModel itself has nothing to resolve
+                part.model_rebuild(raise_errors=False)
 
 
 def _mixture(tree: ModelTree) -> _Refused:

@@ -18,3 +18,6 @@ class Decoder(Protocol):
 
     def decode_form(self, fields: dict[str, str]) -> Any:
         """Decode the fields of a form, whose values are all strings."""
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the model. It may raise any error: some types have none."""

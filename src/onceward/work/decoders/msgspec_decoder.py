@@ -62,6 +62,10 @@ class MsgspecDecoder:
             fault = _fault(error, fields)
         raise malformed(fault)
 
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the model."""
+        return msgspec.json.schema(self._model)
+
 
 class UncheckedDecoder:
     """Decodes any JSON document and any form, for handlers without a model."""
@@ -77,6 +81,10 @@ class UncheckedDecoder:
     def decode_form(self, fields: dict[str, str]) -> dict[str, str]:
         """Return the fields."""
         return fields
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of any value."""
+        return {}
 
 
 UNCHECKED: Final = UncheckedDecoder()

@@ -27,6 +27,7 @@ class PydanticDecoder:
         adapter = pydantic.TypeAdapter(model)
         self.schema = adapter.core_schema
         """The schema that pydantic made of the model."""
+        self._json_schema = adapter.json_schema
         self._validate_json = adapter.validate_json
         self._validate_strings = adapter.validate_strings
         self._error_type: type[Exception] = pydantic.ValidationError
@@ -48,3 +49,8 @@ class PydanticDecoder:
         except self._error_type as error:
             fault = describe_errors(error, fields, self._names)
         raise malformed(fault)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the model."""
+        schema: dict[str, Any] = self._json_schema()
+        return schema

@@ -79,18 +79,18 @@ def make_handler(
     names = ", ".join(argument.name for argument in available)
     faults += [f"unknown parameter {parameter!r}; use {names}" for parameter in unknown]
     faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
-    if fault := invalid_text_reason(name):
-        faults.append(f"the name {fault}")
-    if timeout_seconds is not None and not timeout_seconds > 0:
-        faults.append(f"timeout_seconds is {timeout_seconds}; use more than 0")
-    if max_attempts is not None and max_attempts < 1:
-        faults.append(f"max_attempts is {max_attempts}; use 1 or more")
     decoder: Decoder = UNCHECKED
     try:
         model = _choose_model(function, model)
         decoder = make_decoder(model)
     except ConfigurationError as error:
         faults += error.faults
+    if fault := invalid_text_reason(name):
+        faults.append(f"the name {fault}")
+    if timeout_seconds is not None and not timeout_seconds > 0:
+        faults.append(f"timeout_seconds is {timeout_seconds}; use more than 0")
+    if max_attempts is not None and max_attempts < 1:
+        faults.append(f"max_attempts is {max_attempts}; use 1 or more")
     if faults:
         raise ConfigurationError([f"handler {name!r}: {fault}" for fault in faults])
     return Handler(

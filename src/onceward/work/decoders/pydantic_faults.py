@@ -21,6 +21,7 @@ _Entry = Mapping[str, Any]
 """One error of pydantic, with its type, location, message, input and context."""
 _Steps = list[str | int]
 
+_MAX_ENTRIES: Final = 100  # a large body may have one error for every few bytes
 _MAX_READINGS: Final = 64
 _NAMED: Final = {
     "missing": "missing",
@@ -80,14 +81,14 @@ def describe_errors(error: Any, document: object, names: frozenset[str]) -> str:
 
     pydantic reports each member of a union by itself: errors at one place count as one.
     """
+    entries = error.errors(include_url=False)
     by_path: dict[str, list[_Entry]] = {}
-    for entry in error.errors(include_url=False):
+    for entry in entries[:_MAX_ENTRIES]:
         if entry["type"] == "json_invalid":  # the syntax is known to be valid
             return "nested too deeply"
         by_path.setdefault(_path(entry, document, names), []).append(entry)
-    path, entries = next(iter(by_path.items()))
-    fault = _fault(path, entries, document)
-    others = len(by_path) - 1
+    fault = _fault(*next(iter(by_path.items())), document)
+    others = len(by_path) - 1 + len(entries[_MAX_ENTRIES:])
     return f"{fault}, and {others} more" if others else fault
 
 

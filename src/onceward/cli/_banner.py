@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from onceward.cli._options import print_json, redact_url
+from onceward.cli._sample_payload import sample_payload
 from onceward.http.admin_app import ADMIN
 from onceward.http.receive_app import INGEST, WEBHOOKS
 from onceward.operate.filters import LISTS
@@ -109,7 +110,7 @@ def _sample_request(service: Service, address: str) -> str:
     handler = next(iter(service.handlers.values()), None)
     route = handler.routes[0] if handler else None
     event_type = (route.literal + ("example" if route.is_prefix else "")) if route else "example"
-    payload = _sample_payload(handler.model) if handler and handler.model else {"hello": "world"}
+    payload = sample_payload(handler.decoder) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())
     parts = [
@@ -122,30 +123,3 @@ def _sample_request(service: Service, address: str) -> str:
 
 def _authorization(service: Service) -> str:
     return "" if service.dev else f' -H "authorization: Bearer ${TOKEN_VARIABLE}"'
-
-
-def _sample_payload(model: Any) -> Any:
-    """Return a payload with the required fields of a model, as far as their types are simple."""
-    match msgspec.inspect.type_info(model):
-        case msgspec.inspect.StructType(fields=fields):
-            return {
-                field.encode_name: _sample_value(field.encode_name, field.type)
-                for field in fields
-                if field.required
-            }
-    return {}
-
-
-def _sample_value(name: str, kind: msgspec.inspect.Type) -> Any:
-    match kind:
-        case msgspec.inspect.StrType():
-            return f"{name.removesuffix('_id')}_123"
-        case msgspec.inspect.IntType() | msgspec.inspect.FloatType():
-            return 123
-        case msgspec.inspect.BoolType():
-            return True
-        case msgspec.inspect.StructType(cls=cls):
-            return _sample_payload(cls)
-        case msgspec.inspect.ListType():
-            return []
-    return {}

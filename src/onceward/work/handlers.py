@@ -8,8 +8,18 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from types import MappingProxyType
-from typing import Any, Final, Literal, TypedDict, Unpack, get_args, get_origin, get_type_hints
+from types import MappingProxyType, SimpleNamespace, UnionType
+from typing import (
+    Any,
+    Final,
+    Literal,
+    TypedDict,
+    Union,
+    Unpack,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
@@ -26,6 +36,10 @@ from onceward.runtime.suggest import did_you_mean
 from onceward.settings import Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import SHARED_TIMEOUT_SECONDS
+from onceward.work.decoders.decoder import Decoder
+from onceward.work.decoders.msgspec_decoder import UNCHECKED
+from onceward.work.model_tree import type_name
+from onceward.work.models import make_decoder
 
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
@@ -55,6 +69,7 @@ class Handler:
     arguments: tuple[tuple[str, Build], ...]
     """Its parameters, each with the function that builds the argument."""
     model: Any
+    decoder: Decoder
     timeout_seconds: float | None
     max_attempts: int | None
     is_async: bool
@@ -110,10 +125,16 @@ def make_handler(
     ]
     if not option_faults:
         faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
+    model = None
+    decoder: Decoder = UNCHECKED
+    try:
+        model = _choose_model(function, options.get("model"))
+        decoder = make_decoder(model)
+    except ConfigurationError as error:
+        faults += error.faults
     if faults:
         label = _label(name, function)
         raise ConfigurationError([f"{label}: {fault}" for fault in faults])
-    model = options.get("model")
     return Handler(
         name=name,
         function=function,
@@ -122,7 +143,8 @@ def make_handler(
             (parameter, argument.builder(is_async=is_async))
             for parameter, argument in arguments.items()
         ),
-        model=model if model is not None else _annotated_model(function),
+        model=model,
+        decoder=decoder,
         timeout_seconds=timeout_seconds,
         max_attempts=options.get("max_attempts"),
         is_async=is_async,
@@ -240,18 +262,52 @@ def _pattern_faults(patterns: Sequence[object]) -> Iterable[str]:
             yield f"the pattern {pattern[:40]!r} {fault}"
 
 
-def _annotated_model(function: HandlerFunction) -> Any:
-    """Return the model in ``event: Event[Model]``, or None."""
+def _choose_model(function: HandlerFunction, given: Any) -> Any:
+    """Return the model of a handler's payloads, or None: `model=`, else the annotation's."""
     try:
-        hint = get_type_hints(function).get("event")
-    except (NameError, TypeError) as error:
-        if "event" not in getattr(function, "__annotations__", {}):
-            return None
-        msg = (
-            f"handler {function.__name__!r}: the annotations cannot be read ({error}); pass model="
-        )
-        raise ConfigurationError(msg) from error
-    if get_origin(hint) is not Event:
-        return None
-    (model,) = get_args(hint)
-    return None if model is Any else model
+        hint = _event_hint(function)
+    except NameError as error:
+        if given is not None:
+            return given
+        text = f"the annotation of event cannot be read ({error}); pass model="
+        raise ConfigurationError(text) from error
+    annotated = _annotated_model(hint)
+    if given is None or annotated is None:
+        return annotated if given is None else given
+    if given != annotated and annotated not in getattr(given, "__mro__", ()):
+        names = f"model={type_name(given)} contradicts event: Event[{type_name(annotated)}]"
+        raise ConfigurationError(f"{names}; remove one of the two")
+    return given
+
+
+def _event_hint(function: HandlerFunction) -> Any:
+    """Return the annotation of `event`, or Any. Raise NameError if it cannot be resolved."""
+    parameter = inspect.signature(function).parameters.get("event")
+    if parameter is None or parameter.annotation is parameter.empty:
+        return Any
+    owner = SimpleNamespace(__annotations__={"event": parameter.annotation})
+    names = getattr(inspect.unwrap(function), "__globals__", {})
+    try:
+        return get_type_hints(owner, names)["event"]
+    except NameError:
+        raise
+    except Exception as error:  # an annotation is user code
+        raise NameError(str(error)) from error
+
+
+def _annotated_model(hint: Any) -> Any:
+    """Return the model in ``Event[Model]``, or None. Raise ConfigurationError without an Event."""
+    members = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    for member in members:
+        if get_origin(member) is Event:
+            (model,) = get_args(member)
+            return None if model is Any or model is object else model
+    origin = get_origin(hint) or hint
+    if hint is not Any and isinstance(origin, type) and not _is_base_of_event(origin):
+        name = type_name(hint)
+        raise ConfigurationError(f"event is annotated as {name}; write event: Event[{name}]")
+    return None
+
+
+def _is_base_of_event(cls: type) -> bool:
+    return getattr(cls, "_is_protocol", False) or issubclass(Event, cls)

@@ -211,7 +211,7 @@ def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
         _decode=functools.partial(
             decode,
             body,
-            model=handler.model,
+            handler.decoder,
             enveloped=job.source == INGEST_SOURCE,
             content_type=headers.get("content-type", ""),
         ),

@@ -1,0 +1,121 @@
+"""Decodes with msgspec: Structs, dataclasses, attrs classes, TypedDicts and builtin types."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from onceward.work.decoders.decoder import Content
+from onceward.work.decoders.faults import (
+    NOT_ALLOWED,
+    at,
+    lenient_document,
+    malformed,
+    member,
+    raised_fault,
+    shortened,
+    syntax_fault,
+    without_values,
+)
+
+_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_NAMED: Final = re.compile(r"Object (?P<fault>\w+) \w+ field `(?P<name>.+)`", re.DOTALL)
+_NAMED_FAULTS: Final = {"missing": "missing", "contains": "unexpected"}
+_NOT_ALLOWED: Final = re.compile(r"Invalid (?:enum )?value\b")
+_TEXT_FORMAT: Final = re.compile(
+    r"Invalid (?:RFC3339 encoded |ISO8601 )?(?P<name>datetime|date|time|duration|UUID|decimal)"
+    r"(?: string)?"
+)
+# What follows the type is the model's own text: another type's name, or a constraint.
+_EXPECTED: Final = re.compile(
+    r"Expected `[^`]+`(?:, got `\w+`| [<>]=? \S+| of length(?: [<>]=)? \d+"
+    r"| of at (?:least|most) length \d+, got \d+"
+    r"| that's a multiple of \S+| matching regex .+)?"
+)
+_ANY: Final = msgspec.json.Decoder()
+
+
+class MsgspecDecoder:
+    """Decodes into a type that msgspec supports."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        self._decode = msgspec.json.Decoder(model).decode
+
+    def decode_json(self, content: Content) -> Any:
+        """Decode a JSON document."""
+        try:
+            return self._decode(content)
+        except (msgspec.ValidationError, AssertionError) as error:
+            fault = _fault(error, content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            fault = syntax_fault(bytes(content)) or _fault(error, content)
+        raise malformed(fault)
+
+    def decode_form(self, fields: dict[str, str]) -> Any:
+        """Decode the fields of a form."""
+        try:
+            return msgspec.convert(fields, self._model, strict=False)
+        except (msgspec.ValidationError, AssertionError) as error:
+            fault = _fault(error, fields)
+        raise malformed(fault)
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the model."""
+        return msgspec.json.schema(self._model)
+
+
+class UncheckedDecoder:
+    """Decodes any JSON document and any form, for handlers without a model."""
+
+    def decode_json(self, content: Content) -> Any:
+        """Decode a JSON document."""
+        try:
+            return _ANY.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            fault = syntax_fault(bytes(content)) or _fault(error, content)
+        raise malformed(fault)
+
+    def decode_form(self, fields: dict[str, str]) -> dict[str, str]:
+        """Return the fields."""
+        return fields
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of any value."""
+        return {}
+
+
+UNCHECKED: Final = UncheckedDecoder()
+
+
+def _fault(error: Exception, content: Content | dict[str, str]) -> str:
+    """Rewrite a message of msgspec to begin with the field and contain no value."""
+    text = str(error)
+    location = _PATH.search(text)
+    path = location["path"] if location else ""
+    if (raised := _raised_by_the_model(error)) is not None:
+        document = content if isinstance(content, dict) else lenient_document(bytes(content))
+        return raised_fault(path, raised, document)
+    text = text[: location.start()] if location else text
+    if (found := _NAMED.fullmatch(text)) and (fault := _NAMED_FAULTS.get(found["fault"])):
+        return f"{fault} {member(path, shortened(found['name']))}"
+    return at(path, _plain(text))
+
+
+def _plain(text: str) -> str:
+    if _NOT_ALLOWED.match(text):
+        return NOT_ALLOWED
+    if found := _TEXT_FORMAT.fullmatch(text):
+        return f"invalid {found['name'].lower()}"
+    plain = text.replace("`", "").strip()
+    if plain.startswith("JSON"):
+        return plain
+    plain = plain[:1].lower() + plain[1:]
+    return plain if _EXPECTED.fullmatch(text) else without_values(plain)
+
+
+def _raised_by_the_model(error: Exception) -> BaseException | None:
+    """Return the error of a `__post_init__` or a validator; msgspec makes it the cause."""
+    return error if isinstance(error, AssertionError) else error.__cause__

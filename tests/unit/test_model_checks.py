@@ -1,0 +1,290 @@
+"""What a model checks itself is reported with the field, in one form, and without values."""
+
+import dataclasses
+from decimal import Decimal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+
+import annotated_types
+import attrs
+import msgspec
+import pydantic
+import pytest
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from tests.decoding import decoded, fault, get
+
+T = TypeVar("T")
+
+
+# Constraints, validators and code.
+
+
+class StructLimits(msgspec.Struct, forbid_unknown_fields=True):
+    amount: Annotated[int, msgspec.Meta(ge=1)] = 1
+    name: Annotated[str, msgspec.Meta(max_length=2, pattern="^a")] = "a"
+    lines: Annotated[list[int], msgspec.Meta(max_length=2)] = []
+
+
+class PydanticLimits(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    amount: int = Field(1, ge=1)
+    name: str = Field("a", max_length=2, pattern="^a")
+    lines: Annotated[list[int], annotated_types.MaxLen(2)] = []
+
+
+@pytest.mark.parametrize("model", [StructLimits, PydanticLimits])
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"amount": 0}', "amount: expected int >= 1"),
+        (b'{"name": "ahunter"}', "name: expected str of length <= 2"),
+        (b'{"name": "b"}', "name: expected str matching regex '^a'"),
+        (b'{"lines": [1, 2, 3]}', "lines: expected array of length <= 2"),
+        (b'{"extra": "hunter"}', "unexpected extra"),
+        (b'{"%s": 1}' % (b"x" * 1000), f"unexpected {'x' * 80}…"),
+    ],
+)
+def test_a_constraint_is_named(model: Any, body: bytes, expected: str) -> None:
+    assert fault(model, body) == expected
+
+
+def test_a_dataclass_may_have_constraints_of_pydantic() -> None:
+    @dataclasses.dataclass
+    class Order:
+        amount: Annotated[int, Field(gt=0)]
+        count: pydantic.PositiveInt = 1
+
+    assert decoded(Order, b'{"amount": 2}') == Order(2, 1)
+    assert fault(Order, b'{"amount": 0}') == "amount: expected int > 0"
+    assert fault(Order, b'{"amount": 1, "count": 0}') == "count: expected int > 0"
+
+
+def test_a_dataclass_may_have_a_default_of_pydantic() -> None:
+    @dataclasses.dataclass
+    class Order:
+        amount: int = Field(default=1, lt=9)
+
+    assert decoded(Order, b"{}").amount == 1
+    assert fault(Order, b'{"amount": 9}') == "amount: expected int < 9"
+
+
+@dataclasses.dataclass
+class PostInitDataclass:
+    plan: str
+
+    def __post_init__(self) -> None:
+        if self.plan != "pro":
+            raise ValueError(f"no plan {self.plan} (or '{self.plan}')")
+
+
+class PostInitStruct(msgspec.Struct):
+    plan: str
+
+    def __post_init__(self) -> None:
+        if self.plan != "pro":
+            raise TypeError(f"no plan {self.plan} (or '{self.plan}')")
+
+
+@dataclasses.dataclass
+class AssertingDataclass:
+    plan: str
+
+    def __post_init__(self) -> None:
+        assert self.plan == "pro", f"no plan {self.plan} (or '{self.plan}')"
+
+
+@attrs.define
+class PostInitAttrs:
+    plan: str
+
+    def __attrs_post_init__(self) -> None:
+        if self.plan != "pro":
+            raise ValueError(f"no plan {self.plan} (or '{self.plan}')")
+
+
+class RootValidator(BaseModel):
+    plan: str
+
+    @pydantic.model_validator(mode="after")
+    def check(self) -> "RootValidator":
+        if self.plan != "pro":
+            raise ValueError(f"no plan {self.plan} (or '{self.plan}')")
+        return self
+
+
+class AssertingValidator(BaseModel):
+    plan: str
+
+    @pydantic.model_validator(mode="after")
+    def check(self) -> "AssertingValidator":
+        assert self.plan == "pro", f"no plan {self.plan} (or '{self.plan}')"
+        return self
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        PostInitDataclass,
+        PostInitStruct,
+        AssertingDataclass,
+        PostInitAttrs,
+        RootValidator,
+        AssertingValidator,
+    ],
+)
+def test_the_message_of_a_models_own_check_is_kept_without_values(model: Any) -> None:
+    assert get(decoded(model, b'{"plan": "pro"}'), "plan") == "pro"
+    assert fault(model, b'{"plan": "hunter"}') == "no plan … (or …)"
+
+
+def test_a_check_of_the_models_own_is_found_where_it_is() -> None:
+    assert fault(list[PostInitStruct], b'[{"plan": "hunter"}]') == "[0]: no plan … (or …)"
+    assert fault(list[RootValidator], b'[{"plan": "hunter"}]') == "[0]: no plan … (or …)"
+
+
+def test_validators_of_attrs_run() -> None:
+    @attrs.define
+    class Order:
+        amount: int = attrs.field(validator=attrs.validators.gt(0))
+        name: str = attrs.field(default="", validator=attrs.validators.max_len(3))
+        text: Any = attrs.field(default="", validator=attrs.validators.instance_of(str))
+
+    assert decoded(Order, b'{"amount": 1}') == Order(1)
+    assert fault(Order, b'{"amount": -5}') == "amount: must be > …: …"
+    assert fault(Order, b'{"amount": 1, "name": "hunter"}').startswith("Length of … must be <= …")
+    assert fault(Order, b'{"amount": 1, "text": 7}').startswith("text: must be ")
+
+
+def test_an_error_of_a_field_validator_names_the_field() -> None:
+    class Order(BaseModel):
+        plan: str
+
+        @pydantic.field_validator("plan")
+        @classmethod
+        def check(cls, plan: str) -> str:
+            raise PydanticCustomError("plan", "no {plan} here", {"plan": plan})
+
+    assert fault(Order, b'{"plan": "hunter"}') == "plan: no … here"
+
+
+# Where pydantic reports an error.
+
+
+class Card(BaseModel):
+    type: Literal["card"]
+    number: int
+    card: dict[str, Any] = {}
+
+
+class Bank(BaseModel):
+    type: Literal["bank"]
+    iban: str = Field(alias="IBAN")
+
+
+class Payment(BaseModel):
+    method: Annotated[Card | Bank, Field(discriminator="type")]
+    other: Card | Bank | None = None
+    size: int | list[int] = 0
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (b'{"method": {}}', "missing method.type"),
+        (b'{"method": {"type": "hunter"}}', "method.type: not an allowed value"),
+        (b'{"method": {"type": "card"}}', "missing method.number"),
+        (b'{"method": {"type": "card", "card": {}}}', "missing method.number"),
+        (
+            b'{"method": {"type": "card", "number": "hunter"}}',
+            "method.number: expected int, got str",
+        ),
+        (b'{"method": {"type": "bank"}}', "missing method.IBAN"),
+        (
+            b'{"method": {"type": "card", "number": 1}, "other": {"type": "card"}}',
+            "missing other.number, and 2 more",
+        ),
+        (
+            b'{"method": {"type": "card", "number": 1}, "size": {}}',
+            "size: expected int | array, got object",
+        ),
+        (
+            b'{"method": {"type": "card", "number": 1}, "size": ["hunter"]}',
+            "size: expected int, got array, and 1 more",
+        ),
+        (b'{"size": "hunter"}', "missing method, and 1 more"),
+    ],
+)
+def test_a_union_of_pydantic_is_no_part_of_the_path(body: bytes, expected: str) -> None:
+    assert fault(Payment, body) == expected
+
+
+def test_all_errors_of_a_large_body_are_counted() -> None:
+    words = "[0]: expected object, got int, and 2000 more"
+    assert fault(list[Card], b"[%s1]" % (b"1," * 2_000)) == words
+
+
+# Types that contain models, and models in odd places.
+
+
+class StructItem(msgspec.Struct):
+    price: Decimal
+
+
+class PydanticItem(BaseModel):
+    price: Decimal
+
+
+class Wrapped(msgspec.Struct, Generic[T]):
+    data: T
+
+
+class PydanticWrapped(BaseModel, Generic[T]):
+    data: T
+
+
+class Pair(NamedTuple):
+    first: int
+    second: PydanticItem
+
+
+@dataclasses.dataclass
+class Node:
+    value: int
+    next: "Node | None" = None
+
+
+class PydanticNode(BaseModel):
+    value: int
+    next: "PydanticNode | None" = None
+
+
+@pytest.mark.parametrize(
+    ("model", "body", "expected"),
+    [
+        (Wrapped[StructItem], b'{"data": {}}', "missing data.price"),
+        (PydanticWrapped[PydanticItem], b'{"data": {}}', "missing data.price"),
+        (list[PydanticItem], b"[{}]", "missing [0].price"),
+        (dict[str, PydanticItem], b'{"hunter": {}}', "missing [...].price"),
+        (PydanticItem | int, b'"hunter"', "expected object | int, got str"),
+        (Pair, b'[1, {"price": []}]', "[1].price: expected decimal, got array"),
+        (Node, b'{"value": 1, "next": {"value": "x"}}', "next.value: expected int, got str"),
+        (
+            PydanticNode,
+            b'{"value": 1, "next": {"value": "x"}}',
+            "next.value: expected int, got str",
+        ),
+        (dict[str, object], b"[]", "expected object, got array"),
+    ],
+)
+def test_models_are_found_inside_other_types(model: Any, body: bytes, expected: str) -> None:
+    assert fault(model, body) == expected
+
+
+def test_a_dataclass_may_contain_a_pydantic_model() -> None:
+    @dataclasses.dataclass
+    class Order:
+        item: PydanticItem
+
+    assert decoded(Order, b'{"item": {"price": 1}}') == Order(PydanticItem(price=Decimal(1)))
+    assert fault(Order, b'{"item": {}}') == "missing item.price"

@@ -1,0 +1,75 @@
+"""The request that the banner suggests fits the model of its handler."""
+
+import dataclasses
+import datetime as dt
+from typing import Any, Literal
+
+import attrs
+import msgspec
+import pytest
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from onceward.cli._sample_payload import sample_payload
+from onceward.work.models import make_decoder
+
+
+class StructLine(msgspec.Struct):
+    amount: int
+
+
+class StructOrder(msgspec.Struct):
+    order_id: str
+    kind: Literal["a", "b"]
+    line: StructLine
+    lines: list[StructLine]
+    paid: bool | None
+    note: str = ""
+
+
+@dataclasses.dataclass
+class DataclassOrder:
+    order_id: str
+    line: StructLine
+
+
+@attrs.define
+class AttrsOrder:
+    order_id: str
+    line: StructLine
+
+
+class ModelLine(BaseModel):
+    amount: int
+
+
+class ModelOrder(BaseModel):
+    order_id: str
+    kind: Literal["a", "b"]
+    line: ModelLine
+    at: dt.datetime
+    lines: list[ModelLine]
+    paid: bool | None
+    note: str = ""
+
+
+class DictOrder(TypedDict):
+    order_id: str
+    line: ModelLine
+
+
+@pytest.mark.parametrize(
+    "model", [StructOrder, DataclassOrder, AttrsOrder, ModelOrder, DictOrder, ModelOrder | int]
+)
+def test_a_sample_fits_its_model(model: Any) -> None:
+    decoder = make_decoder(model)
+    payload = sample_payload(decoder)
+    assert payload["order_id"] == "order_123"
+    assert payload["line"] == {"amount": 123}
+    assert "note" not in payload
+    decoder.decode_json(msgspec.json.encode(payload))
+
+
+@pytest.mark.parametrize("model", [None, Any, dict[str, object], dict])
+def test_a_model_without_fields_has_an_empty_sample(model: Any) -> None:
+    assert sample_payload(make_decoder(model)) == {}

@@ -470,5 +470,5 @@ def test_an_unexpected_error_gets_500_and_a_redacted_log_line(
     }
     lines = [record for record in caplog.records if "defect" in record.getMessage()]
     assert 1 <= len(lines) <= 3  # one a second
-    assert "/admin/jobs: request failed: ZeroDivisionError" in lines[0].getMessage()
+    assert "/admin/jobs: 500: request failed: ZeroDivisionError" in lines[0].getMessage()
     assert "whsec" not in caplog.text

@@ -83,6 +83,12 @@ def traceback_text(
     return TracebackText(_cut_middle(text), printable(mask_secrets(location, secrets)))
 
 
+def package_of(function: object) -> str:
+    """Return the top-level package, or module, that defines a function."""
+    module: str = getattr(function, "__module__", None) or ""
+    return module.partition(".")[0]
+
+
 def traceback_from(frames: Iterable[FrameType]) -> TracebackType | None:
     """Return a traceback through frames that still run, given innermost first."""
     trace: TracebackType | None = None

@@ -37,12 +37,6 @@ class Handler:
     shares_transaction: bool
     """Whether the user declared that everything the handler does is in its transaction."""
 
-    @property
-    def package(self) -> str:
-        """The top-level package, or module, that defines the function."""
-        module: str = getattr(self.function, "__module__", None) or ""
-        return module.partition(".")[0]
-
     def faults_with(self, settings: Settings) -> list[str]:
         """Return the reasons why the handler cannot run with these settings."""
         if self.shares_transaction and self.timeout_seconds is None:

@@ -22,7 +22,7 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import run_with_deadline
-from onceward.runtime.tracebacks import traceback_text
+from onceward.runtime.tracebacks import package_of, traceback_text
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
     BatchOutcome,
@@ -165,7 +165,7 @@ class JobRunner:
         )
         trace = traceback_text(
             error,
-            package=self._handlers[job.handler].package,
+            package=package_of(self._handlers[job.handler].function),
             secrets=self._settlement_policy.secrets,
         )
         settlement = replace(settlement, traceback=trace.text)

@@ -13,6 +13,7 @@ from onceward.model.admin import (
     DeliveryItem,
     EffectItem,
     EventItem,
+    JobDetail,
     JobItem,
     ManualRecording,
     OperatorAction,
@@ -160,6 +161,9 @@ class AdminStore(Protocol):
 
     async def jobs(self, query: PageQuery) -> list[JobItem]:
         """Return a page of jobs, newest first."""
+
+    async def job(self, id: int, *, attempts: int) -> JobDetail | None:
+        """Return a job with its newest failed attempts, or None if the id is unknown."""
 
     async def effects(self, query: PageQuery) -> list[EffectItem]:
         """Return a page of effects, newest first."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
 from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.http.access_log import AccessLog, DirectAccessLog
 from onceward.http.admin_app import ADMIN, AdminApp
 from onceward.http.auth import Authenticator, token_hash
 from onceward.http.openapi.document import document
@@ -193,12 +194,22 @@ class Service:
             clock=self._clock,
         )
 
-    def app(self) -> RootApp:
+    def app(self) -> RootApp | DirectAccessLog:
         """Return an application that receives and serves the admin API, for ``onceward serve``."""
-        return RootApp(self.receive_app(), self.admin_app(prefix=ADMIN), dev=self.dev)
+        app = RootApp(self._receive_app(), self._admin_app(prefix=ADMIN), dev=self.dev)
+        return DirectAccessLog(app, self._clock) if self.settings.access_log else app
 
-    def receive_app(self) -> ReceiveApp:
+    def receive_app(self) -> ReceiveApp | DirectAccessLog:
         """Return an application that only receives."""
+        app = self._receive_app()
+        return DirectAccessLog(app, self._clock) if self.settings.access_log else app
+
+    def admin_app(self, *, prefix: str) -> ASGIApp:
+        """Return the admin API, with its routes below `prefix`."""
+        app = self._admin_app(prefix=prefix)
+        return AccessLog(app, self._clock) if self.settings.access_log else app
+
+    def _receive_app(self) -> ReceiveApp:
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
@@ -215,8 +226,7 @@ class Service:
             failpoints=self._failpoints,
         )
 
-    def admin_app(self, *, prefix: str) -> ASGIApp:
-        """Return the admin API, with its routes below `prefix`."""
+    def _admin_app(self, *, prefix: str) -> ASGIApp:
         api = AdminApp(
             operator=Operator(self.store, self.sources),
             clock=self._clock,

@@ -45,6 +45,9 @@ class Settings:
         (),
         "Proxies whose X-Forwarded-Proto and X-Forwarded-Host are trusted: addresses, networks",
     )
+    access_log: bool = _setting(
+        default=False, doc="Log a line for each request, to the logger onceward.access"
+    )
     max_body_bytes: int = _setting(
         5 * 1024 * 1024, "Largest body; a larger one gets 413", minimum=1
     )
@@ -108,6 +111,7 @@ class SettingsOptions(TypedDict, total=False):
     driver_fast_wait: bool
     allowed_hosts: tuple[str, ...] | list[str]
     trusted_proxies: tuple[str, ...] | list[str]
+    access_log: bool
     max_body_bytes: int
     max_header_bytes: int
     max_headers: int

@@ -29,6 +29,8 @@ FIELDS = {
     "audit": "id job_id subject action actor authenticated_as reason created_at",
 }
 
+ATTEMPT = "number worker started_at ended_at error traceback"
+
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
 def service(
@@ -94,6 +96,33 @@ def test_every_list_has_the_same_shape(service: RunningInbox, kind: str) -> None
                 assert TIME.fullmatch(value), name
     ids = [int(item["id"]) for item in page["items"]]
     assert ids == sorted(ids, reverse=True)
+
+
+def test_a_job_is_shown_with_its_failed_attempts(service: RunningInbox) -> None:
+    job = failed_job(service, "detail")
+    assert requeue(service, job["id"]).status_code == 200
+    job = service.settled_job("detail")
+    shown = service.http.get(f"/admin/jobs/{job['id']}").json()
+    second, first = shown.pop("failed_attempts")
+    assert shown == job
+    assert (first["number"], second["number"]) == (1, 2)
+    for attempt in (first, second):
+        assert set(attempt) == set(ATTEMPT.split())
+        assert attempt["error"] == "no such order"
+        assert re.fullmatch(r"tests/integration/running.py:\d+ in refuse", attempt["traceback"])
+        assert TIME.fullmatch(attempt["started_at"])
+        assert attempt["started_at"] < attempt["ended_at"]
+
+
+def test_a_job_without_failures_has_no_failed_attempts(service: RunningInbox) -> None:
+    (job,) = service.items("jobs", event_id="paid", status="done")[:1]
+    assert service.http.get(f"/admin/jobs/{job['id']}").json()["failed_attempts"] == []
+
+
+@pytest.mark.parametrize("job", ["999999999", "0", "x", "-1", "1" * 30])
+def test_an_unknown_job_gets_404(service: RunningInbox, job: str) -> None:
+    response = service.http.get(f"/admin/jobs/{job}")
+    assert (response.status_code, response.json()["error"]) == (404, "not_found")
 
 
 def test_an_event_shows_its_outcome(service: RunningInbox) -> None:
@@ -441,5 +470,5 @@ def test_an_unexpected_error_gets_500_and_a_redacted_log_line(
     }
     lines = [record for record in caplog.records if "defect" in record.getMessage()]
     assert 1 <= len(lines) <= 3  # one a second
-    assert "/admin/jobs: request failed: ZeroDivisionError" in lines[0].getMessage()
+    assert "/admin/jobs: 500: request failed: ZeroDivisionError" in lines[0].getMessage()
     assert "whsec" not in caplog.text

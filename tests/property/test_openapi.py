@@ -108,8 +108,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
 
 def aim(case: Case, service: RunningInbox) -> None:
     """Replace a random job id by an existing one, to test more than the 404."""
-    is_requeue = case.operation.definition.raw["operationId"] == "requeue_jobs"
-    if is_requeue and re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("id"))):
+    needs_job = case.operation.definition.raw["operationId"] in ("get_job", "requeue_jobs")
+    if needs_job and re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("id"))):
         job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")
         case.path_parameters["id"] = str(job)
 
@@ -195,7 +195,12 @@ async def test_a_mounted_admin_app_describes_only_itself(
         lists = [path for path in served["paths"] if "{" not in path]
         responses = [(await http.get(path, headers=BEARER)).status_code for path in lists]
     await inbox._mount().close()
-    actions = {"/jobs/{id}/requeue", "/rejections/{id}/verify", "/deliveries/{id}/accept"}
+    actions = {
+        "/jobs/{id}",
+        "/jobs/{id}/requeue",
+        "/rejections/{id}/verify",
+        "/deliveries/{id}/accept",
+    }
     assert set(served["paths"]) == {f"/{kind}" for kind in LISTS} | actions | {OPENAPI}
     assert list(served["components"]["securitySchemes"]) == ["admin_token"]
     assert responses == [200] * len(lists)
@@ -262,6 +267,9 @@ def test_real_responses_have_exactly_the_documented_members(service: RunningInbo
         check("/events/ingest", service.post("openapi-paid", **more), 202)
     check("/webhooks/{source}", service.send(partner_webhook("openapi")), 202)
     broken, done = (service.settled_job(event) for event in ("broken", "openapi-paid"))
+    detail = "/admin/jobs/{id}"
+    for job, status in ((broken, 200), (done, 200), ({"id": "999999999"}, 404)):
+        check(detail, service.http.get(detail.format(id=job["id"])), status)
     requeue = "/admin/jobs/{id}/requeue"
     for job, status in ((broken, 200), (done, 409), ({"id": "999999999"}, 404)):
         path = requeue.format(id=job["id"])

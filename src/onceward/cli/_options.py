@@ -1,12 +1,11 @@
-"""Shared by the commands: options, loading the user's app, errors, logs and output."""
+"""Shared by the commands: options, loading the user's app, errors and output."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -113,31 +112,6 @@ def _load_module(name: str) -> ModuleType:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise ConfigurationError(msg) from error
         raise
-
-
-class _JsonFormatter(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        entry: Mapping[str, Any] = {
-            "at": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-            **({"error": self.formatException(record.exc_info)} if record.exc_info else {}),
-        }
-        return msgspec.json.encode(entry).decode()
-
-
-def start_logging(*, as_json: bool) -> None:
-    """Write logs to standard error, as text or as JSON lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(
-        _JsonFormatter()
-        if as_json
-        else logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    )
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every malformed request
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
 
 
 def print_json(content: object) -> None:

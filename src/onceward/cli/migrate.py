@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 import uvloop
 
+from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (
     database_options,
     drop_unset,
@@ -12,7 +13,6 @@ from onceward.cli._options import (
     print_json,
     redact_url,
     report_errors,
-    start_logging,
 )
 from onceward.inbox import Inbox
 from onceward.ports import Store
@@ -21,12 +21,13 @@ from onceward.ports import Store
 @click.command()
 @click.argument("app", required=False)
 @database_options
-def migrate(app: str | None, database: str | None, as_json: bool) -> None:
+@log_option
+def migrate(app: str | None, database: str | None, as_json: bool, log: LogFormat) -> None:
     """Apply pending database migrations.
 
     The database is that of APP, or --database.
     """
-    start_logging(as_json=as_json)
+    start_logging(log)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
         service = inbox.service(drop_unset(database_url=database))

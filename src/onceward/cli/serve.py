@@ -6,12 +6,12 @@ import click
 import uvloop
 
 from onceward.cli._banner import announce
+from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (
     drop_unset,
     load_inbox,
     report_errors,
     service_options,
-    start_logging,
 )
 from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
@@ -29,28 +29,35 @@ from onceward.http.server.server import listen
     is_flag=True,
     help=f"Open the admin API and {INGEST} to this machine. Not for production.",
 )
+@click.option("--access-log", is_flag=True, default=None, help="Log a line for each request.")
 @service_options
+@log_option
 def serve(
     app: str,
     host: str,
     port: int,
     dev: bool,
+    access_log: bool | None,
     database: str | None,
     workers: int | None,
     allow_weak_durability: bool | None,
     as_json: bool,
+    log: LogFormat,
 ) -> None:
     """Receive webhooks and run handlers.
 
     APP is file.py, file.py:inbox or module:inbox. With --workers 0, the process only receives.
     """
-    start_logging(as_json=as_json)
+    start_logging(log)
     with report_errors():
         if dev and not is_loopback(host):
             msg = f"--dev opens the admin API, so it needs a loopback address; {host!r} is not one"
             raise ConfigurationError(msg)
         settings = drop_unset(
-            database_url=database, workers=workers, allow_weak_durability=allow_weak_durability
+            database_url=database,
+            workers=workers,
+            allow_weak_durability=allow_weak_durability,
+            access_log=access_log,
         )
         service = load_inbox(app).service(settings, dev=dev)
         listener = listen(host, port)

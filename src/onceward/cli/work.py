@@ -6,12 +6,12 @@ import click
 import uvloop
 
 from onceward.cli._banner import announce
+from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (
     drop_unset,
     load_inbox,
     report_errors,
     service_options,
-    start_logging,
 )
 from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
@@ -20,19 +20,21 @@ from onceward.errors import ConfigurationError
 @click.command()
 @click.argument("app")
 @service_options
+@log_option
 def work(
     app: str,
     database: str | None,
     workers: int | None,
     allow_weak_durability: bool | None,
     as_json: bool,
+    log: LogFormat,
 ) -> None:
     """Run handlers without receiving.
 
     APP is file.py, file.py:inbox or module:inbox. Any number of these processes can share one
     PostgreSQL database.
     """
-    start_logging(as_json=as_json)
+    start_logging(log)
     with report_errors():
         settings = drop_unset(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability

@@ -75,6 +75,7 @@ class AdminApp:
             routes=[
                 Route(OPENAPI, self._describe, methods=["GET"]),
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
+                Route(f"{prefix}/jobs/{{id}}", self._job, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
                 Route(f"{prefix}/rejections/{{id}}/verify", self._verify, methods=["POST"]),
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
@@ -107,6 +108,12 @@ class AdminApp:
             )
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
             return _starlette(json_response(200, await self._operator.page(kind, parameters)))
+
+    async def _job(self, request: Request) -> StarletteResponse:
+        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            job = await self._operator.job(request.path_params["id"])
+        return _starlette(json_response(200, job))
 
     async def _requeue(self, request: Request) -> StarletteResponse:
         action = await self._action(request)

@@ -9,7 +9,8 @@ from typing import Generic, Protocol, TypeVar
 from onceward.errors import OncewardError, StoreError
 from onceward.http.receive_app import route_path
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
-from onceward.runtime.redact import redact
+from onceward.runtime.log_fields import LogFields
+from onceward.runtime.redact import printable, redact
 
 _log = logging.getLogger("onceward.http")
 
@@ -47,7 +48,9 @@ class MountedApp(Generic[S]):
         try:
             app = await self._open()
         except StoreError as error:
-            _log.warning("inbox unavailable; asking senders to retry: %s", redact(str(error)))
+            reason = redact(str(error))
+            fields = LogFields(error=reason, path=printable(scope["path"]))
+            _log.warning("inbox unavailable; asking senders to retry: %s", reason, extra=fields)
             await error_response(error).send(send)
             return
         await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)

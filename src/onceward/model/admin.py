@@ -50,6 +50,26 @@ class JobItem:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptItem:
+    """A failed attempt of a job."""
+
+    number: int
+    worker: str
+    started_at: datetime
+    ended_at: datetime
+    error: str
+    traceback: str
+    """One frame a line, in calling order, without values. Empty if the handler never ran."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobDetail(JobItem):
+    """A job with its newest failed attempts, newest first."""
+
+    failed_attempts: tuple[AttemptItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EffectItem:
     """One entry of the list of effects."""
 

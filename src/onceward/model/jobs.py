@@ -115,6 +115,7 @@ class Reschedule:
 
     delay_seconds: float
     error: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ class Postpone:
 
     delay_seconds: float
     error: str
+    traceback: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,3 +133,4 @@ class Fail:
 
     failure_type: FailureType
     error: str
+    traceback: str = ""

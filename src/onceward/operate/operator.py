@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
 from onceward.model.admin import (
+    JobDetail,
     ManualRecording,
     OperatorAction,
     RejectionCount,
@@ -26,6 +27,8 @@ from onceward.sources.kept_request import unpack
 from onceward.sources.request import Request
 from onceward.sources.source import Source
 
+MAX_ATTEMPTS_SHOWN: Final = 100
+"""The failed attempts that a job is shown with, newest first."""
 CONFLICT_ID_DIGITS: Final = 16
 """The number of hex digits of a hash that end the id of an accepted conflict."""
 _REQUEUEABLE: Final = " or ".join(sorted(REQUEUEABLE))
@@ -63,6 +66,13 @@ class Operator:
             counts = await self._store.rejection_counts()
             return RejectionListPage(items, query.limit, following, counts)
         return ListPage(items, query.limit, following)
+
+    async def job(self, job: str) -> JobDetail:
+        """Return a job with its newest failed attempts. Raises NotFound."""
+        detail = await self._store.job(_parse_id("job", job), attempts=MAX_ATTEMPTS_SHOWN)
+        if detail is None:
+            raise _not_found("job", job)
+        return detail
 
     async def requeue(self, job: str, action: OperatorAction) -> Requeued:
         """Queue a failed or cancelled job again. Raises NotFound or NotInState."""

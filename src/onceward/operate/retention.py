@@ -6,6 +6,7 @@ import logging
 from typing import Final
 
 from onceward.ports import Store
+from onceward.runtime.log_fields import LogFields
 
 _log = logging.getLogger("onceward.retention")
 
@@ -30,4 +31,5 @@ async def purge(store: Store, dedupe_window_days: int) -> None:
         purged += progress.events
         position = progress.next
     if purged:
-        _log.info("%d events purged: older than %d days", purged, dedupe_window_days)
+        message = "%d events purged: older than %d days"
+        _log.info(message, purged, dedupe_window_days, extra=LogFields(count=purged))

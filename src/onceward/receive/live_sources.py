@@ -8,6 +8,7 @@ from typing import Final
 
 from onceward.errors import LedgerUnavailable, StoreError, UnusableSecret
 from onceward.ports import SecretStore
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.sources.source import Source
 
@@ -55,10 +56,13 @@ class LiveSources:
         try:
             await self._store.store_secret(name, secret)
         except StoreError as error:
-            _log.warning("source %s: cannot store its new secret: %s", name, redact(str(error)))
+            reason = redact(str(error))
+            fields = LogFields(source=name, error=reason)
+            _log.warning("source %s: cannot store its new secret: %s", name, reason, extra=fields)
             raise LedgerUnavailable("The ledger cannot be written now.") from error
         self._replace(source)
-        _log.info("source %s: its sender provisioned a secret; see `onceward secrets`", name)
+        message = "source %s: its sender provisioned a secret; see `onceward secrets`"
+        _log.info(message, name, extra=LogFields(source=name))
 
     def _replace(self, source: Source) -> None:
         self.by_name[source.name] = source

@@ -9,6 +9,8 @@ from typing import Any
 
 from onceward.errors import LedgerUnavailable, RequestRefused
 from onceward.model.events import Arrival, Receipt
+from onceward.runtime.error_text import locate
+from onceward.runtime.log_fields import LogFields
 
 _log = logging.getLogger("onceward.receive")
 
@@ -78,5 +80,6 @@ class Pending:
         if self._callback is not None:
             try:
                 self._callback(self)
-            except Exception:  # noqa: BLE001 - other requests still need their callbacks
-                _log.exception("response cannot be sent")
+            except Exception as error:  # noqa: BLE001 - other requests still need their callbacks
+                reason = locate(error)
+                _log.error("response cannot be sent: %s", reason, extra=LogFields(error=reason))

@@ -21,6 +21,7 @@ from onceward.receive.pending import Pending
 from onceward.runtime.clock import Clock
 from onceward.runtime.deadlines import Deadlines
 from onceward.runtime.error_text import locate
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.settings import Settings
 
@@ -159,22 +160,26 @@ class Recorder:
     def _reject(self, batch: Sequence[Pending], reason: str) -> None:
         """Reject a batch. An outage is logged when it begins and when it ends."""
         if self._rejected == 0:
-            _log.warning("ledger unavailable; asking senders to retry: %s", reason)
+            fields = LogFields(error=reason)
+            _log.warning("ledger unavailable; asking senders to retry: %s", reason, extra=fields)
         self._rejected += len(batch)
         for pending in batch:
             pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
     def _log_recovery(self) -> None:
         if self._rejected:
-            _log.warning("ledger available again; asked %d requests to retry", self._rejected)
+            message = "ledger available again; asked %d requests to retry"
+            _log.warning(message, self._rejected, extra=LogFields(count=self._rejected))
             self._rejected = 0
 
     async def _write_halves(self, batch: Sequence[Pending], error: Unwritable) -> None:
         """Find the request that the database refuses by halving the batch; record the others."""
         if len(batch) == 1:
+            reason, source = redact(str(error)), batch[0].arrivals[0].source
             _log.error(
                 "database refuses a request; asking the sender to retry: %s",
-                redact(str(error)),
+                reason,
+                extra=LogFields(source=source, error=reason),
             )
             message = "The database refused this request. The log has the reason."
             batch[0].set_error(LedgerUnavailable(message, code="not_recorded"))

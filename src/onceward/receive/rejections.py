@@ -13,6 +13,7 @@ from typing import Final
 from onceward.errors import RejectionCause, SignatureRejected, StoreError
 from onceward.model.admin import Rejection
 from onceward.ports import RejectionStore
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable, redact
 from onceward.sources.kept_request import pack
 from onceward.sources.request import Request
@@ -94,7 +95,10 @@ class Rejections:
             await self._store.add_rejections(batch, keep=self._keep)
         except StoreError as error:
             count = sum(rejection.count for rejection in batch)
-            _log.warning("%d rejections dropped; ledger unavailable: %s", count, redact(str(error)))
+            reason = redact(str(error))
+            fields = LogFields(count=count, error=reason)
+            message = "%d rejections dropped; ledger unavailable: %s"
+            _log.warning(message, count, reason, extra=fields)
 
 
 def _fits(request: Request) -> bool:

@@ -35,11 +35,18 @@ def locate(error: BaseException) -> str:
 
 def leading_error(error: BaseException) -> BaseException:
     """Return the error that represents a group: its first permanent one, else its first."""
+    return leading_path(error)[-1]
+
+
+def leading_path(error: BaseException) -> list[BaseException]:
+    """Return an error, or a group and the groups in it that lead to its leading error."""
     if isinstance(error, BaseExceptionGroup):
         error = error.subgroup(PermanentError) or error
+    path = [error]
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    return error
+        path.append(error)
+    return path
 
 
 def _message(error: BaseException) -> str:

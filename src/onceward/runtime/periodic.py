@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from onceward.errors import StoreError
+from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import redact
 
 _log = logging.getLogger("onceward.runtime")
@@ -27,5 +28,9 @@ async def repeat(task: Callable[[], Awaitable[object]], interval_seconds: float)
             await task()
         except StoreError as error:
             pause = min(interval_seconds, RETRY_SECONDS)
-            _log.warning("background task failed; retrying in %g s: %s", pause, redact(str(error)))
+            name = getattr(task, "__name__", "").strip("_")
+            reason = redact(str(error))
+            message = "background task %r failed; retrying in %s s: %s"
+            fields = LogFields(task=name, retry_in_seconds=pause, error=reason)
+            _log.warning(message, name, seconds_text(pause), reason, extra=fields)
         await asyncio.sleep(pause)

@@ -50,16 +50,16 @@ def redact(text: str, secrets: Iterable[str | bytes] = ()) -> str:
     Mask the given secrets and anything that looks like a credential, an email address or a card
     number. Escape control characters. Limit the text to 500 characters.
     """
-    text = _mask_secrets(text, secrets)
+    text = mask_secrets(text, secrets)
     shown = ""
     position = 0
     while position < len(text) and len(shown) <= LIMIT_CHARACTERS:
         reach = position + LIMIT_CHARACTERS + _REACH_CHARACTERS
         match = _SENSITIVE.search(text, position, reach)
         if not match:
-            shown += _escaped(text[position : position + LIMIT_CHARACTERS + 1])
+            shown += escape_controls(text[position : position + LIMIT_CHARACTERS + 1])
             break
-        shown += _escaped(text[position : match.start()] + (match["keep"] or "")) + MASK
+        shown += escape_controls(text[position : match.start()] + (match["keep"] or "")) + MASK
         position = match.end()
         if position == reach:
             return _cut(shown + "…")
@@ -69,10 +69,11 @@ def redact(text: str, secrets: Iterable[str | bytes] = ()) -> str:
 def printable(value: str | bytes) -> str:
     """Return a value for a log line: control characters escaped, at most 500 characters."""
     text = value if isinstance(value, str) else _decoded(value[: LIMIT_CHARACTERS * 4])
-    return _cut(_escaped(text[: LIMIT_CHARACTERS + 1]))
+    return _cut(escape_controls(text[: LIMIT_CHARACTERS + 1]))
 
 
-def _mask_secrets(text: str, secrets: Iterable[str | bytes]) -> str:
+def mask_secrets(text: str, secrets: Iterable[str | bytes]) -> str:
+    """Return the text with the given secrets masked."""
     texts = {secret if isinstance(secret, str) else _decoded(secret) for secret in secrets}
     for secret in sorted(texts, key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET:
@@ -84,7 +85,7 @@ def _decoded(value: bytes) -> str:
     return value.decode(errors="backslashreplace")
 
 
-def _escaped(text: str) -> str:
+def escape_controls(text: str) -> str:
     """Replace every character that is not printable by its escape sequence."""
     if text.isprintable():
         return text

@@ -13,17 +13,23 @@ GRACE_SECONDS: Final = 5.0
 
 
 async def run_with_deadline(
-    name: str, run: Coroutine[Any, Any, None], remaining: Callable[[], float]
+    name: str,
+    run: Coroutine[Any, Any, None],
+    remaining: Callable[[], float],
+    on_expired: Callable[[], object] = lambda: None,
 ) -> bool:
     """Run a coroutine while `remaining()` is positive. Return whether it finished.
 
-    Raises its error, and OncewardError if it cancelled itself.
+    Call `on_expired` at the deadline, before the coroutine is cancelled. Raises the coroutine's
+    error, and OncewardError if it cancelled itself.
     """
     task = asyncio.create_task(run)
     task.add_done_callback(_retrieve_exception)
     try:
         while not task.done() and (seconds := remaining()) > 0:
             await asyncio.wait({task}, timeout=seconds)
+        if not task.done():
+            on_expired()
     finally:
         is_expired = not task.done()
         if is_expired:

@@ -9,10 +9,12 @@ from typing import Any, Final
 
 from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import (
+    AttemptItem,
     AuditItem,
     DeliveryItem,
     EffectItem,
     EventItem,
+    JobDetail,
     JobItem,
     ManualRecording,
     OperatorAction,
@@ -57,7 +59,16 @@ class SqlAdminStore(BaseStore):
         if query.status:
             conditions.append(query.status if query.status in _LIVE else "ended")
         rows = await self._read("jobs_page", *conditions, **_parameters(query))
-        return [_job_item(row) for row in rows]
+        return [JobItem(**_job_fields(row)) for row in rows]
+
+    async def job(self, id: int, *, attempts: int) -> JobDetail | None:
+        """Return a job with its newest failed attempts, or None if the id is unknown."""
+        rows = await self._read("jobs_page", "id", id=id, limit=1)
+        if not rows:
+            return None
+        failed = await self._read("failed_attempts", job=id, limit=attempts)
+        items = tuple(AttemptItem(**row) for row in failed)
+        return JobDetail(**_job_fields(rows[0]), failed_attempts=items)
 
     async def effects(self, query: PageQuery) -> list[EffectItem]:
         """Return a page of effects, newest first."""
@@ -211,13 +222,13 @@ def _audit_item(
     )
 
 
-def _job_item(row: Row) -> JobItem:
+def _job_fields(row: Row) -> dict[str, Any]:
     failure = row["failure_type"]
     typed = {
         "status": JobStatus(row["status"]),
         "failure_type": FailureType(failure) if failure else None,
     }
-    return JobItem(**{**row, **typed})
+    return {**row, **typed}
 
 
 def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, RejectionCause]]:

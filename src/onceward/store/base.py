@@ -102,6 +102,7 @@ def error_parameters(
         "token": token,
         "job": job,
         "error": settlement.error,
+        "traceback": settlement.traceback,
         "elapsed_seconds": elapsed_seconds,
         **outcome,
     }

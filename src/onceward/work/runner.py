@@ -7,7 +7,8 @@ import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from types import MappingProxyType
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,9 @@ from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import run_with_deadline
+from onceward.runtime.tracebacks import package_of, traceback_text
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
     BatchOutcome,
@@ -27,6 +30,7 @@ from onceward.work.batching import (
     HandlerLatency,
     SharedTransaction,
 )
+from onceward.work.failure_log import job_fields, log_failure
 from onceward.work.handlers import Handler
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
@@ -112,7 +116,8 @@ class JobRunner:
         try:
             await self._attempt(token, job)
         except LeaseLost:
-            _log.warning("job %s: the lease was lost; nothing was committed", job.id)
+            message = "job %s: the lease was lost; nothing was committed"
+            _log.warning(message, job.id, extra=job_fields(job))
             return True
         except Exception as error:  # noqa: BLE001 - every error is settled
             return await self._settle_error(token, job, error, self._clock.monotonic() - started)
@@ -151,11 +156,15 @@ class JobRunner:
         seconds = handler.timeout_seconds or math.inf
         deadline = self._clock.monotonic() + seconds
         run = _run_without_timeout(handler, call)
+        traces: list[TracebackType | None] = []
         if not await run_with_deadline(
-            handler.name, run, lambda: deadline - self._clock.monotonic()
+            handler.name,
+            run,
+            lambda: deadline - self._clock.monotonic(),
+            on_expired=lambda: traces.append(call.traceback()),
         ):
             message = f"{handler.name} took longer than {seconds:g} s"
-            raise HandlerTimeout(message)
+            raise HandlerTimeout(message).with_traceback(traces[0])
 
     async def _settle_error(
         self, token: str, job: Job, error: Exception, elapsed_seconds: float
@@ -167,7 +176,13 @@ class JobRunner:
             handler=job.handler,
             source=job.source,
         )
-        _log.info("job %s (%s): %s", job.id, job.handler, settlement.error)
+        trace = traceback_text(
+            error,
+            package=package_of(self._handlers[job.handler].function),
+            secrets=self._settlement_policy.secrets,
+        )
+        settlement = replace(settlement, traceback=trace.text)
+        log_failure(job, settlement, trace.location)
         for attempt in range(_MAX_SETTLE_TRIES):
             try:
                 landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)
@@ -175,9 +190,11 @@ class JobRunner:
                 await asyncio.sleep(0.1 * 2**attempt)
             else:
                 if not landed:
-                    _log.warning("job %s: the lease was lost before the job was settled", job.id)
+                    message = "job %s: the lease was lost before the job was settled"
+                    _log.warning(message, job.id, extra=job_fields(job))
                 return True
-        _log.warning("job %s could not be settled; it runs again when its lease expires", job.id)
+        message = "job %s could not be settled; it runs again when its lease expires"
+        _log.warning(message, job.id, extra=job_fields(job))
         return False
 
 
@@ -189,7 +206,8 @@ def _failed_batch(
     An error outside a handler, in the settle or the commit, may be due to any job that ran.
     """
     count = progress.completed
-    _log.debug("a batch failed after %d jobs: %s", count, locate(error))
+    fields = LogFields(count=count)
+    _log.debug("a batch failed after %d jobs: %s", count, locate(error), extra=fields)
     if progress.is_in_handler:
         return BatchOutcome(
             retry_alone=[jobs[count]], remaining=[*jobs[:count], *jobs[count + 1 :]]

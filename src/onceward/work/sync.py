@@ -8,17 +8,25 @@ import inspect
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping
-from types import CoroutineType, FrameType
-from typing import Any, TypeVar
+from types import CoroutineType, FrameType, TracebackType
+from typing import Any, Final, TypeVar
 
 from onceward.errors import PermanentError
 from onceward.ports import Row
 from onceward.runtime.code_location import frame_location
+from onceward.runtime.tracebacks import traceback_from
 from onceward.work.effects import mark_once
 from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
 from onceward.work.transaction import Parameters, TransactionHints, UnitOfWork
 
 T = TypeVar("T")
+
+_AWAITABLES: Final = (
+    ("cr_frame", "cr_await"),
+    ("gi_frame", "gi_yieldfrom"),
+    ("ag_frame", "ag_await"),
+)
+"""Where coroutines, generators and async generators keep their frame and what they wait for."""
 
 
 class SyncTransaction(TransactionHints):
@@ -101,12 +109,20 @@ class HandlerCall:
 
     def location(self) -> str:
         """Return the line at which the handler is now."""
-        frame: FrameType | None = None
+        frames = self._frames()
+        return frame_location(frames[0]) if frames else "an unknown line"
+
+    def traceback(self) -> TracebackType | None:
+        """Return a traceback from the handler to the line that runs or waits now."""
+        return traceback_from(reversed(self._frames()))
+
+    def _frames(self) -> list[FrameType]:
+        """Return the frames of the handler and of everything that it called, outermost first."""
         if self._coroutine is not None:
-            frame = self._coroutine.cr_frame
-        elif self._thread is not None:
-            frame = _handler_frame(sys._current_frames().get(self._thread.ident or 0))  # noqa: SLF001 - the only API that shows another thread
-        return "an unknown line" if frame is None else frame_location(frame)
+            return _awaiting_frames(self._coroutine)
+        if self._thread is not None:
+            return _handler_frames(sys._current_frames().get(self._thread.ident or 0))  # noqa: SLF001 - the only API that shows another thread
+        return []
 
 
 class _WithOwnContext:
@@ -152,6 +168,7 @@ def _run_in_thread(
         _refuse_unstarted(function(**arguments))
     except StopIteration as error:
         failure = RuntimeError(f"the handler raised {error!r}")  # a future refuses StopIteration
+        failure.__cause__ = error
     except BaseException as error:  # noqa: BLE001 - raised again in the task that waits
         failure = error
 
@@ -177,10 +194,23 @@ def _refuse_unstarted(result: object) -> None:
         raise PermanentError(message)
 
 
-def _handler_frame(frame: FrameType | None) -> FrameType | None:
-    """Return the frame of the handler itself, below the frames of everything that it called."""
-    while frame is not None and frame.f_back is not None:
-        if frame.f_back.f_code is _run_in_thread.__code__:
-            return frame
+def _handler_frames(frame: FrameType | None) -> list[FrameType]:
+    """Return the frames between the call of a handler in its thread and the innermost one."""
+    frames: list[FrameType] = []
+    while frame is not None and frame.f_code is not _run_in_thread.__code__:
+        frames.append(frame)
         frame = frame.f_back
-    return frame
+    return frames[::-1] if frame is not None else []
+
+
+def _awaiting_frames(awaitable: Any) -> list[FrameType]:
+    """Return the frames of a coroutine and of those it waits for, as far as Python shows them."""
+    frames: list[FrameType] = []
+    while awaitable is not None:
+        kind = next((kind for kind in _AWAITABLES if hasattr(awaitable, kind[0])), None)
+        if kind is None:  # a future, or an object of a C extension
+            break
+        frame, awaitable = (getattr(awaitable, name) for name in kind)
+        if frame is not None:
+            frames.append(frame)
+    return frames

@@ -14,6 +14,7 @@ from onceward.model.jobs import Job, Lease
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
@@ -41,6 +42,7 @@ class Worker:
         settings: Settings,
         clock: Clock,
     ) -> None:
+        self._name = name
         self._queue = queue
         self._runner = runner
         self._settings = settings
@@ -108,13 +110,24 @@ class Worker:
         """Log an outage when it begins, and not again: outages may last for hours."""
         if self._outage_since is None:
             self._outage_since = self._clock.monotonic()
-            _log.warning("no jobs can be claimed; retrying every second: %s", redact(str(error)))
+            self._warn("no jobs can be claimed; retrying every second: %s", error)
 
     def _note_recovery(self) -> None:
         if self._outage_since is not None:
             seconds = self._clock.monotonic() - self._outage_since
-            _log.warning("jobs can be claimed again, after %.0f s", seconds)
+            fields = LogFields(worker=self._name, seconds=round(seconds, 1))
+            _log.warning("jobs can be claimed again, after %.0f s", seconds, extra=fields)
             self._outage_since = None
+
+    def _warn(self, message: str, error: Exception) -> None:
+        """Log a failure that is expected now and then, such as an outage."""
+        reason = redact(str(error))
+        _log.warning(message, reason, extra=LogFields(worker=self._name, error=reason))
+
+    def _report(self, message: str, error: BaseException) -> None:
+        """Log a failure that should not happen."""
+        reason = locate(error)
+        _log.error(message, reason, extra=LogFields(worker=self._name, error=reason))
 
     async def _listen(self) -> None:
         """Wake the claiming loop when jobs may have become due."""
@@ -124,7 +137,7 @@ class Worker:
                     async for _ in announcements:
                         self._wake.set()
             except Exception as error:  # noqa: BLE001 - polling continues meanwhile
-                _log.error("announcements cannot be received: %s", locate(error))
+                self._report("announcements cannot be received: %s", error)
             await asyncio.sleep(_OUTAGE_PAUSE_SECONDS)
 
     # Running.
@@ -171,7 +184,7 @@ class Worker:
                     leased for leased in run.jobs if self._leases.holds(leased.lease)
                 )
         elif (error := task.exception()) is not None:
-            _log.error("a job could not be run: %s", locate(error))
+            self._report("a job could not be run: %s", error)
             for lease, _ in run.jobs:
                 self._leases.abandon(lease)
         if not self._stopping:
@@ -186,15 +199,16 @@ class Worker:
             try:
                 self._cancel_lost(await self._leases.renew())
             except StoreError as error:
-                _log.warning("leases could not be renewed: %s", redact(str(error)))
+                self._warn("leases could not be renewed: %s", error)
             except Exception as error:  # noqa: BLE001 - without renewals, every lease is lost
-                _log.error("leases could not be renewed: %s", locate(error))
+                self._report("leases could not be renewed: %s", error)
 
     def _cancel_lost(self, tokens: set[str]) -> None:
         """Cancel the jobs of lost leases: their transactions can no longer commit."""
         if not tokens:
             return
-        _log.warning("%d leases were lost; their jobs were cancelled", len(tokens))
+        fields = LogFields(worker=self._name, count=len(tokens))
+        _log.warning("%d leases were lost; their jobs were cancelled", len(tokens), extra=fields)
         self._scheduler.withdraw(tokens)
         lost = self._scheduler.runs_of(tokens)
         for task, run in self._tasks.items():
@@ -230,4 +244,4 @@ class Worker:
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._leases.release(lease, ids[token])
             except (StoreError, TimeoutError) as error:
-                _log.warning("jobs could not be released: %s", redact(str(error)))
+                self._warn("jobs could not be released: %s", error)

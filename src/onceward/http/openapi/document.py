@@ -188,7 +188,17 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         {200: _json_content("An OpenAPI 3.1 document.", {"type": "object"})},
         tags=["service"],
     )
-    return {**lists, **actions, OPENAPI: {"get": openapi}}
+    job = _operation(
+        "get_job",
+        "Get a job with the errors and tracebacks of its failed attempts",
+        guard,
+        {200: _json_content("The job.", ref("schemas", "JobDetail"))},
+        *(404, 503),
+        tags=["admin"],
+        parameters=[_parameter("path", "id", "The job's id.", ID)],
+    )
+    details = {f"{prefix}/jobs/{{id}}": {"get": job}}
+    return {**lists, **details, **actions, OPENAPI: {"get": openapi}}
 
 
 _ACTIONS: Final = {

@@ -10,6 +10,7 @@ from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
 from onceward.model.admin import (
+    AttemptItem,
     AuditItem,
     DeliveryItem,
     EffectItem,
@@ -20,6 +21,7 @@ from onceward.model.admin import (
 )
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
 from onceward.operate.filters import ID_DIGITS, MAX_LIMIT
+from onceward.operate.operator import MAX_ATTEMPTS_SHOWN
 
 Json = dict[str, Any]
 
@@ -154,6 +156,16 @@ _MANUAL_RECORDING: Final = _object(
     },
     audit=ref("schemas", "Audit"),
 )
+_JOB_DETAIL: Final = _object(
+    "A job with its failed attempts.",
+    **_item(JobItem)["properties"],
+    failed_attempts={
+        "description": "The newest failed attempts, newest first.",
+        "type": "array",
+        "maxItems": MAX_ATTEMPTS_SHOWN,
+        "items": _item(AttemptItem),
+    },
+)
 HEALTH: Final = _object("The process runs.", healthy={"const": True})
 READY: Final = _object("The ledger can be read.", ready={"const": True})
 NOT_READY: Final = _object(
@@ -176,6 +188,7 @@ def schemas() -> Json:
         "OperatorAction": _OPERATOR_ACTION,
         "Receipt": _RECEIPT,
         "Receipts": _RECEIPTS,
+        "JobDetail": _JOB_DETAIL,
         "Requeued": _REQUEUED,
         "ManualRecording": _MANUAL_RECORDING,
         "Error": _ERROR,

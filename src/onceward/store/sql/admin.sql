@@ -27,6 +27,14 @@ WHERE TRUE
 ORDER BY f.id DESC
 LIMIT :limit
 
+-- name: failed_attempts
+-- The newest failed attempts of a job, newest first.
+SELECT number, worker, started_at, ended_at, error, traceback
+FROM onceward.attempts
+WHERE job = :job
+ORDER BY number DESC
+LIMIT :limit
+
 -- name: deliveries_page
 -- A page of deliveries, newest first: the first delivery of each event, and its redeliveries.
 SELECT

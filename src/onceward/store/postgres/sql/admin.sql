@@ -79,6 +79,9 @@ JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
 JOIN onceward.handlers h ON h.id = j.handler
 WHERE TRUE
+-- if id
+    AND j.id = :id
+-- end
 -- if after
     AND j.id < :after
 -- end

@@ -176,10 +176,10 @@ settled AS (
     WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
     RETURNING id, attempts
 )
-INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
+INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error, traceback)
 SELECT
     id, attempts, worker, clock_timestamp() - :elapsed_seconds * interval '1 second',
-    clock_timestamp(), :error
+    clock_timestamp(), :error, :traceback
 FROM settled, fence
 RETURNING 1 AS landed
 

@@ -80,6 +80,9 @@ JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
 JOIN onceward_handlers h ON h.id = j.handler
 WHERE TRUE
+-- if id
+    AND j.id = :id
+-- end
 -- if after
     AND j.id < :after
 -- end

@@ -113,8 +113,10 @@ WHERE id = :job AND status = 'queued' AND EXISTS (
     SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased
     WHERE l.token = :token AND leased.value = :job
 );
-INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
-SELECT j.id, j.attempts, l.worker, :now - CAST(:elapsed_seconds * 1000000 AS INTEGER), :now, :error
+INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error, traceback)
+SELECT
+    j.id, j.attempts, l.worker, :now - CAST(:elapsed_seconds * 1000000 AS INTEGER), :now, :error,
+    :traceback
 FROM onceward_jobs j, onceward_leases l
 WHERE changes() = 1 AND j.id = :job AND l.token = :token;
 UPDATE onceward_leases

@@ -1,0 +1,49 @@
+"""Log lines about attempts that failed: what, where and what happens next."""
+
+from __future__ import annotations
+
+import logging
+
+from onceward.model.jobs import Fail, Job, Postpone, Reschedule
+from onceward.runtime.log_fields import LogFields, seconds_text
+from onceward.runtime.redact import printable
+
+_log = logging.getLogger("onceward.work")
+
+
+def job_fields(job: Job) -> LogFields:
+    """Return the fields that identify a job and its event."""
+    return LogFields(
+        event_id=printable(job.event_id),
+        source=job.source,
+        type=printable(job.type),
+        job=job.id,
+        handler=job.handler,
+        attempt=job.attempts + 1,
+        max_attempts=job.max_attempts,
+    )
+
+
+def log_failure(job: Job, settlement: Reschedule | Postpone | Fail, location: str) -> None:
+    """Log an attempt that failed: a warning if the job runs again, else an error."""
+    fields = job_fields(job)
+    fields["error"] = settlement.error
+    if location:
+        fields |= LogFields(location=location, traceback=settlement.traceback)
+    name = f"job {job.id} of handler {job.handler!r}"
+    reason = f"{settlement.error} ({location})" if location else settlement.error
+    attempt = job.attempts + 1
+    if isinstance(settlement, Fail):
+        fields["failure_type"] = settlement.failure_type
+        attempts = f"{attempt} attempt{'' if attempt == 1 else 's'} ({settlement.failure_type})"
+        message = "%s failed for good after %s: %s; requeue it when the cause is fixed"
+        _log.error(message, name, attempts, reason, extra=fields)
+        return
+    fields["retry_in_seconds"] = round(settlement.delay_seconds, 1)
+    delay = seconds_text(settlement.delay_seconds)
+    if isinstance(settlement, Postpone):
+        message = "%s could not run; the attempt does not count; trying again in %s s: %s"
+        _log.warning(message, name, delay, reason, extra=fields)
+    else:
+        message = "%s failed, attempt %d of %d; retrying in %s s: %s"
+        _log.warning(message, name, attempt, job.max_attempts, delay, reason, extra=fields)

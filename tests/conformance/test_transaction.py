@@ -182,7 +182,9 @@ async def test_unusable_parameters_are_refused_with_the_line_and_the_fix(
     with pytest.raises(TransactionMisuse) as refused:
         await helper()
     line = helper.__code__.co_firstlineno + 1
-    assert str(refused.value).startswith(f"test_transaction.py:{line} in helper: ")
+    assert str(refused.value).startswith(
+        f"tests/conformance/test_transaction.py:{line} in helper: "
+    )
     assert str(refused.value).endswith(fault)
     assert "secret" not in str(refused.value)
 

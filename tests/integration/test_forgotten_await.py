@@ -37,7 +37,7 @@ def notes(url: str) -> list[str]:
 
 def message(function: Handler, line: int, call: str) -> str:
     """Return the error for a call, so many lines below the first line of a function."""
-    at = f"test_forgotten_await.py:{function.__code__.co_firstlineno + line}"
+    at = f"tests/integration/test_forgotten_await.py:{function.__code__.co_firstlineno + line}"
     return f"{at} in {function.__name__}: {call}(…) was not awaited; write `await {call}(…)`"
 
 

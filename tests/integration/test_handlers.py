@@ -309,7 +309,10 @@ async def test_a_name_of_other_drivers_is_explained_with_the_line(
     ):
         job = jobs[f"evt_1/{function.__name__}"]
         line = function.__code__.co_firstlineno + 3
-        assert job.last_error == f"test_handlers.py:{line} in {function.__name__}: {reason}"
+        assert (
+            job.last_error
+            == f"tests/integration/test_handlers.py:{line} in {function.__name__}: {reason}"
+        )
         assert job.failure_type is FailureType.PERMANENT
     assert notes(database_url) == []
 
@@ -462,7 +465,10 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_in_a_warning(
         job = await bench.run_event("a")
     line = send_mail.__code__.co_firstlineno
     assert job.status is DONE
-    assert f"handler 'send_mail' (test_handlers.py:{line}) blocked the event loop" in caplog.text
+    assert (
+        f"handler 'send_mail' (tests/integration/test_handlers.py:{line}) blocked the event loop"
+        in caplog.text
+    )
 
 
 async def test_a_deadlock_is_retried_and_effects_happen_once(

@@ -151,7 +151,9 @@ def test_a_model_that_cannot_work_is_refused_with_the_handler_and_the_fix(
 
     with pytest.raises(ConfigurationError) as refused:
         Inbox().on("paid", model=model)(credit)
-    assert re.match(r"handler 'credit' \(test_model_refusals.py:\d+\): ", str(refused.value))
+    assert re.match(
+        r"handler 'credit' \(tests/unit/test_model_refusals.py:\d+\): ", str(refused.value)
+    )
     assert fault in str(refused.value)
 
 

@@ -30,7 +30,7 @@ async def test_an_unstarted_call_is_kept_among_many_started_ones() -> None:
     note(calls)  # type: ignore[unused-coroutine]
     for _ in range(1000):
         await note(calls)
-    assert "test_pending_calls.py:17 in note: tx.execute(…)" in str(calls.take_misuse())
+    assert "tests/unit/test_pending_calls.py:17 in note: tx.execute(…)" in str(calls.take_misuse())
 
 
 async def test_many_unstarted_calls_are_noted_and_then_dropped() -> None:

@@ -23,7 +23,7 @@ async def notify() -> None:
     pass
 
 
-NOTIFY = f"handler 'notify' (test_retry_rules.py:{notify.__code__.co_firstlineno})"
+NOTIFY = f"handler 'notify' (tests/unit/test_retry_rules.py:{notify.__code__.co_firstlineno})"
 
 
 @pytest.mark.parametrize("seconds", [0, -1, "60", True, float("nan"), float("inf"), 1e9, [60]])

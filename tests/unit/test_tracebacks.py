@@ -13,11 +13,11 @@ import pytest
 
 from onceward.errors import PermanentError
 from onceward.runtime import tracebacks
+from onceward.runtime.code_location import short_path
 from onceward.runtime.tracebacks import (
     LIMIT_CHARACTERS,
     MAX_FRAMES,
     TracebackText,
-    short_path,
     traceback_from,
     traceback_text,
 )

@@ -1,13 +1,23 @@
-"""Lines of the user's code, for error messages: ``app.py:31 in credit``."""
+"""Lines of code, for error messages, logs and tracebacks: ``app/mail.py:31 in send_mail``."""
 
 from __future__ import annotations
 
 import functools
 import inspect
+import os
+import sys
 from collections.abc import Callable
-from pathlib import PurePath
+from functools import lru_cache
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Final
+
+_STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.__file__), "")  # noqa: PTH118, PTH120 - a prefix
+_PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
+
+
+def code_location(code: CodeType, line: int) -> str:
+    """Return a line with its function: ``app/mail.py:31 in send_mail``."""
+    return f"{_line(code, line)} in {code.co_qualname.rpartition('<locals>.')[2]}"
 
 
 def frame_line(frame: FrameType) -> str:
@@ -16,14 +26,14 @@ def frame_line(frame: FrameType) -> str:
 
 
 def frame_location(frame: FrameType) -> str:
-    """Return the line at which a frame is now, with its function: ``app.py:31 in credit``."""
-    return f"{frame_line(frame)} in {frame.f_code.co_name}"
+    """Return the line at which a frame is now, with its function."""
+    return code_location(frame.f_code, frame.f_lineno)
 
 
 def instruction_location(code: CodeType, offset: int) -> str:
     """Return the line of an instruction, with its function. `offset` is a frame's ``f_lasti``."""
     lines = (line for start, end, line in code.co_lines() if start <= offset < end)
-    return f"{_line(code, next(lines, None) or code.co_firstlineno)} in {code.co_name}"
+    return code_location(code, next(lines, None) or code.co_firstlineno)
 
 
 def awaiting_location(frame: FrameType | None, folder: str) -> str | None:
@@ -46,5 +56,35 @@ def definition_line(function: Callable[..., Any]) -> str | None:
     return _line(code, code.co_firstlineno) if isinstance(code, CodeType) else None
 
 
+def short_path(path: str) -> str:
+    """Return a path relative to the working directory or to the entry of sys.path it is below.
+
+    A library's path is relative to its entry even if the working directory contains it.
+    """
+    roots = [] if is_library(path) else [_working_directory()]
+    roots += sorted((entry for entry in sys.path if os.path.isabs(entry)), key=len, reverse=True)  # noqa: PTH117 - text
+    for root in roots:
+        prefix = root.rstrip(os.sep) + os.sep
+        if root and path.startswith(prefix):
+            return path[len(prefix) :]
+    return path
+
+
+@lru_cache(maxsize=1_000)
+def is_library(path: str) -> bool:
+    """Return whether a file is of the standard library, installed, or generated (``<string>``)."""
+    return (
+        path.startswith((_STANDARD_LIBRARY, "<"))
+        or any(f"{os.sep}{folder}{os.sep}" in path for folder in _PACKAGE_FOLDERS)
+    )  # fmt: skip
+
+
 def _line(code: CodeType, line: int) -> str:
-    return f"{PurePath(code.co_filename).name}:{line}"
+    return f"{short_path(code.co_filename)}:{line}"
+
+
+def _working_directory() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109 - compared as text
+    except OSError:  # it was deleted
+        return ""

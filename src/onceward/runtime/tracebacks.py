@@ -7,16 +7,15 @@ between two frames of the user's code, only the innermost is kept.
 from __future__ import annotations
 
 import os
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import lru_cache
 from itertools import islice
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
+from onceward.runtime.code_location import code_location, is_library
 from onceward.runtime.error_text import leading_path
 from onceward.runtime.redact import escape_controls, mask_secrets, printable
 
@@ -31,8 +30,6 @@ _CUT: Final = "…"
 _CUT_LINE: Final = f"\n{_CUT}\n"
 
 _OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # noqa: PTH118, PTH120 - a prefix
-_STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.__file__), "")  # noqa: PTH118, PTH120 - a prefix
-_PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,32 +94,9 @@ def traceback_from(frames: Iterable[FrameType]) -> TracebackType | None:
     return trace
 
 
-def frame_text(trace: TracebackType) -> str:
+def _frame_text(trace: TracebackType) -> str:
     """Return the file, line and function of a frame."""
-    code = trace.tb_frame.f_code
-    function = code.co_qualname.rpartition("<locals>.")[2]
-    return escape_controls(f"{short_path(code.co_filename)}:{trace.tb_lineno} in {function}")
-
-
-def short_path(path: str) -> str:
-    """Return a path relative to the working directory or to the entry of sys.path it is below.
-
-    A library's path is relative to its entry even if the working directory contains it.
-    """
-    roots = [] if _is_library(path) else [_working_directory()]
-    roots += sorted((entry for entry in sys.path if os.path.isabs(entry)), key=len, reverse=True)  # noqa: PTH117 - text
-    for root in roots:
-        prefix = root.rstrip(os.sep) + os.sep
-        if root and path.startswith(prefix):
-            return path[len(prefix) :]
-    return path
-
-
-def _working_directory() -> str:
-    try:
-        return os.getcwd()  # noqa: PTH109 - compared as text
-    except OSError:  # it was deleted
-        return ""
+    return escape_controls(code_location(trace.tb_frame.f_code, trace.tb_lineno))
 
 
 # Frames.
@@ -167,20 +141,11 @@ def _origin(frame: FrameType, package: str) -> _Origin:
     path = frame.f_code.co_filename
     if path.startswith(_OWN_FOLDER):
         return _Origin.OWN
-    if not _is_library(path):
+    if not is_library(path):
         return _Origin.USER
     module = frame.f_globals.get("__name__")
     is_users = bool(package) and isinstance(module, str) and module.partition(".")[0] == package
     return _Origin.USER if is_users else _Origin.LIBRARY
-
-
-@lru_cache(maxsize=1_000)
-def _is_library(path: str) -> bool:
-    """Return whether a file is of the standard library, installed, or generated (``<string>``)."""
-    return (
-        path.startswith((_STANDARD_LIBRARY, "<"))
-        or any(f"{os.sep}{folder}{os.sep}" in path for folder in _PACKAGE_FOLDERS)
-    )  # fmt: skip
 
 
 # Causes.
@@ -207,7 +172,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _location(section: _Section) -> str:
     for frame in reversed(section.frames):
         if frame is not None and frame.origin is _Origin.USER:
-            return frame_text(frame.trace)
+            return _frame_text(frame.trace)
     return ""
 
 
@@ -230,9 +195,9 @@ def _shortened(frames: Sequence[_Frame | None], limit: int) -> list[str]:
         outermost, innermost = frames[: limit // 2], frames[-(limit - limit // 2) :]
     is_cut = None in frames or bool(innermost)
     return [
-        *(frame_text(frame.trace) for frame in outermost if frame),
+        *(_frame_text(frame.trace) for frame in outermost if frame),
         *([f"{_CUT} more frames"] if is_cut else []),
-        *(frame_text(frame.trace) for frame in innermost if frame),
+        *(_frame_text(frame.trace) for frame in innermost if frame),
     ]
 
 

@@ -31,7 +31,8 @@ def log_failure(job: Job, settlement: Reschedule | Postpone | Fail, location: st
     if location:
         fields |= LogFields(location=location, traceback=settlement.traceback)
     name = f"job {job.id} of handler {job.handler!r}"
-    reason = f"{settlement.error} ({location})" if location else settlement.error
+    is_located = not location or location in settlement.error
+    reason = settlement.error if is_located else f"{settlement.error} ({location})"
     attempt = job.attempts + 1
     if isinstance(settlement, Fail):
         fields["failure_type"] = settlement.failure_type

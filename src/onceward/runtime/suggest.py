@@ -1,0 +1,32 @@
+"""Suggestions for misspelled names."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Final
+
+SIMILARITY: Final = 0.7
+"""How alike two names must be, from 0 to 1: ``strype`` finds ``stripe``, ``crm`` finds nothing."""
+
+_SEPARATORS: Final = re.compile(r"[-_. ]")
+
+
+def nearest(word: str, options: Iterable[str]) -> str | None:
+    """Return the option that is spelled most like `word`, or None if none is similar.
+
+    A whole part counts as well: ``sns`` finds ``aws-sns``, ``stripe_live`` finds ``stripe``.
+    """
+    by_key = {option.casefold(): option for option in options}
+    key = word.casefold()
+    matches = difflib.get_close_matches(key, by_key, n=1, cutoff=SIMILARITY)
+    matches += [option for option in by_key if key in _SEPARATORS.split(option)]
+    matches += [part for part in _SEPARATORS.split(key) if part in by_key]
+    return by_key[matches[0]] if matches else None
+
+
+def did_you_mean(word: str, options: Iterable[str]) -> str:
+    """Return a suggestion to append to an error: ``; did you mean 'stripe'?``, or an empty text."""
+    option = nearest(word, options)
+    return "" if option is None else f"; did you mean {option!r}?"

@@ -1,0 +1,34 @@
+"""Suggestions for misspelled names."""
+
+import pytest
+
+from onceward.runtime.suggest import did_you_mean, nearest
+from onceward.sources.presets import PRESETS
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("strype", "stripe"),
+        ("Stripe", "stripe"),
+        ("githb", "github"),
+        ("git-hub", "github"),
+        ("shopfy", "shopify"),
+        ("twillio", "twilio"),
+        ("sns", "aws-sns"),
+        ("x", "x-twitter"),
+        ("stripe_production", "stripe"),
+    ],
+)
+def test_a_misspelled_preset_is_found(word: str, expected: str) -> None:
+    assert nearest(word, PRESETS) == expected
+
+
+@pytest.mark.parametrize("word", ["crm", "billing", "orders", "acme", "", "partner"])
+def test_a_name_of_the_users_own_is_no_misspelling(word: str) -> None:
+    assert nearest(word, PRESETS) is None
+
+
+def test_a_suggestion_is_a_clause_to_append() -> None:
+    assert did_you_mean("secret", ["secrets", "scheme"]) == "; did you mean 'secrets'?"
+    assert did_you_mean("colour", ["secrets", "scheme"]) == ""

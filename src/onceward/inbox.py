@@ -15,7 +15,7 @@ from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
-from onceward.settings import Settings, SettingsOptions, resolve
+from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
@@ -36,6 +36,7 @@ class Inbox:
         self._settings: dict[str, Any] = dict(settings)
         if database is not None:
             self._settings["database_url"] = database
+        check_options(self._settings)
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
         self._preparations: list[Preparation] = []
@@ -46,7 +47,7 @@ class Inbox:
         """Receive webhooks from a sender at ``POST /webhooks/{name}``.
 
         - `preset`: how the sender signs, as a name or a `Preset`. Default: the preset called
-          `name`, else ``hmac``.
+          `name`. For a sender of your own: ``hmac``.
         - `scheme`: the name of one of the preset's schemes, or a scheme of your own. Default: the
           preset's first.
         - `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that

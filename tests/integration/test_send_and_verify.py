@@ -17,10 +17,14 @@ inbox = Inbox()
 inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
 inbox.source("shop", preset="shopify", secrets=["the-secret-of-the-shop"])
 inbox.source("notion", verify_token="a-token-of-our-own")
-inbox.source("open", unsigned=True)
+inbox.source("open", preset="hmac", unsigned=True)
 inbox.source("discord", secrets=["5f1c" * 16])
 inbox.source(
-    "warehouse", secrets=["a-secret-of-ours"], id="json:message.id", type="header:X-Topic"
+    "warehouse",
+    preset="hmac",
+    secrets=["a-secret-of-ours"],
+    id="json:message.id",
+    type="header:X-Topic",
 )
 """
 SECRET = "whsec_the_secret_of_stripe"
@@ -132,7 +136,7 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["send", "strpe"], "no preset 'strpe'; did you mean stripe"),
+        (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
         (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (
             ["send", "missing", "--app", "app.py"],

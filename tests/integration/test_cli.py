@@ -118,7 +118,8 @@ def is_healthy(address: str) -> bool:
 @pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
 def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
-    assert run("migrate", app, cwd=folder).stdout == "sqlite:///of-the-app.db: 0001 schema\n"
+    migrated = run("migrate", app, cwd=folder).stdout
+    assert migrated.startswith("sqlite:///of-the-app.db: 0001 schema")
 
 
 def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Path) -> None:
@@ -279,6 +280,13 @@ def test_a_second_process_on_one_sqlite_file_is_an_error(folder: Path) -> None:
         assert post(running.address, "evt_1").json()["duplicate"] is True
 
 
+def test_a_service_with_workers_of_its_own_warns_of_nothing(folder: Path) -> None:
+    with started(*serve("app.py", "--dev"), cwd=folder) as service:
+        response = httpx.get(f"{service.address}/readyz")
+        assert response.json() == {"ready": True, "warnings": []}
+        assert "No worker" not in service.log
+
+
 def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str) -> None:
     database = ("--database", postgres_url)
     with (
@@ -286,6 +294,7 @@ def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str
         started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as second,
     ):
         assert first.facts["workers"] == 0
+        eventually(lambda: "No worker has been running since" in first.log, "it warns")
         assert post(first.address, "evt_1").json()["duplicate"] is False
         assert post(second.address, "evt_1").json()["duplicate"] is True
         jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]

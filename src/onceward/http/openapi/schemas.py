@@ -155,7 +155,11 @@ _MANUAL_RECORDING: Final = _object(
     audit=ref("schemas", "Audit"),
 )
 HEALTH: Final = _object("The process runs.", healthy={"const": True})
-READY: Final = _object("The ledger can be read.", ready={"const": True})
+READY: Final = _object(
+    "The ledger can be read. Warnings are for people: receiving works all the same.",
+    ready={"const": True},
+    warnings={"type": "array", "items": {"type": "string"}},
+)
 NOT_READY: Final = _object(
     "The ledger cannot be read.", ready={"const": False}, message={"type": "string"}
 )

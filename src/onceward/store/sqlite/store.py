@@ -33,7 +33,7 @@ from onceward.store.locks import Lock
 from onceward.store.migrate import Migration, pending
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
-from onceward.store.registry import SqlRegistry
+from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.recording import BatchWriter
 from onceward.store.sqlite.transaction import SqliteTransaction
@@ -258,6 +258,14 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             self._announced.clear()
             yield
 
+    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        await self._write("renew_worker", **worker_parameters(worker, handlers, is_start=is_start))
+
+    async def remove_worker(self, worker: str) -> None:
+        """Delete the row of a worker that stopped."""
+        await self._write("remove_worker", name=worker)
+
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
         await self._start_thread(self._writer)
@@ -272,9 +280,10 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statements = self._queries(name, *conditions)
+        values = {"now": self._now(), **parameters}
         try:
             return await self._reader.call(
-                lambda connection: thread.run(connection, statements, parameters)
+                lambda connection: thread.run(connection, statements, values)
             )
         except sqlite3.Error as error:
             raise thread.translate_error(error) from error

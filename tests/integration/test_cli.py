@@ -140,14 +140,21 @@ def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("app", "message"),
     [
-        ("nothing.py", "no such file: nothing.py"),
-        ("nothing", "no such module: 'nothing';"),
+        ("nothing.py", "no such file: nothing.py; the current folder is /"),
+        ("ap.py", "no such file: ap.py; did you mean 'app.py'?"),
+        ("hooks/app.py", "no such file: hooks/app.py; there is no folder hooks in /"),
+        ("folder.py", "folder.py is a folder; use file.py, file.py:inbox or module:inbox"),
+        ("json.py", "json.py has the name of the module 'json', which Onceward uses"),
+        ("./app", "no such module: './app'; did you mean './app.py'?"),
+        ("ap", "no such module: 'ap'; did you mean 'app'?"),
+        ("nothing", "no such module: 'nothing'; the current folder is /"),
         ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
         ("", "no such module: '';"),
         ("..app", "no such module: '..app';"),
-        ("app.py:other", "app.py has no Inbox named 'other'"),
-        ("app.py:Inbox", "app.py has no Inbox named 'Inbox'"),
-        ("empty.py", "empty.py defines no Inbox"),
+        ("app.py:other", "app.py has no Inbox named 'other': it has no 'other'; use app.py:inbox"),
+        ("app.py:inbx", "has no Inbox named 'inbx': it has no 'inbx'; did you mean 'inbox'?"),
+        ("app:credit", "app has no Inbox named 'credit': its 'credit' is of type function; use"),
+        ("empty.py", "empty.py defines no Inbox; it needs one at the top level: inbox = Inbox()"),
         (
             "two.py",
             "two.py defines several inboxes: first, second; choose one, such as two.py:first",
@@ -157,6 +164,8 @@ def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Pa
 )
 def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message: str) -> None:
     (folder / "empty.py").write_text("")
+    (folder / "json.py").write_text("")
+    (folder / "folder.py").mkdir()
     (folder / "two.py").write_text(
         "from onceward import Inbox\nfirst, second = Inbox('sqlite:///1.db'), Inbox('sqlite:///2.db')"
     )
@@ -165,21 +174,65 @@ def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message
 
 
 @pytest.mark.parametrize(
-    ("text", "cause"),
+    ("text", "cause", "frames"),
     [
-        ("inbox = Inbox(\n", "SyntaxError"),
-        ("import a_module_that_is_not_there\n", "No module named 'a_module_that_is_not_there'"),
-        ("1 / 0\n", "ZeroDivisionError"),
+        ("inbox = Inbox(\n", "SyntaxError: '(' was never closed", ["line 1", "    inbox = Inbox("]),
+        ("1 / 0\n", "ZeroDivisionError: division by zero", ["line 1, in <module>", "    1 / 0"]),
+        (
+            "def set_up():\n    print(missing)\n\nset_up()",
+            "NameError: name 'missing' is not defined",
+            ["line 4, in <module>", "    set_up()", "line 2, in set_up", "    print(missing)"],
+        ),
     ],
 )
-def test_an_error_in_the_app_shows_its_traceback(folder: Path, text: str, cause: str) -> None:
+def test_an_error_in_the_app_shows_the_users_lines(
+    folder: Path, text: str, cause: str, frames: list[str]
+) -> None:
     (folder / "broken.py").write_text(text)
-    for app in ("broken.py", "broken:inbox"):
-        done = run("serve", app, cwd=folder)
-        assert done.returncode == 1
-        assert "Traceback" in done.stderr
-        assert "broken.py" in done.stderr
-        assert cause in done.stderr
+    for location in ("broken.py", "broken"):
+        done = run("serve", f"{location}:inbox", cwd=folder)
+        first, *shown = done.stderr.splitlines()
+        assert (done.returncode, first) == (2, f"onceward: {location} cannot be loaded: {cause}")
+        assert f'File "{folder}/broken.py"' in shown[0]
+        code = [line for line in shown if not set(line) <= set(" ~^")]
+        for line, frame in zip(code, frames, strict=True):
+            assert line.endswith(frame)
+
+
+def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
+    text = "try:\n    1 / 0\nexcept ArithmeticError as error:\n    raise ValueError from error"
+    (folder / "broken.py").write_text(text)
+    done = run("serve", "broken.py", cwd=folder)
+    assert done.stderr.startswith("onceward: broken.py cannot be loaded: ValueError\n")
+    assert "ZeroDivisionError" in done.stderr
+    assert "onceward/cli" not in done.stderr
+    assert "importlib" not in done.stderr
+
+
+def test_an_error_in_the_app_shows_no_secret(folder: Path) -> None:
+    (folder / "broken.py").write_text("print('whsec_0123456789', missing)")
+    done = run("serve", "broken.py", cwd=folder)
+    assert "[redacted]" in done.stderr
+    assert "0123456789" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "hint"),
+    [
+        ("app.py", "import not_there", "pip install …` (the package may have another name than"),
+        ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET, or"),
+        ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
+        ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
+    ],
+)
+def test_an_error_in_the_app_says_what_may_help(
+    folder: Path, file: str, text: str, hint: str
+) -> None:
+    (folder / "shop").mkdir()
+    (folder / file).write_text(text)
+    done = run("serve", file, cwd=folder)
+    assert done.returncode == 2
+    assert hint in done.stderr.splitlines()[1]
 
 
 @pytest.mark.parametrize(
@@ -197,6 +250,8 @@ def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, mes
     (folder / "app.py").write_text(APP.format(arguments="") + line)
     error = error_of("serve", "app.py", cwd=folder)
     assert message in error
+    if "name='n'" not in line:  # the inbox sees this one when all sources are known
+        assert error.startswith("onceward: app.py:10: ")
     assert "short-1" not in error
     assert not (folder / "onceward.db").exists()
 
@@ -229,14 +284,17 @@ def test_the_command_line_overrides_code_and_code_overrides_the_environment(fold
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///x.db?mode=ro", "'mode=ro' is not an option"),
-        ("sqlite:////nowhere/at/all/x.db", "/nowhere/at/all/x.db.lock cannot be written"),
+        (
+            "sqlite:////nowhere/at/all/x.db",
+            "there is no folder /nowhere/at/all. Create",
+        ),
         ("postgresql://ann:{password}@[::1", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}%zz@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@x@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}/x@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@db/app?x=1", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@127.0.0.1:1/app", "Connection refused"),
-        ("postgresql://127.0.0.1:1/app?password={password}", "Connection refused"),
+        ("postgresql://127.0.0.1:1/app?password={password}", "Check the database: --database"),
     ],
 )
 def test_an_unusable_database_is_an_error_without_its_password(

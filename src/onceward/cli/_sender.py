@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import click
 
-from onceward.cli._options import load_inbox
+from onceward.cli._loading import load_inbox
 from onceward.errors import ConfigurationError
 from onceward.runtime.suggest import did_you_mean
 from onceward.sources.presets import Preset, find_preset

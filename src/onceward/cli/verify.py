@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_option, load_inbox, print_json, report_errors
+from onceward.cli._loading import load_inbox
+from onceward.cli._options import json_option, print_json, report_errors
 from onceward.cli._sender import resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock

@@ -6,9 +6,9 @@ import click
 import uvloop
 
 from onceward.cli._banner import announce
+from onceward.cli._loading import load_inbox
 from onceward.cli._options import (
     drop_unset,
-    load_inbox,
     report_errors,
     service_options,
     start_logging,

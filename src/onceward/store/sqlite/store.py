@@ -118,8 +118,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         try:
             await connection_thread.start()
         except sqlite3.Error as error:
-            msg = f"SQLite cannot open {self._path}: {error}"
-            raise StoreUnavailable(msg) from error
+            raise StoreUnavailable(_cannot_open(self._path, error)) from error
 
     async def close(self) -> None:
         """Finish the queued calls and close the file."""
@@ -328,6 +327,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             raise ConfigurationError(msg) from error
         except OSError as error:
             msg = f"{path} cannot be written: {error.strerror}"
+            if not path.parent.is_dir():
+                folder = f"there is no folder {path.parent}"
+                msg = f"{self._path} cannot be created: {folder}. Create it, or set --database"
             raise ConfigurationError(msg) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -358,6 +360,11 @@ class _SqliteLedgerTransaction:
         return await self._transaction.run_internal(
             lambda connection: self._batch_writer.record(connection, arrivals, originals, now)
         )
+
+
+def _cannot_open(path: str, error: sqlite3.Error) -> str:
+    reason = "it is a folder" if Path(path).is_dir() else str(error)
+    return f"SQLite cannot open {path}: {reason}"
 
 
 def _parse_url(url: str) -> tuple[str, str]:

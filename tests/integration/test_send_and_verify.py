@@ -90,6 +90,16 @@ def test_verify_shows_the_check_that_failed(folder: Path) -> None:
     assert "✗  timestamp is within the tolerance" in late.stdout
 
 
+def test_verify_names_the_source_of_the_app_to_which_a_request_belongs(folder: Path) -> None:
+    sent = run("send", "shop", "--app", "app.py", "--dry-run", cwd=folder).stdout
+    (folder / "request").write_text(sent, newline="")
+    hint = "→ The request verifies as source 'shop' of this app: send it to /webhooks/shop."
+    for secret in ([], ["--secret", SECRET]):
+        verified = run("verify", "stripe", "request", "--app", "app.py", *secret, cwd=folder)
+        assert verified.returncode == 1
+        assert hint in " ".join(verified.stdout.split())
+
+
 def test_verify_ignores_a_line_break_after_the_body(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent + "\n", newline="")

@@ -7,6 +7,7 @@ import importlib.util
 import os
 import sys
 import traceback
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -22,8 +23,6 @@ _PACKAGE: Final = str(Path(__file__).parents[1])
 _IMPORT_MACHINERY: Final = ("<frozen importlib", f"{Path(importlib.__file__).parent}{os.sep}")
 _OWN_FRAMES: Final = (*_IMPORT_MACHINERY, f"{_PACKAGE}{os.sep}", "<frozen os>", os.__file__)
 
-_loaded_files: Final[set[str]] = set()
-
 
 class AppFailed(OncewardError):
     """The user's code raised an error while it was imported. `frames` shows where."""
@@ -34,8 +33,9 @@ class AppFailed(OncewardError):
         super().__init__(message)
 
 
+@cache
 def load_inbox(app: str) -> Inbox:
-    """Import ``file.py``, ``file.py:name`` or ``module:name`` and return its Inbox.
+    """Import ``file.py``, ``file.py:name`` or ``module:name`` once, and return its Inbox.
 
     Raises ConfigurationError if there is no such Inbox, or several and no name chooses one, and
     AppFailed if the code of the app raises an error.
@@ -82,8 +82,8 @@ def _import(location: str) -> ModuleType:
 def _load_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigurationError(_missing_file(path))
-    name, position = path.stem, str(path.resolve())
-    if name in sys.modules and position not in _loaded_files:
+    name = path.stem
+    if name in sys.modules:
         raise ConfigurationError(
             f"{path} has the name of the module {name!r}, which Onceward uses; rename the file"
         )
@@ -93,7 +93,6 @@ def _load_file(path: Path) -> ModuleType:
     sys.path.insert(0, str(path.resolve().parent))
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    _loaded_files.add(position)
     spec.loader.exec_module(module)
     return module
 

@@ -146,6 +146,8 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["sources", "strype"], "there is no preset 'strype'; did you mean 'stripe'?"),
+        (["send", "stipe", "--app", "app.py"], "app.py has no source 'stipe'; did you mean 'str"),
         (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
         (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (

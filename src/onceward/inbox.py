@@ -18,7 +18,7 @@ from onceward.model.retry import default_faults
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.service import Preparation, Service
-from onceward.settings import Settings, SettingsOptions, resolve
+from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
@@ -46,6 +46,7 @@ class Inbox:
         self._settings: dict[str, Any] = dict(settings)
         if database is not None:
             self._settings["database_url"] = database
+        check_options(self._settings)
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
         self._unapplied: dict[Callable[..., Any], str] = {}
@@ -58,7 +59,7 @@ class Inbox:
         """Receive webhooks from a sender at ``POST /webhooks/{name}``.
 
         - `preset`: how the sender signs, as a name or a `Preset`. Default: the preset called
-          `name`, else ``hmac``.
+          `name`. For a sender of your own: ``hmac``.
         - `scheme`: the name of one of the preset's schemes, or a scheme of your own. Default: the
           preset's first.
         - `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that

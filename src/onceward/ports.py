@@ -28,6 +28,7 @@ from onceward.model.admin import (
 )
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Reschedule
+from onceward.model.workers import LiveWorker
 from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
@@ -256,7 +257,22 @@ class Registry(Protocol):
         """Store the first token. Return False if the database already has one."""
 
 
-class Store(Ledger, Queue, AdminStore, RejectionStore, SecretStore, Registry, Protocol):
+class WorkerRegistry(Protocol):
+    """The workers that are alive, in any process."""
+
+    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+
+    async def remove_worker(self, worker: str) -> None:
+        """Delete the row of a worker that stopped."""
+
+    async def live_workers(self) -> list[LiveWorker]:
+        """Return the workers whose last heartbeat is recent, by name."""
+
+
+class Store(
+    Ledger, Queue, AdminStore, RejectionStore, SecretStore, Registry, WorkerRegistry, Protocol
+):
     """A whole store."""
 
     async def open(self, *, serving: bool) -> None:

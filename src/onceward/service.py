@@ -20,12 +20,14 @@ from onceward.http.responses import ASGIApp
 from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
+from onceward.model.workers import HEARTBEAT_SECONDS
 from onceward.operate.operator import Operator
 from onceward.operate.retention import (
     MAINTENANCE_INTERVAL_SECONDS,
     PURGE_INTERVAL_SECONDS,
     purge,
 )
+from onceward.operate.worker_watch import WorkerWatch
 from onceward.ports import Store
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
@@ -83,8 +85,19 @@ class Service:
         self.sources: Mapping[str, Source] = self._live_sources.by_name
         self._recorder = Recorder(self.store, settings, self._clock)
         self._rejections = Rejections(self.store, keep=settings.rejection_rows)
+        self._watch = WorkerWatch(self.store, self._clock, advice=self.worker_advice)
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
+
+    @property
+    def worker_advice(self) -> str:
+        """What to do so that handlers run, if this process only receives."""
+        if self.settings.database_url.startswith("sqlite:"):
+            return (
+                "SQLite supports one process: run `onceward serve app.py`, which receives and "
+                "runs handlers, or use PostgreSQL and run `onceward work app.py` as well"
+            )
+        return "Run `onceward work app.py` as well, with the file that defines this inbox"
 
     async def open(self) -> None:
         """Open the store, register sources and handlers, and prepare the user's tables."""
@@ -113,6 +126,7 @@ class Service:
             (self._register, REGISTER_INTERVAL_SECONDS),
             (self._purge, PURGE_INTERVAL_SECONDS),
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
+            (self._watch.refresh, HEARTBEAT_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
             periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
@@ -136,6 +150,7 @@ class Service:
         sources = [INGEST_SOURCE, *self.sources]
         routed = await self.store.register(sources, self._entries(), self._retired)
         self.unhandled = sorted(set(routed) - self.handlers.keys())
+        self._watch.routed = frozenset(routed)
 
     def _entries(self) -> list[HandlerEntry]:
         return [
@@ -172,9 +187,11 @@ class Service:
 
     def worker(self) -> Worker:
         """Return a worker for the handlers of this process."""
+        self._watch.own_handlers = frozenset(self.handlers)
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",
             queue=self.store,
+            registry=self.store,
             runner=JobRunner(
                 queue=self.store,
                 handlers=self.handlers,
@@ -221,6 +238,7 @@ class Service:
             store_secret=self._live_sources.store_secret,
             authenticator=self._authenticator(),
             ready=self.store.ready,
+            warnings=lambda: self._watch.warnings,
             settings=self.settings,
             clock=self._clock,
             failpoints=self._failpoints,

@@ -8,12 +8,13 @@ environment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
 from onceward.model.retry import MAX_DELAY_SECONDS
+from onceward.runtime.suggest import did_you_mean
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -145,11 +146,8 @@ def resolve(
     faults: list[str] = []
     values = _from_environment(known, environment or {}, faults)
     for options in (code or {}, command_line or {}):
-        for name, value in options.items():
-            if name in known:
-                values[name] = tuple(value) if isinstance(value, list) else value
-            else:
-                faults.append(f"unknown setting {name!r}; the settings are {', '.join(known)}")
+        faults += [_unknown(name, known) for name in options if name not in known]
+        values |= {name: _frozen(value) for name, value in options.items() if name in known}
     for name, value in values.items():
         faults.extend(_check(known[name], value))
     if faults:
@@ -166,6 +164,25 @@ def resolve(
             "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
         )
     return settings
+
+
+def check_options(options: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError with every unknown name and invalid value of one source."""
+    known = {entry.name: entry for entry in fields(Settings)}
+    faults: list[str] = []
+    for name, value in options.items():
+        faults += _check(known[name], _frozen(value)) if name in known else [_unknown(name, known)]
+    if faults:
+        raise ConfigurationError(faults)
+
+
+def _frozen(value: object) -> object:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _unknown(name: str, known: Iterable[str]) -> str:
+    hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
+    return f"unknown setting {name!r}{hint}"
 
 
 def _from_environment(

@@ -52,7 +52,7 @@ def verify(
     Raises SignatureRejected if the request does not verify, and ConfigurationError if the preset,
     the scheme or a secret is not valid.
     """
-    resolved_preset = resolve_preset("", preset)
+    resolved_preset = resolve_preset(preset)
     resolved_scheme = resolve_scheme(resolved_preset, scheme)
     secrets = [secret] if isinstance(secret, str | bytes) else secret
     keys = [key for text in secrets for key in resolved_scheme.keys(text)]
@@ -120,7 +120,7 @@ def sign(
     senders sign in the body or the URL. Raises ConfigurationError.
     """
     outgoing = OutgoingRequest(headers or {}, body, url=url, method=method)
-    resolve_scheme(resolve_preset("", preset), scheme).sign(secret, outgoing, _now(now))
+    resolve_scheme(resolve_preset(preset), scheme).sign(secret, outgoing, _now(now))
     return Signed(outgoing.method, outgoing.url, outgoing.headers, outgoing.body)
 
 

@@ -36,6 +36,7 @@ async def test_when_one_lease_is_lost_the_jobs_under_the_others_run_again(
     worker = Worker(
         name="w",
         queue=store,
+        registry=store,
         runner=runner,
         handlers=["credit"],
         settings=Settings(workers=1),

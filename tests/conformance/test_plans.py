@@ -42,6 +42,7 @@ WORK: Final = {
     "max_seconds": 3600.0,
     "elapsed_seconds": 1.0,
     "error": "x",
+    "traceback": "",
 }
 LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
 

@@ -166,3 +166,14 @@ def post(address: str, event_id: str, event_type: str = "order.paid") -> httpx.R
     """Post an event to a service in --dev mode."""
     body = {"event_id": event_id, "event_type": event_type, "payload": {}}
     return httpx.post(f"{address}/events/ingest", json=body, timeout=10)
+
+
+def error_of(*arguments: object, cwd: Path, **env: str) -> str:
+    """Run a command that must fail with exit code 2, and return its error message."""
+    done = run(*arguments, cwd=cwd, **env)
+    assert (done.returncode, done.stdout) == (2, ""), done.stderr
+    assert "Traceback" not in done.stderr
+    lines = done.stderr.splitlines()
+    assert lines
+    assert all(line.startswith("onceward: ") for line in lines)
+    return done.stderr

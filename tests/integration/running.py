@@ -44,11 +44,11 @@ def make_inbox(url: str, **settings: Any) -> Inbox:
     inbox = Inbox(url, **settings)
     inbox.source("stripe", secrets=[STRIPE_SECRET, STRIPE_OLD_SECRET])
     inbox.source("github", secrets=[GITHUB_SECRET])
-    inbox.source("partner", secrets=[PARTNER_SECRET])
+    inbox.source("partner", preset="hmac", secrets=[PARTNER_SECRET])
     for name in ("gocardless", "xero", "trello"):
         inbox.source(name, secrets=[PARTNER_SECRET])
     inbox.source("meta", secrets=[PARTNER_SECRET], verify_token=VERIFY_TOKEN)
-    inbox.source("lab", unsigned=True)
+    inbox.source("lab", preset="hmac", unsigned=True)
 
     @inbox.on("push", source="github")
     async def follow(event: Event[Push]) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from support.database import RawDatabase
 from support.processes import COMMAND, eventually
-from tests.integration.commands import environment, post, run, serve, started
+from tests.integration.commands import environment, error_of, post, run, serve, started
 
 APP = """
 from onceward import Inbox
@@ -33,17 +33,6 @@ def folder(tmp_path: Path) -> Path:
     """Create a folder that contains an app."""
     (tmp_path / "app.py").write_text(APP.format(arguments=""))
     return tmp_path
-
-
-def error_of(*arguments: object, cwd: Path, **env: str) -> str:
-    """Run a command that must fail with exit code 2, and return its error message."""
-    done = run(*arguments, cwd=cwd, **env)
-    assert (done.returncode, done.stdout) == (2, ""), done.stderr
-    assert "Traceback" not in done.stderr
-    lines = done.stderr.splitlines()
-    assert lines
-    assert all(line.startswith("onceward: ") for line in lines)
-    return done.stderr
 
 
 # Help and startup output.
@@ -112,95 +101,6 @@ def is_healthy(address: str) -> bool:
         return False
 
 
-# Loading the app.
-
-
-@pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
-def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
-    (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
-    done = run("migrate", app, cwd=folder)
-    assert done.stdout.startswith("sqlite:///of-the-app.db: 0001 schema")
-
-
-def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Path) -> None:
-    (folder / "shop").mkdir()
-    (folder / "shop" / "hooks.py").write_text(
-        "from shop.parts import NAME\n" + APP.format(arguments="")
-    )
-    (folder / "shop" / "parts.py").write_text("NAME = 'x'")
-    assert run("migrate", "shop.hooks:inbox", cwd=folder).returncode == 0
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (folder / "beside.py").write_text("NAME = 'y'")
-    (folder / "other.py").write_text("from beside import NAME\n" + APP.format(arguments=""))
-    assert run("migrate", folder / "other.py", cwd=elsewhere).returncode == 0
-    assert (elsewhere / "onceward.db").exists()
-
-
-@pytest.mark.parametrize(
-    ("app", "message"),
-    [
-        ("nothing.py", "no such file: nothing.py"),
-        ("nothing", "no such module: 'nothing';"),
-        ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
-        ("", "no such module: '';"),
-        ("..app", "no such module: '..app';"),
-        ("app.py:other", "app.py has no Inbox named 'other'"),
-        ("app.py:Inbox", "app.py has no Inbox named 'Inbox'"),
-        ("empty.py", "empty.py defines no Inbox"),
-        (
-            "two.py",
-            "two.py defines several inboxes: first, second; choose one, such as two.py:first",
-        ),
-        (".", "no such module: '.';"),
-    ],
-)
-def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message: str) -> None:
-    (folder / "empty.py").write_text("")
-    (folder / "two.py").write_text(
-        "from onceward import Inbox\nfirst, second = Inbox('sqlite:///1.db'), Inbox('sqlite:///2.db')"
-    )
-    for command in ("serve", "work"):
-        assert message in error_of(command, app, cwd=folder)
-
-
-@pytest.mark.parametrize(
-    ("text", "cause"),
-    [
-        ("inbox = Inbox(\n", "SyntaxError"),
-        ("import a_module_that_is_not_there\n", "No module named 'a_module_that_is_not_there'"),
-        ("1 / 0\n", "ZeroDivisionError"),
-    ],
-)
-def test_an_error_in_the_app_shows_its_traceback(folder: Path, text: str, cause: str) -> None:
-    (folder / "broken.py").write_text(text)
-    for app in ("broken.py", "broken:inbox"):
-        done = run("serve", app, cwd=folder)
-        assert done.returncode == 1
-        assert "Traceback" in done.stderr
-        assert "broken.py" in done.stderr
-        assert cause in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
-        ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
-        ("inbox.source('github')", "source 'github': there are no secrets"),
-        ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
-        ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
-        ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
-    ],
-)
-def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:
-    (folder / "app.py").write_text(APP.format(arguments="") + line)
-    error = error_of("serve", "app.py", cwd=folder)
-    assert message in error
-    assert "short-1" not in error
-    assert not (folder / "onceward.db").exists()
-
-
 # The database.
 
 
@@ -229,14 +129,17 @@ def test_the_command_line_overrides_code_and_code_overrides_the_environment(fold
         ("sqlite:///", "names no file"),
         ("sqlite:///:memory:", "names no file"),
         ("sqlite:///x.db?mode=ro", "'mode=ro' is not an option"),
-        ("sqlite:////nowhere/at/all/x.db", "/nowhere/at/all/x.db.lock cannot be written"),
+        (
+            "sqlite:////nowhere/at/all/x.db",
+            "there is no folder /nowhere/at/all. Create",
+        ),
         ("postgresql://ann:{password}@[::1", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}%zz@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@x@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}/x@db/app", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@db/app?x=1", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}@127.0.0.1:1/app", "Connection refused"),
-        ("postgresql://127.0.0.1:1/app?password={password}", "Connection refused"),
+        ("postgresql://127.0.0.1:1/app?password={password}", "Check the database: --database"),
     ],
 )
 def test_an_unusable_database_is_an_error_without_its_password(
@@ -280,6 +183,13 @@ def test_a_second_process_on_one_sqlite_file_is_an_error(folder: Path) -> None:
         assert post(running.address, "evt_1").json()["duplicate"] is True
 
 
+def test_a_service_with_workers_of_its_own_warns_of_nothing(folder: Path) -> None:
+    with started(*serve("app.py", "--dev"), cwd=folder) as service:
+        response = httpx.get(f"{service.address}/readyz")
+        assert response.json() == {"ready": True, "warnings": []}
+        assert "No worker" not in service.log
+
+
 def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str) -> None:
     database = ("--database", postgres_url)
     with (
@@ -287,6 +197,7 @@ def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str
         started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as second,
     ):
         assert first.facts["workers"] == 0
+        eventually(lambda: "No worker has been running since" in first.log, "it warns")
         assert post(first.address, "evt_1").json()["duplicate"] is False
         assert post(second.address, "evt_1").json()["duplicate"] is True
         jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]

@@ -11,9 +11,11 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from onceward import ConfigurationError, Inbox
+from onceward import service as service_module
 from onceward.http.responses import ASGIApp
 from support.database import RawDatabase
 from support.postgres import Cluster
+from support.processes import eventually_async
 from tests.integration.running import make_inbox, partner_webhook, stripe_webhook
 
 TOKEN = "token-of-ann-0123456789"
@@ -164,6 +166,49 @@ async def test_routes_work_with_every_kind_of_mount(sqlite_url: str, root: str, 
     assert response.status_code == 202
     assert inbox._mounted is not None
     await inbox._mounted.close()
+
+
+async def test_a_mounted_inbox_warns_until_a_worker_runs(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(service_module, "HEARTBEAT_SECONDS", 0.05)
+
+    async def warnings() -> list[str]:
+        response = await http.get("/readyz")
+        assert response.status_code == 200
+        found: list[str] = response.json()["warnings"]
+        return found
+
+    async def is_well() -> bool:
+        return not await warnings()
+
+    app = make_inbox(postgres_url).asgi()
+    async with running(app), client(app) as http:
+        (warning,) = await eventually_async(warnings, "the inbox warns")
+        assert "No worker has been running since" in warning
+        assert "`onceward work app.py`" in warning
+        assert "No worker has been running since" in caplog.text
+        service = make_inbox(postgres_url).service()
+        await service.open()
+        worker = service.worker()
+        task = asyncio.create_task(worker.run())
+        await eventually_async(is_well, "the worker is noticed")
+        worker.stop()
+        await task
+        await service.close()
+        await eventually_async(warnings, "the inbox warns again")
+
+
+async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) -> None:
+    app = make_inbox(sqlite_url).asgi()
+
+    async def warnings() -> list[str]:
+        found: list[str] = (await http.get("/readyz")).json()["warnings"]
+        return found
+
+    async with running(app), client(app) as http:
+        (warning,) = await eventually_async(warnings, "the inbox warns")
+        assert "SQLite supports one process: run `onceward serve app.py`" in warning
 
 
 async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:

@@ -47,7 +47,7 @@ def test_a_blocked_ledger_gets_a_timely_503_and_recovers(database_url: str, serv
         started = time.monotonic()
         assert service.http.get("/healthz").json() == {"healthy": True}
         assert time.monotonic() - started < 0.3
-        assert service.http.get("/readyz").json() == {"ready": True}
+        assert service.http.get("/readyz").json()["ready"] is True
     eventually(lambda: service.post("evt_1").status_code == 202, "it accepts events again")
     assert service.post("evt_1").json()["duplicate"] is True
     assert service.rows()[0] == 1

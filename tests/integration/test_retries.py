@@ -24,7 +24,9 @@ SLOW = Retry(600, 600)
 def inbox() -> Inbox:
     """Return an inbox with a source that accepts requests from anyone."""
     inbox = Inbox()
-    inbox.source("shop", unsigned=True, id="json:id", type="json:type", retry={KeyError: SLOW})
+    inbox.source(
+        "shop", preset="hmac", unsigned=True, id="json:id", type="json:type", retry={KeyError: SLOW}
+    )
     return inbox
 
 

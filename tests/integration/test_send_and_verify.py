@@ -17,10 +17,14 @@ inbox = Inbox()
 inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
 inbox.source("shop", preset="shopify", secrets=["the-secret-of-the-shop"])
 inbox.source("notion", verify_token="a-token-of-our-own")
-inbox.source("open", unsigned=True)
+inbox.source("open", preset="hmac", unsigned=True)
 inbox.source("discord", secrets=["5f1c" * 16])
 inbox.source(
-    "warehouse", secrets=["a-secret-of-ours"], id="json:message.id", type="header:X-Topic"
+    "warehouse",
+    preset="hmac",
+    secrets=["a-secret-of-ours"],
+    id="json:message.id",
+    type="header:X-Topic",
 )
 """
 SECRET = "whsec_the_secret_of_stripe"
@@ -86,6 +90,16 @@ def test_verify_shows_the_check_that_failed(folder: Path) -> None:
     assert "✗  timestamp is within the tolerance" in late.stdout
 
 
+def test_verify_names_the_source_of_the_app_to_which_a_request_belongs(folder: Path) -> None:
+    sent = run("send", "shop", "--app", "app.py", "--dry-run", cwd=folder).stdout
+    (folder / "request").write_text(sent, newline="")
+    hint = "→ The request verifies as source 'shop' of this app: send it to /webhooks/shop."
+    for secret in ([], ["--secret", SECRET]):
+        verified = run("verify", "stripe", "request", "--app", "app.py", *secret, cwd=folder)
+        assert verified.returncode == 1
+        assert hint in " ".join(verified.stdout.split())
+
+
 def test_verify_ignores_a_line_break_after_the_body(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent + "\n", newline="")
@@ -132,7 +146,9 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["send", "strpe"], "no preset 'strpe'; did you mean stripe"),
+        (["sources", "strype"], "there is no preset 'strype'; did you mean 'stripe'?"),
+        (["send", "stipe", "--app", "app.py"], "app.py has no source 'stipe'; did you mean 'str"),
+        (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
         (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (
             ["send", "missing", "--app", "app.py"],

@@ -37,7 +37,7 @@ MUTATION_COUNT: Final = 200_000
 
 
 def custom_scheme(**options: Any) -> Signature:
-    scheme = make_source("custom", secrets=[SECRET], **options).scheme
+    scheme = make_source("custom", preset="hmac", secrets=[SECRET], **options).scheme
     assert type(scheme) is Signature
     return scheme
 

@@ -1,11 +1,14 @@
 """A diagnosis shows the result of each check and hints at the cause of a rejection."""
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import pytest
 
 import onceward
+from onceward.sources import diagnose as diagnose_module
 from onceward.sources.configure import make_source
 from onceward.sources.diagnose import Diagnosis, diagnose
 from onceward.sources.outgoing import encode_header
@@ -88,6 +91,96 @@ def test_a_late_request_is_distinguished_from_a_forged_one() -> None:
 def test_a_body_that_was_changed_in_transit_is_recognised(changed: bytes, hint: str) -> None:
     diagnosis = diagnose(source("stripe"), with_body(signed("stripe"), changed), NOW)
     assert any(hint in text for text in diagnosis.hints)
+
+
+def with_header(request: Request, name: bytes, value: bytes) -> Request:
+    return Request(Headers([*request.headers.pairs, (name, value)]), request.body, url=request.url)
+
+
+GZIPPED_HINT = (
+    "The body is gzip-compressed, but the sender signed the uncompressed body: decompress it first."
+)
+
+
+@pytest.mark.parametrize("delay", [0, 1000])
+def test_a_compressed_body_is_recognised(delay: float) -> None:
+    compressed = with_body(signed("stripe"), gzip.compress(BODY))
+    assert diagnose(source("stripe"), compressed, NOW + delay).hints == (GZIPPED_HINT,)
+    deflated = with_header(
+        with_body(signed("stripe"), zlib.compress(BODY)), b"content-encoding", b"deflate"
+    )
+    assert diagnose(source("stripe"), deflated, NOW + delay).hints == (
+        GZIPPED_HINT.replace("gzip", "deflate"),
+    )
+
+
+def test_a_compressed_body_with_another_secret_blames_both() -> None:
+    compressed = with_body(signed("stripe"), gzip.compress(BODY))
+    first, second = diagnose(source("stripe", "another-secret"), compressed, NOW).hints
+    assert first == "The body is gzip-compressed. Most senders sign the uncompressed body."
+    assert second.startswith("The secret is wrong")
+
+
+def test_a_compressed_body_is_decompressed_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    compressed = with_body(signed("stripe"), gzip.compress(BODY))
+    monkeypatch.setattr(diagnose_module, "MAX_DECOMPRESSED_BYTES", len(BODY) - 1)
+    assert GZIPPED_HINT not in diagnose(source("stripe"), compressed, NOW).hints
+
+
+def test_a_body_that_only_claims_to_be_compressed_is_noted() -> None:
+    request = with_header(signed("stripe"), b"content-encoding", b"gzip")
+    first, _ = diagnose(source("stripe", "another-secret"), request, NOW).hints
+    assert first.startswith("The Content-Encoding is gzip, but the body is not compressed")
+
+
+@pytest.mark.parametrize("delay", [0, 1000])
+def test_a_request_for_another_source_of_the_app_is_recognised(delay: float) -> None:
+    others = [
+        make_source("github", secrets=["the-secret-of-github"]),
+        make_source("stripe", secrets=["whsec_of_another_account"]),
+        make_source("stripe_eu", preset="stripe", secrets=[SECRET]),
+        make_source("open", preset="hmac", unsigned=True),
+    ]
+    hint = "The request verifies as source '{0}' of this app: send it to /webhooks/{0}."
+    for mine, sent, expected in (
+        (others[1], signed("stripe"), "stripe_eu"),
+        (others[1], signed("github", secret="the-secret-of-github"), "github"),
+    ):
+        diagnosis = diagnose(mine, sent, NOW + delay, others)
+        assert diagnosis.hints[0] == hint.format(expected)
+        assert not diagnosis.verified
+
+
+def test_a_late_request_with_a_changed_body_is_recognised() -> None:
+    diagnosis = diagnose(source("stripe"), with_body(signed("stripe"), BODY + b"\n"), NOW + 1000)
+    assert "without its trailing line break" in diagnosis.hints[0]
+
+
+@pytest.mark.parametrize(
+    ("configured", "hint"),
+    [
+        (f" {SECRET}", "without the whitespace around the secret"),
+        (f'"{SECRET}"', "without the quotes around the secret"),
+        (f"STRIPE_SECRET='{SECRET}'", "with the part of the secret after the ="),
+        (SECRET.removeprefix("whsec_"), "with the prefix whsec_ before the secret"),
+    ],
+)
+def test_a_secret_that_was_copied_badly_is_recognised(configured: str, hint: str) -> None:
+    diagnosis = diagnose(source("stripe", configured), signed("stripe"), NOW)
+    assert diagnosis.hints == (f"The request verifies {hint}.",)
+
+
+@pytest.mark.parametrize(
+    ("configured", "hint"),
+    [
+        ("sk_test_0123456789abcdef", "The secret is an API key."),
+        ("${STRIPE_SECRET}", "The secret looks like a placeholder"),
+    ],
+)
+def test_a_text_that_cannot_be_the_secret_is_recognised(configured: str, hint: str) -> None:
+    diagnosis = diagnose(source("stripe", configured), signed("stripe"), NOW)
+    assert diagnosis.hints[0].startswith(hint)
+    assert configured not in repr(diagnosis)
 
 
 def test_a_url_that_a_proxy_changed_is_recognised() -> None:

@@ -4,7 +4,6 @@ import asyncio
 import functools
 import re
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -115,7 +114,7 @@ def test_two_handlers_with_one_name_are_refused_with_both_lines() -> None:
 
 
 def defined(function: Callable[..., Any]) -> str:
-    return f"{Path(__file__).name}:{function.__code__.co_firstlineno}"
+    return f"tests/unit/test_handlers.py:{function.__code__.co_firstlineno}"
 
 
 @pytest.mark.parametrize("function", [coroutine, generator, async_generator])
@@ -250,7 +249,7 @@ def refused_on(line_offset: int, error: ConfigurationError, function: Callable[.
     """Return the only fault, without the line, which must be so many lines into a function."""
     (text,) = error.faults
     line = function.__code__.co_firstlineno + line_offset
-    prefix = f"{Path(__file__).name}:{line}: "
+    prefix = f"tests/unit/test_handlers.py:{line}: "
     assert text.startswith(prefix)
     return text.removeprefix(prefix)
 

@@ -36,7 +36,8 @@ class FakeStore:
 
 
 def source(**options: Any) -> Source:
-    return make_source("partner", secrets=["partner-secret"], keep_rejected=True, **options)
+    defaults: Any = {"preset": "hmac", "secrets": ["partner-secret"], "keep_rejected": True}
+    return make_source("partner", **defaults | options)
 
 
 def request(body: bytes = b"{}") -> Request:

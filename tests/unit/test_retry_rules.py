@@ -99,7 +99,7 @@ def test_a_wrong_option_is_refused_with_the_right_form(option: Any, fault: str) 
         inbox.on("*", retry=option)(notify)
     assert caught.value.faults == (f"{NOTIFY}: {fault}",)
     with pytest.raises(ConfigurationError) as caught:
-        inbox.source("shop", unsigned=True, retry=option)
+        inbox.source("shop", preset="hmac", unsigned=True, retry=option)
     assert caught.value.faults == (f"source 'shop': {fault}",)
 
 
@@ -120,7 +120,7 @@ def test_an_option_may_be_empty(option: Any) -> None:
 def test_a_later_change_of_the_mapping_has_no_effect() -> None:
     rules: dict[type[Exception], Retry | None] = {ValueError: None}
     inbox = Inbox("sqlite:///x.db")
-    inbox.source("shop", unsigned=True, retry=rules)
+    inbox.source("shop", preset="hmac", unsigned=True, retry=rules)
     rules[OSError] = None
     assert inbox.sources["shop"].retry == {ValueError: None}
 
@@ -128,7 +128,12 @@ def test_a_later_change_of_the_mapping_has_no_effect() -> None:
 def test_rules_that_cannot_work_with_the_settings_are_refused() -> None:
     inbox = Inbox("sqlite:///x.db", retry_base_seconds=10, retry_max_seconds=600)
     inbox.on("*", retry=Retry(900))(notify)
-    inbox.source("shop", unsigned=True, retry={OSError: None, ValueError: Retry(max_seconds=5)})
+    inbox.source(
+        "shop",
+        preset="hmac",
+        unsigned=True,
+        retry={OSError: None, ValueError: Retry(max_seconds=5)},
+    )
     with pytest.raises(ConfigurationError) as caught:
         inbox.service()
     of_handler, of_source = caught.value.faults

@@ -1,11 +1,12 @@
 """Settings come from code, environment and command line, and all faults are reported together."""
 
 from dataclasses import fields
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 
 from onceward.errors import ConfigurationError
+from onceward.inbox import Inbox
 from onceward.settings import Settings, SettingsOptions, resolve
 
 
@@ -13,6 +14,18 @@ def faults_of(**sources: dict[str, object]) -> tuple[str, ...]:
     with pytest.raises(ConfigurationError) as raised:
         resolve(**sources)  # type: ignore[arg-type] # each is a mapping
     return raised.value.faults
+
+
+def test_a_misspelled_setting_is_refused_where_it_is_written() -> None:
+    options: Any = {"worker": 2}
+    with pytest.raises(ConfigurationError) as raised:
+        Inbox(**options)
+    assert raised.value.faults == ("unknown setting 'worker'; did you mean 'workers'?",)
+
+
+def test_an_invalid_setting_is_refused_where_it_is_written() -> None:
+    with pytest.raises(ConfigurationError, match="max_attempts: 0 is too small"):
+        Inbox(max_attempts=0)
 
 
 def test_without_any_source_the_defaults_apply() -> None:

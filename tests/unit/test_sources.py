@@ -33,6 +33,8 @@ NOW = 1_760_000_000.0
 
 
 def faults_of(name: str = "shop", **options: Any) -> list[str]:
+    if name == "shop":
+        options = {"preset": "hmac", **options}
     with pytest.raises(ConfigurationError) as caught:
         make_source(name, **options)
     return list(caught.value.faults)
@@ -45,7 +47,7 @@ def only(events: list[IdentifiedEvent] | Reply) -> Identity:
 
 
 def shop(**options: Any) -> Source:
-    return make_source("shop", **{"secrets": [SECRET], **options})
+    return make_source("shop", **{"preset": "hmac", "secrets": [SECRET], **options})
 
 
 def signed(body: bytes, header: bytes = b"x-signature", prefix: bytes = b"") -> Headers:
@@ -62,7 +64,7 @@ def test_a_second_account_uses_a_preset_under_another_name() -> None:
     assert (source.name, source.preset_name) == ("stripe-eu", "stripe")
 
 
-def test_a_source_without_a_preset_verifies_an_hmac_of_the_body() -> None:
+def test_a_source_of_ones_own_verifies_an_hmac_of_the_body() -> None:
     body = b'{"type":"order.shipped"}'
     assert only(shop().verify(Request(signed(body), body), NOW)) == Identity("e1", "order.shipped")
 
@@ -100,7 +102,7 @@ def test_a_verified_request_without_an_id_is_refused() -> None:
 
 
 def test_an_unsigned_source_accepts_requests_from_anyone() -> None:
-    source = make_source("shop", unsigned=True)
+    source = make_source("shop", preset="hmac", unsigned=True)
     assert only(source.verify(Request(Headers([(b"x-event-id", b"e1")]), b""), NOW)) == Identity(
         "e1", ""
     )
@@ -125,12 +127,13 @@ def test_secrets_may_be_bytes_and_are_never_shown() -> None:
 
 @pytest.mark.parametrize("name", ["", "Shop", "shop/eu", "-shop", "shöp", "a" * 65, "a\n", "a b"])
 def test_a_name_that_does_not_fit_a_url_is_refused(name: str) -> None:
-    assert faults_of(name, secrets=[SECRET]) == [f"source {name!r}: {BAD_NAME}"]
+    faults = faults_of(name, preset="hmac", secrets=[SECRET])
+    assert faults == [f"source {name!r}: {BAD_NAME}"]
 
 
 def test_the_name_ingest_is_reserved() -> None:
     fault = "source 'ingest': the name is reserved for POST /events/ingest"
-    assert faults_of("ingest", secrets=[SECRET]) == [fault]
+    assert faults_of("ingest", preset="hmac", secrets=[SECRET]) == [fault]
 
 
 def test_a_source_without_secrets_is_refused() -> None:
@@ -156,13 +159,43 @@ def test_a_single_secret_must_be_in_a_list() -> None:
     assert faults_of(secrets=SECRET) == [fault]
 
 
-def test_an_unknown_preset_is_refused_with_similar_names() -> None:
+def test_an_unknown_preset_is_refused_with_a_similar_name() -> None:
     fault = (
-        "source 'shop': no preset 'strype'; did you mean stripe? `onceward sources` lists them all"
+        "source 'shop': there is no preset 'strype'; did you mean 'stripe'? "
+        "`onceward sources` lists all presets"
     )
     assert faults_of(preset="strype", secrets=[SECRET]) == [fault]
-    with pytest.raises(ConfigurationError, match="no preset 'qqq'; `onceward sources` lists"):
+    with pytest.raises(ConfigurationError, match=r"no preset 'qqq'\. `onceward sources` lists"):
         find_preset("qqq")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"secrets": [SECRET]},
+        {"unsigned": True},
+        {"secrets": [SECRET], "signature_header": "X-Signature"},
+        {"secrets": [SECRET], "scheme": "default"},
+    ],
+)
+def test_a_name_that_is_no_preset_needs_one(options: Any) -> None:
+    assert faults_of("strype", **options) == [
+        (
+            "source 'strype': there is no preset of this name; did you mean 'stripe'? To keep the "
+            "name, pass preset='stripe'; for a sender of your own, pass preset='hmac'"
+        )
+    ]
+    assert faults_of("crm", **options) == [
+        (
+            "source 'crm': there is no preset of this name. For a sender of your own, pass "
+            "preset='hmac'; `onceward sources` lists all presets"
+        )
+    ]
+
+
+def test_a_scheme_of_ones_own_needs_no_preset() -> None:
+    scheme = Signature(at="header:X-Crm-Signature")
+    assert make_source("crm", scheme=scheme, secrets=[SECRET]).scheme is scheme
 
 
 def test_the_signature_header_of_a_preset_cannot_be_changed() -> None:
@@ -201,7 +234,14 @@ def test_all_faults_are_reported_at_once() -> None:
 
 def test_an_unknown_option_is_refused() -> None:
     (fault,) = faults_of(secrets=[SECRET], secret="a", keep_headers=["X"])
-    assert fault.startswith("source 'shop': unknown option 'secret'; the options are duplicate")
+    assert fault == "source 'shop': unknown option 'secret'; did you mean 'secrets'?"
+    (fault,) = faults_of(secrets=[SECRET], colour="red")
+    assert fault.startswith("source 'shop': unknown option 'colour'; the options are duplicate")
+
+
+def test_a_misspelled_option_is_reported_before_the_faults_it_causes() -> None:
+    (fault,) = faults_of("crm", prset="stripe", secret=SECRET)[:1]
+    assert fault == "source 'crm': unknown option 'prset'; did you mean 'preset'?"
 
 
 def test_the_inbox_refuses_an_unknown_option() -> None:
@@ -212,9 +252,9 @@ def test_the_inbox_refuses_an_unknown_option() -> None:
 
 def test_a_second_source_of_the_same_name_is_refused() -> None:
     inbox = Inbox()
-    inbox.source("shop", secrets=[SECRET])
+    inbox.source("shop", preset="hmac", secrets=[SECRET])
     with pytest.raises(ConfigurationError, match="another source already has this name"):
-        inbox.source("shop", secrets=[SECRET])
+        inbox.source("shop", preset="hmac", secrets=[SECRET])
 
 
 def test_an_unknown_preset_or_scheme_is_reported_without_dependent_faults() -> None:
@@ -222,6 +262,8 @@ def test_an_unknown_preset_or_scheme_is_reported_without_dependent_faults() -> N
     assert len(unknown_preset) == 1
     (fault,) = faults_of("gitlab", scheme="jwt", secrets=[SECRET], url="https://shop.example")
     assert "has no scheme 'jwt'; its schemes are: signing-token, static-token" in fault
+    (fault,) = faults_of("gitlab", scheme="static_token", secrets=[SECRET])
+    assert "has no scheme 'static_token'; did you mean 'static-token'?" in fault
 
 
 def test_inbox_source_documents_every_option() -> None:
@@ -313,9 +355,9 @@ def test_volatile_fields_do_not_change_the_digest(
     second: bytes,
     is_same: bool,  # noqa: FBT001
 ) -> None:
-    source = make_source("shop", secrets=[SECRET], volatile_fields=["try"])
+    source = shop(volatile_fields=["try"])
     assert (source.digest(first) == source.digest(second)) is is_same
-    plain = make_source("shop", secrets=[SECRET])
+    plain = shop()
     assert plain.digest(first) == hashlib.sha256(first).digest()
 
 
@@ -340,4 +382,4 @@ def test_an_invalid_scheme_is_refused(kind: Any, options: Any, message: str) -> 
 def test_a_secret_that_is_neither_str_nor_bytes_is_refused() -> None:
     number: Any = 12345678
     with pytest.raises(ConfigurationError, match="secret 1 is neither str nor bytes"):
-        make_source("shop", secrets=[number])
+        make_source("shop", preset="hmac", secrets=[number])

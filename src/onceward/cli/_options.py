@@ -1,22 +1,18 @@
-"""Shared by the commands: options, loading the user's app, errors and output."""
+"""Shared by the commands: options, errors and output."""
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeVar
 from urllib.parse import urlsplit, urlunsplit
 
 import click
 import msgspec
 
-from onceward.errors import ConfigurationError, OncewardError
-from onceward.inbox import Inbox
+from onceward.cli._loading import AppFailed
+from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
 from onceward.runtime.redact import printable, redact
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -62,56 +58,24 @@ def report_errors() -> Iterator[None]:
         for fault in error.faults:
             click.echo(f"onceward: {printable(fault)}", err=True)
         sys.exit(2)
+    except AppFailed as error:
+        for line in filter(None, (str(error), error.hint)):
+            click.echo(f"onceward: {line}", err=True)
+        click.echo(error.frames, err=True, nl=False)
+        sys.exit(2)
+    except StoreError as error:
+        reason = redact(" ".join(str(error).split())).rstrip(".?")
+        click.echo(f"onceward: {reason}. {_database_advice(error)}", err=True)
+        sys.exit(2)
     except OncewardError as error:
         click.echo(f"onceward: {redact(' '.join(str(error).split()))}", err=True)
         sys.exit(2)
 
 
-def load_inbox(app: str) -> Inbox:
-    """Import ``file.py``, ``file.py:name`` or ``module:name`` and return its Inbox.
-
-    Raises ConfigurationError if there is no such Inbox, or several and no name chooses one.
-    """
-    location, _, name = app.partition(":")
-    module = _load_file(Path(location)) if location.endswith(".py") else _load_module(location)
-    if name:
-        inbox = getattr(module, name, None)
-        if not isinstance(inbox, Inbox):
-            msg = f"{location} has no Inbox named {name!r}"
-            raise ConfigurationError(msg)
-        return inbox
-    inboxes = {key: value for key, value in vars(module).items() if isinstance(value, Inbox)}
-    if not inboxes:
-        raise ConfigurationError(f"{location} defines no Inbox")
-    if len(inboxes) > 1:
-        names, first = ", ".join(inboxes), next(iter(inboxes))
-        msg = f"{location} defines several inboxes: {names}; choose one, such as {location}:{first}"
-        raise ConfigurationError(msg)
-    return next(iter(inboxes.values()))
-
-
-def _load_file(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path) if path.is_file() else None
-    if spec is None or spec.loader is None:
-        raise ConfigurationError(f"no such file: {path}")
-    sys.path.insert(0, str(path.resolve().parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(name: str) -> ModuleType:
-    sys.path.insert(0, str(Path.cwd()))
-    msg = f"no such module: {name!r}; use file.py, file.py:inbox or module:inbox"
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigurationError(msg)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
-            raise ConfigurationError(msg) from error
-        raise
+def _database_advice(error: StoreError) -> str:
+    if isinstance(error, StoreUnavailable):
+        return "Check the database: --database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code."
+    return "Check the rights of the database user: Onceward creates and changes its own tables."
 
 
 def print_json(content: object) -> None:

@@ -18,12 +18,13 @@ async def run_service(
     service: Service, listener: socket.socket | None, on_started: OnStarted
 ) -> None:
     """Run until a signal or an error. `on_started` receives a newly created admin token, if any."""
+    # Created first, so that the service knows that this process runs its handlers.
+    has_work = service.settings.workers > 0 and service.handlers
+    worker = service.worker() if has_work else None
     await service.open()
     try:
         token = await service.create_first_token() if listener else None
         server = Server(service.app(), service.settings) if listener else None
-        has_work = service.settings.workers > 0 and service.handlers
-        worker = service.worker() if has_work else None
         _stop_on_signals(server, worker)
         on_started(token)
         await _run_until_stopped(server, listener, worker)

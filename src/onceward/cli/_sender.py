@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import click
 
-from onceward.cli._options import load_inbox
+from onceward.cli._loading import load_inbox
 from onceward.errors import ConfigurationError
+from onceward.runtime.suggest import did_you_mean
 from onceward.sources.presets import Preset, find_preset
 from onceward.sources.presets.vendor_schemes.paypal import PayPal
 from onceward.sources.presets.vendor_schemes.sns import Sns
@@ -83,8 +84,9 @@ def resolve_sender(
         return Sender(preset, preset.scheme(scheme_name), cli_secrets, url)
     sources = load_inbox(app).sources
     if source not in sources:
-        names = ", ".join(sorted(sources)) or "none"
-        raise ConfigurationError(f"{app} has no source {source!r}; its sources are: {names}")
+        listed = f"; its sources are: {', '.join(sorted(sources)) or 'none'}"
+        hint = did_you_mean(source, sources) or listed
+        raise ConfigurationError(f"{app} has no source {source!r}{hint}")
     configured = sources[source]
     preset = configured.preset
     scheme = configured.scheme if scheme_name is None else preset.scheme(scheme_name)

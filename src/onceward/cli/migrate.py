@@ -5,11 +5,11 @@ from __future__ import annotations
 import click
 import uvloop
 
+from onceward.cli._loading import load_inbox
 from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (
     database_options,
     drop_unset,
-    load_inbox,
     print_json,
     redact_url,
     report_errors,

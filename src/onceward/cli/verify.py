@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_option, load_inbox, print_json, report_errors
+from onceward.cli._loading import load_inbox
+from onceward.cli._options import json_option, print_json, report_errors
 from onceward.cli._sender import resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
@@ -54,7 +55,8 @@ def verify(
     default is standard input.
     """
     with report_errors():
-        configured_source = _resolve_source(source, **options)
+        app_sources = _app_sources(options["app"])
+        configured_source = _resolve_source(source, app_sources, **options)
         content = _read_input(request_file)
         if headers:
             request, note = _request_from_headers(headers, content, method), ""
@@ -62,7 +64,7 @@ def verify(
             request, note = parse_request(content)
         request.url = _public_url(configured_source, options["url"], request.url)
         now = SystemClock().now() if at is None else _parse_time(at)
-        diagnosis = diagnose(configured_source, request, now)
+        diagnosis = diagnose(configured_source, request, now, app_sources.values())
         if note:
             diagnosis = replace(diagnosis, hints=(note, *diagnosis.hints))
         if as_json:
@@ -85,15 +87,19 @@ def _public_url(source: Source, option: str | None, captured: str) -> str:
     return captured if source.url is None else source.public_url(captured.partition("?")[2])
 
 
-def _resolve_source(name: str, **options: Any) -> Source:
+def _app_sources(app: str | None) -> Mapping[str, Source]:
+    return {} if app is None else load_inbox(app).sources
+
+
+def _resolve_source(name: str, app_sources: Mapping[str, Source], **options: Any) -> Source:
     """Return the app's source as configured, or make one from the options."""
-    if options["app"] is not None and not (options["secret"] or options["secret_file"]):
-        configured = load_inbox(options["app"]).sources
-        if name in configured and options["scheme_name"] is None:
-            return configured[name]
+    has_own_secret = options["secret"] or options["secret_file"]
+    if name in app_sources and not has_own_secret and options["scheme_name"] is None:
+        return app_sources[name]
     sender = resolve_sender(name, **options)
     sender.require_secret()
-    return make_source("source", preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets)
+    name = name if name in app_sources else "source"
+    return make_source(name, preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets)
 
 
 def _read_input(path: str) -> bytes:

@@ -6,10 +6,10 @@ import click
 import uvloop
 
 from onceward.cli._banner import announce
+from onceward.cli._loading import load_inbox
 from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (
     drop_unset,
-    load_inbox,
     report_errors,
     service_options,
 )

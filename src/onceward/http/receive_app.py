@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -89,6 +89,7 @@ class ReceiveApp:
         store_secret: StoreSecret,
         authenticator: Authenticator,
         ready: Callable[[], Awaitable[None]],
+        warnings: Callable[[], Sequence[str]],
         settings: Settings,
         clock: Clock,
         failpoints: Failpoints,
@@ -97,6 +98,7 @@ class ReceiveApp:
         self._store_secret = store_secret
         self._authenticator = authenticator
         self._ready = ready
+        self._warnings = warnings
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
@@ -256,7 +258,7 @@ class ReceiveApp:
             return json_response(
                 503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
             )
-        return json_response(200, {"ready": True})
+        return json_response(200, {"ready": True, "warnings": self._warnings()})
 
 
 def route_path(scope: Scope) -> str:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from onceward.errors import ConfigurationError
 from onceward.model.events import INGEST_SOURCE, DuplicateBody
 from onceward.model.retry import RetryOption, make_retry_rules
+from onceward.runtime.suggest import did_you_mean, nearest
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
@@ -60,18 +61,19 @@ class SourceOptions(TypedDict, total=False):
 def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     """Build a source from its options.
 
-    Raises ConfigurationError with every fault. Each fault names the source; none shows a secret. An
-    unknown preset or scheme is reported alone, because the other checks depend on it.
+    Raises ConfigurationError with every fault. Each fault names the source; none shows a secret. A
+    misspelled option, preset or scheme is reported first, because the other checks depend on it.
     """
     faults = _Faults(name)
     with faults:
-        preset = resolve_preset(name, options.get("preset"))
+        _check_option_names(options)
+    faults.raise_if_any()
+    with faults:
+        preset = _choose_preset(name, options)
         scheme = resolve_scheme(preset, options.get("scheme"))
     faults.raise_if_any()
     with faults:
         _check_name(name)
-    with faults:
-        _check_option_names(options)
     with faults:
         scheme = _adapt_scheme(preset, scheme, options)
     with faults:
@@ -136,13 +138,34 @@ class _Faults:
             raise ConfigurationError(self._texts)
 
 
-def resolve_preset(name: str, preset: str | Preset | None) -> Preset:
-    """Return a preset, found by its name or by the source's name. Raises ConfigurationError."""
-    if isinstance(preset, Preset):
-        return preset
-    if preset is None:
-        return PRESETS.get(name, PRESETS[CUSTOM_HMAC])
-    return find_preset(preset)
+def _choose_preset(name: str, options: SourceOptions) -> Preset:
+    """Return the preset of the options, else the preset with the source's name.
+
+    Raises ConfigurationError if there is neither: a misspelled name must not become a source with
+    another signature. A scheme of the user's own needs no preset; ``hmac`` supplies the rest.
+    """
+    preset, scheme = options.get("preset"), options.get("scheme")
+    if preset is not None:
+        return resolve_preset(preset)
+    if name in PRESETS:
+        return PRESETS[name]
+    if scheme is not None and not isinstance(scheme, str):
+        return PRESETS[CUSTOM_HMAC]
+    suggestion = nearest(name, PRESETS)
+    if suggestion is None:
+        raise ConfigurationError(
+            "there is no preset of this name. For a sender of your own, pass "
+            f"preset={CUSTOM_HMAC!r}; `onceward sources` lists all presets"
+        )
+    raise ConfigurationError(
+        f"there is no preset of this name; did you mean {suggestion!r}? To keep the name, pass "
+        f"preset={suggestion!r}; for a sender of your own, pass preset={CUSTOM_HMAC!r}"
+    )
+
+
+def resolve_preset(preset: str | Preset) -> Preset:
+    """Return a preset, found by its name. Raises ConfigurationError."""
+    return preset if isinstance(preset, Preset) else find_preset(preset)
 
 
 def resolve_scheme(preset: Preset, scheme: str | Scheme | None) -> Scheme:
@@ -162,12 +185,14 @@ def _check_name(name: str) -> None:
 
 def _check_option_names(options: SourceOptions) -> None:
     names = SourceOptions.__optional_keys__
-    unknown = [name for name in options if name not in names]
-    if unknown:
-        listed = ", ".join(sorted(names))
-        raise ConfigurationError(
-            [f"unknown option {name!r}; the options are {listed}" for name in unknown]
-        )
+    listed = ", ".join(sorted(names))
+    faults = [
+        f"unknown option {name!r}{did_you_mean(name, names) or f'; the options are {listed}'}"
+        for name in options
+        if name not in names
+    ]
+    if faults:
+        raise ConfigurationError(faults)
 
 
 def _adapt_scheme(preset: Preset, scheme: Scheme, options: SourceOptions) -> Scheme:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Iterator
+import re
+import zlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -20,6 +23,9 @@ NO_SUGGESTION: Final = (
     "The secret is wrong, or the body or URL was changed in a way we do not recognise."
 )
 
+MAX_DECOMPRESSED_BYTES: Final = 16 * 1024 * 1024
+"""A compressed body is decompressed up to this size, to see whether it verifies."""
+
 State = Literal["passed", "failed", "not reached"]
 
 _CHECK_NAMES: Final = {
@@ -31,6 +37,10 @@ _CHECK_NAMES: Final = {
 }
 _EVENT: Final = "event is identified"
 _CHALLENGE: Final = "challenge is answered"
+_GZIP: Final = b"\x1f\x8b"
+_GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
+_API_KEY: Final = re.compile(rb"(sk|pk|rk)_(live|test)_")
+_VARIABLE: Final = re.compile(rb"\$\{?\w+\}?|\{\{.*\}\}|<.*>")
 _SECRET_ENCODINGS: Final[dict[str, SecretDecoder]] = {
     "taken as plain text": as_text,
     "decoded from base64": as_base64,
@@ -56,15 +66,20 @@ class Diagnosis:
     hints: tuple[str, ...] = ()
 
 
-def diagnose(source: Source, request: Request, now: float) -> Diagnosis:
-    """Verify a request as a source would, and report the result of each check."""
+def diagnose(
+    source: Source, request: Request, now: float, others: Iterable[Source] = ()
+) -> Diagnosis:
+    """Verify a request as a source would, and report the result of each check.
+
+    `others` are sources of the same app, to which the request may belong.
+    """
     try:
         reply = source.answer_challenge(request)
         if reply is None and not source.unsigned:
             source.scheme.verify(source.keys, request, now)
     except SignatureRejected as rejected:
         checks = (*_proof_checks(source, request, rejected), Check(_EVENT, "not reached"))
-        hints = tuple(_hints(source, request, now, rejected.cause))
+        hints = tuple(_hints(source, request, now, rejected.cause, others))
         return Diagnosis(verified=False, checks=checks, hints=hints)
     except RequestRefused as refused:
         check = Check(_CHECK_NAMES[RejectionCause.MISSING], "failed", refused.message)
@@ -135,11 +150,16 @@ def _challenge_check(reply: Reply) -> Check:
 # Hints: changes with which the request would verify.
 
 
-def _hints(source: Source, request: Request, now: float, cause: RejectionCause) -> list[str]:
-    suggestions = list(_suggestions(source, request, now, cause))
+def _hints(
+    source: Source, request: Request, now: float, cause: RejectionCause, others: Iterable[Source]
+) -> list[str]:
+    suggestions = [
+        *_suggest_sources(source, request, now, others),
+        *_suggestions(source, request, now, cause),
+    ]
     if not suggestions and cause is RejectionCause.MISMATCH:
         url = f" The URL was {request.url}." if source.scheme.needs_url else ""
-        return [NO_SUGGESTION + url]
+        return [*_capture_notes(request), NO_SUGGESTION + url]
     return list(dict.fromkeys(suggestions))
 
 
@@ -148,14 +168,39 @@ def _suggestions(
 ) -> Iterator[str]:
     match cause:
         case RejectionCause.MISSING:
+            yield from _suggest_decompression(source, request, now)
             yield from _suggest_presets(source, request)
         case RejectionCause.TIMESTAMP:
             yield from _suggest_time(source, request, now)
         case RejectionCause.MISMATCH | RejectionCause.WRONG_TARGET | RejectionCause.MALFORMED:
-            yield from _suggest_bodies(source, request, now)
-            yield from _suggest_urls(source, request, now)
-            yield from _suggest_secrets(source, request, now)
+            yield from _suggest_changes(source, request, now)
     yield from _suggest_schemes(source, request, now)
+
+
+def _suggest_changes(source: Source, request: Request, now: float) -> Iterator[str]:
+    yield from _suggest_decompression(source, request, now)
+    yield from _suggest_bodies(source, request, now)
+    yield from _suggest_urls(source, request, now)
+    yield from _suggest_secrets(source, request, now)
+
+
+def _suggest_sources(
+    source: Source, request: Request, now: float, others: Iterable[Source]
+) -> Iterator[str]:
+    for other in map(_without_tolerance, others):
+        is_signed = other.name != source.name and not other.unsigned
+        if is_signed and _verifies(other, other.scheme, request, now):
+            yield (
+                f"The request verifies as source {other.name!r} of this app: "
+                f"send it to /webhooks/{other.name}."
+            )
+
+
+def _without_tolerance(source: Source) -> Source:
+    """Return the source without its check of the time, if its scheme allows that."""
+    if not isinstance(source.scheme, Signature):
+        return source
+    return replace(source, scheme=replace(source.scheme, tolerance_seconds=None))
 
 
 def _verifies(source: Source, scheme: Scheme, request: Request, now: float) -> bool:
@@ -181,14 +226,55 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
 
 
 def _suggest_time(source: Source, request: Request, now: float) -> Iterator[str]:
-    scheme = source.scheme
-    if not isinstance(scheme, Signature):
+    timeless = _without_tolerance(source)
+    if timeless is source:
         return
-    if _verifies(source, replace(scheme, tolerance_seconds=None), request, now):
+    if _verifies(timeless, timeless.scheme, request, now):
         yield (
             "Only the timestamp is rejected: pass the time of arrival with --at, "
             "or look for clock skew and delayed delivery."
         )
+    else:
+        yield from _suggest_changes(timeless, request, now)
+
+
+def _suggest_decompression(source: Source, request: Request, now: float) -> Iterator[str]:
+    body = _decompressed(request)
+    if body is None:
+        return
+    changed = Request(request.headers, body, method=request.method, url=request.url)
+    if _verifies(source, source.scheme, changed, now):
+        kind = "gzip" if request.body.startswith(_GZIP) else "deflate"
+        yield (
+            f"The body is {kind}-compressed, but the sender signed the uncompressed body: "
+            "decompress it first."
+        )
+
+
+def _capture_notes(request: Request) -> Iterator[str]:
+    """Yield what the request shows about its capture, for when no change makes it verify."""
+    encoding = (request.headers.joined(b"content-encoding") or b"").lower()
+    if request.body.startswith(_GZIP):
+        yield "The body is gzip-compressed. Most senders sign the uncompressed body."
+    elif b"gzip" in encoding:
+        yield (
+            "The Content-Encoding is gzip, but the body is not compressed: it was captured after "
+            "decompression. If the sender signed the compressed bytes, capture those."
+        )
+
+
+def _decompressed(request: Request) -> bytes | None:
+    """Return the decompressed body, or None if it is not compressed or too large."""
+    encoding = (request.headers.joined(b"content-encoding") or b"").lower()
+    is_marked = b"gzip" in encoding or b"deflate" in encoding
+    if not is_marked and not request.body.startswith(_GZIP):
+        return None
+    stream = zlib.decompressobj(_GZIP_OR_ZLIB)
+    try:
+        body = stream.decompress(request.body, MAX_DECOMPRESSED_BYTES)
+    except zlib.error:
+        return None
+    return body if stream.eof else None
 
 
 def _suggest_bodies(source: Source, request: Request, now: float) -> Iterator[str]:
@@ -246,9 +332,15 @@ def _likely_urls(request: Request) -> Iterator[str]:
 
 def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[str]:
     for secret in source.secrets:
-        stripped = replace(source, secrets=(secret.strip(),))
-        if secret.strip() != secret and _verifies(stripped, source.scheme, request, now):
-            yield "The request verifies without the whitespace around the secret."
+        for change, changed_secret in _likely_secrets(secret):
+            changed_source = replace(source, secrets=(changed_secret,))
+            if changed_secret != secret and _verifies(changed_source, source.scheme, request, now):
+                yield f"The request verifies {change}."
+                break
+        if source.preset_name == "stripe" and _API_KEY.match(secret):
+            yield "The secret is an API key. The signing secret of a webhook begins with whsec_."
+        if _VARIABLE.fullmatch(secret):
+            yield "The secret looks like a placeholder or a variable that was not replaced."
     scheme = source.scheme
     if not isinstance(scheme, Signature) or not isinstance(scheme.algorithm, Hmac):
         return
@@ -258,6 +350,17 @@ def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[s
         changed = replace(scheme, algorithm=replace(scheme.algorithm, secret_encoding=encoding))
         if _verifies(source, changed, request, now):
             yield f"The request verifies with the secret {description}."
+
+
+def _likely_secrets(secret: bytes) -> Iterator[tuple[str, bytes]]:
+    stripped = secret.strip()
+    yield "without the whitespace around the secret", stripped
+    yield "without the quotes around the secret", stripped.strip(b"\"'")
+    yield "with the part of the secret after the =", stripped.partition(b"=")[2].strip(b"\"' ")
+    yield "without the prefix whsec_ of the secret", stripped.removeprefix(b"whsec_")
+    yield "with the prefix whsec_ before the secret", b"whsec_" + stripped
+    yield "with the secret encoded as base64", base64.b64encode(secret)
+    yield "with the secret encoded as hexadecimal", secret.hex().encode()
 
 
 def _suggest_schemes(source: Source, request: Request, now: float) -> Iterator[str]:

@@ -1,21 +1,26 @@
-"""Sources, handlers, routes, admin tokens and provisioned secrets, on both stores."""
+"""Sources, handlers, routes, tokens, provisioned secrets and live workers, on both stores."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
 from onceward.model.admin import ProvisionedSecret
 from onceward.model.jobs import HandlerEntry
+from onceward.model.workers import WORKER_TIMEOUT_SECONDS, LiveWorker
 from onceward.store.base import BaseStore, LedgerTransaction
 from onceward.store.locks import Lock
 
 STALE_ROUTE_SECONDS: Final = 600.0
 """Time until a route is deleted that no process has. Processes renew theirs every minute."""
 
+STALE_WORKER_SECONDS: Final = 600.0
+"""Time until the row of a dead worker is deleted."""
+
 
 class SqlRegistry(BaseStore):
-    """The ports `Registry` and `SecretStore`."""
+    """The ports `Registry` and `SecretStore`, and the reading side of `WorkerRegistry`."""
 
     async def register(
         self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
@@ -36,6 +41,7 @@ class SqlRegistry(BaseStore):
                 )
                 self._handler_ids[handler.name] = row["id"]
                 await _renew_routes(transaction, handler, row["id"])
+            await transaction.run("drop_stale_workers", stale_seconds=STALE_WORKER_SECONDS)
             return [row["name"] for row in await transaction.run("routed_handlers")]
 
     async def tokens(self) -> dict[str, bytes]:
@@ -60,6 +66,19 @@ class SqlRegistry(BaseStore):
         """Delete the provisioned secrets of a source and return their number."""
         async with self._transaction(Lock.REGISTRY) as transaction:
             return len(await transaction.run("delete_secrets", name=source))
+
+    async def live_workers(self) -> list[LiveWorker]:
+        """Return the workers whose last heartbeat is recent, by name."""
+        rows = await self._read("live_workers", timeout_seconds=WORKER_TIMEOUT_SECONDS)
+        return [
+            LiveWorker(**{**row, "handlers": frozenset(json.loads(row["handlers"]))})
+            for row in rows
+        ]
+
+
+def worker_parameters(worker: str, handlers: Sequence[str], *, is_start: bool) -> dict[str, object]:
+    """Return the parameters of the statement that renews a worker."""
+    return {"name": worker, "handlers": json.dumps(sorted(handlers)), "is_start": is_start}
 
 
 async def _renew_routes(

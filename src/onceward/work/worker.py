@@ -11,13 +11,14 @@ from typing import Final
 
 from onceward.errors import StoreError
 from onceward.model.jobs import Job, Lease
-from onceward.ports import Queue
+from onceward.ports import Queue, WorkerRegistry
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
+from onceward.work.heartbeat import Heartbeat
 from onceward.work.leases import LeasedJob, Leases
 from onceward.work.runner import JobRunner
 from onceward.work.scheduler import Run, Scheduler
@@ -37,6 +38,7 @@ class Worker:
         *,
         name: str,
         queue: Queue,
+        registry: WorkerRegistry,
         runner: JobRunner,
         handlers: Sequence[str],
         settings: Settings,
@@ -55,6 +57,7 @@ class Worker:
             max_shared_transactions=queue.max_shared_transactions,
             may_share=runner.may_share,
         )
+        self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers)
         self._tasks: dict[asyncio.Task[None], Run] = {}
         self._wake = asyncio.Event()
         self._stopping = False
@@ -65,6 +68,7 @@ class Worker:
         helpers = [
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._renew_leases()),
+            asyncio.create_task(self._heartbeat.run()),
         ]
         try:
             while not self._stopping:
@@ -74,6 +78,7 @@ class Worker:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
+            await self._heartbeat.end()
 
     def stop(self) -> None:
         """Ask the worker to release its queued jobs, finish the running ones and return."""

@@ -64,7 +64,7 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(BACKLOG)
     except (OSError, OverflowError) as error:
         listener.close()
-        reason = getattr(error, "strerror", None) or str(error)
+        reason = (getattr(error, "strerror", None) or str(error)).rstrip(".")
         msg = f"Cannot listen on {host}:{port}: {reason}. Choose another --host or --port."
         raise ConfigurationError(msg) from error
     return listener

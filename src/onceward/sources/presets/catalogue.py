@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Final
 
 from onceward.errors import ConfigurationError
+from onceward.runtime.suggest import did_you_mean
 from onceward.sources.presets import commerce, development, messaging, payments, standard
 from onceward.sources.presets.preset import Preset
 from onceward.sources.schemes import Signature
@@ -32,11 +32,10 @@ PRESETS: Final = {preset.name: preset for preset in _ALL}
 
 
 def find_preset(name: str) -> Preset:
-    """Return a preset. Raises ConfigurationError, which suggests similar names."""
+    """Return a preset. Raises ConfigurationError, which suggests a similar name."""
     try:
         return PRESETS[name]
     except KeyError:
-        similar = get_close_matches(name, PRESETS, n=3, cutoff=0.7)
-        hint = f"did you mean {' or '.join(similar)}? " if similar else ""
-        message = f"no preset {name!r}; {hint}`onceward sources` lists them all"
+        hint = did_you_mean(name, PRESETS) or "."
+        message = f"there is no preset {name!r}{hint} `onceward sources` lists all presets"
         raise ConfigurationError(message) from None

@@ -46,7 +46,7 @@ from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.transaction import PostgresTransaction
 from onceward.store.queries import Queries
-from onceward.store.registry import SqlRegistry
+from onceward.store.registry import SqlRegistry, worker_parameters
 
 PARTITIONS_AHEAD_WEEKS: Final = 4
 
@@ -267,6 +267,17 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                         yield
             except CONNECTION_LOST:
                 await asyncio.sleep(1)
+
+    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        parameters = worker_parameters(worker, handlers, is_start=is_start)
+        async with self._renew_connection.use() as connection:
+            await run(connection, self._queries.one("renew_worker"), parameters)
+
+    async def remove_worker(self, worker: str) -> None:
+        """Delete the row of a worker that stopped."""
+        async with self._renew_connection.use() as connection:
+            await run(connection, self._queries.one("remove_worker"), {"name": worker})
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""

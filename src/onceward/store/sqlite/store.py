@@ -32,7 +32,7 @@ from onceward.store.locks import Lock
 from onceward.store.migrate import Migration, pending
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
-from onceward.store.registry import SqlRegistry
+from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.recording import BatchWriter
 from onceward.store.sqlite.transaction import SqliteTransaction
@@ -115,8 +115,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         try:
             await connection_thread.start()
         except sqlite3.Error as error:
-            msg = f"SQLite cannot open {self._path}: {error}"
-            raise StoreUnavailable(msg) from error
+            raise StoreUnavailable(_cannot_open(self._path, error)) from error
 
     async def close(self) -> None:
         """Finish the queued calls and close the file."""
@@ -260,6 +259,14 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             self._announced.clear()
             yield
 
+    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        await self._write("renew_worker", **worker_parameters(worker, handlers, is_start=is_start))
+
+    async def remove_worker(self, worker: str) -> None:
+        """Delete the row of a worker that stopped."""
+        await self._write("remove_worker", name=worker)
+
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
         _check_version()
@@ -275,9 +282,10 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statements = self._queries(name, *conditions)
+        values = {"now": self._now(), **parameters}
         try:
             return await self._reader.call(
-                lambda connection: thread.run(connection, statements, parameters)
+                lambda connection: thread.run(connection, statements, values)
             )
         except sqlite3.Error as error:
             raise thread.translate_error(error) from error
@@ -322,6 +330,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             raise ConfigurationError(msg) from error
         except OSError as error:
             msg = f"{path} cannot be written: {error.strerror}"
+            if not path.parent.is_dir():
+                folder = f"there is no folder {path.parent}"
+                msg = f"{self._path} cannot be created: {folder}. Create it, or set --database"
             raise ConfigurationError(msg) from error
 
     def _connect(self) -> sqlite3.Connection:
@@ -362,6 +373,11 @@ def _check_version() -> None:
             f"Use a newer build of Python, or PostgreSQL (--database postgresql://…)."
         )
         raise ConfigurationError(msg)
+
+
+def _cannot_open(path: str, error: sqlite3.Error) -> str:
+    reason = "it is a folder" if Path(path).is_dir() else str(error)
+    return f"SQLite cannot open {path}: {reason}"
 
 
 def _parse_url(url: str) -> tuple[str, str]:

@@ -1,0 +1,186 @@
+"""Workers leave a heartbeat, by which every process knows that they are alive."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from onceward.operate.worker_watch import WorkerWatch
+from onceward.ports import Store
+from onceward.runtime.clock import SystemClock
+from onceward.work import heartbeat
+from onceward.work.heartbeat import Heartbeat
+from support.database import RawDatabase
+from support.postgres import Cluster
+from support.processes import eventually_async
+from tests.factories import HANDLERS, SOURCES, opened
+
+
+@pytest.fixture
+def fast_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.02)
+
+
+async def live_names(store: Store) -> list[str]:
+    return [worker.name for worker in await store.live_workers()]
+
+
+def age_heartbeats(raw_db: RawDatabase) -> None:
+    raw_db.rows(f"UPDATE onceward.workers SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
+
+
+@asynccontextmanager
+async def beating(store: Store, worker: str = "w") -> AsyncIterator[Heartbeat]:
+    beat = Heartbeat(store, worker=worker, handlers=["credit"])
+    task = asyncio.create_task(beat.run())
+    yield beat
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+def make_watch(store: Store, *routed: str) -> WorkerWatch:
+    watch = WorkerWatch(store, SystemClock(), advice="Run one")
+    watch.routed = frozenset(routed)
+    return watch
+
+
+async def test_a_renewed_worker_is_alive_with_its_handlers(store: Store) -> None:
+    await store.renew_worker("b", ["notify", "credit"], is_start=True)
+    await store.renew_worker("a", [], is_start=True)
+    first, second = await store.live_workers()
+    assert (first.name, first.handlers) == ("a", frozenset())
+    assert (second.name, second.handlers) == ("b", frozenset({"credit", "notify"}))
+    assert second.started_at <= second.seen_at
+
+
+async def test_a_renewal_keeps_the_start_and_a_restart_does_not(store: Store) -> None:
+    await store.renew_worker("w", ["credit"], is_start=True)
+    (started,) = await store.live_workers()
+    await store.renew_worker("w", ["notify"], is_start=False)
+    (renewed,) = await store.live_workers()
+    assert (renewed.started_at, renewed.handlers) == (started.started_at, frozenset({"notify"}))
+    assert renewed.seen_at > started.seen_at
+    await store.renew_worker("w", ["notify"], is_start=True)
+    (restarted,) = await store.live_workers()
+    assert restarted.started_at > started.started_at
+
+
+async def test_a_worker_that_stops_is_removed(store: Store) -> None:
+    await store.renew_worker("stopped", ["credit"], is_start=True)
+    await store.renew_worker("running", ["credit"], is_start=True)
+    await store.remove_worker("stopped")
+    assert await live_names(store) == ["running"]
+
+
+async def test_a_worker_without_a_recent_heartbeat_is_dead_and_purged(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await store.renew_worker("dead", ["credit"], is_start=True)
+    age_heartbeats(raw_db)
+    await store.renew_worker("alive", ["credit"], is_start=True)
+    assert await live_names(store) == ["alive"]
+    assert raw_db.count("onceward.workers") == 2
+    await store.register(SOURCES, HANDLERS, [])
+    assert raw_db.count("onceward.workers") == 1
+    await store.renew_worker("dead", ["credit"], is_start=False)
+    assert await live_names(store) == ["alive", "dead"]
+
+
+@pytest.mark.usefixtures("fast_heartbeat")
+async def test_a_heartbeat_is_renewed_until_it_ends(store: Store, raw_db: RawDatabase) -> None:
+    async with beating(store) as beat:
+        await eventually_async(store.live_workers, "the worker is alive")
+        age_heartbeats(raw_db)
+        await eventually_async(store.live_workers, "the heartbeat is renewed")
+    await beat.end()
+    assert raw_db.count("onceward.workers") == 0
+
+
+@pytest.mark.usefixtures("fast_heartbeat")
+async def test_a_heartbeat_survives_an_outage(postgres_cluster: Cluster, postgres_url: str) -> None:
+    async with opened(postgres_url) as store, beating(store) as beat:
+        await eventually_async(store.live_workers, "the worker is alive")
+        postgres_cluster.crash()
+        await asyncio.sleep(0.1)  # so that heartbeats fail
+        await beat.end()  # raises nothing
+        postgres_cluster.start()
+        raw_db = RawDatabase(postgres_url)
+        age_heartbeats(raw_db)
+        fresh = f"SELECT count(*) FROM onceward.workers WHERE seen_at > {raw_db.past}"  # noqa: S608
+
+        async def is_renewed() -> bool:
+            return bool(raw_db.value(fresh))
+
+        await eventually_async(is_renewed, "the heartbeat is renewed after the outage")
+
+
+async def test_a_watch_warns_while_no_worker_is_alive(
+    store: Store, raw_db: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "onceward.workers")
+    watch = make_watch(store, "credit", "notify")
+    await watch.refresh()
+    (warning,) = watch.warnings
+    assert warning.startswith("No worker has been running since 2")
+    assert warning.endswith("events are recorded, but no handler runs. Run one.")
+    assert "credit, notify" in caplog.text
+    await watch.refresh()
+    assert [*watch.warnings] == [warning]
+    assert len(caplog.records) == 1  # it is logged when it begins, not again
+    await store.renew_worker("w", ["credit", "notify"], is_start=True)
+    await watch.refresh()
+    assert not watch.warnings
+    assert caplog.messages[1:] == ["Every handler has a running worker."]
+    age_heartbeats(raw_db)
+    await watch.refresh()
+    assert len(watch.warnings) == 1
+
+
+async def test_a_watch_warns_of_handlers_that_no_worker_runs(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = make_watch(store, "credit", "notify")
+    await store.renew_worker("w", ["credit"], is_start=True)
+    await watch.refresh()
+    (warning,) = watch.warnings
+    assert "Some handlers have had no running worker since" in warning
+    assert "notify" not in warning  # anyone can read it
+    assert "wait: notify." in caplog.text
+
+
+async def test_a_watch_counts_the_worker_of_its_own_process(store: Store) -> None:
+    watch = make_watch(store, "credit")
+    watch.own_handlers = frozenset({"credit"})
+    await watch.refresh()
+    assert watch.warnings == ()
+
+
+async def test_without_handlers_no_worker_is_needed(store: Store) -> None:
+    watch = make_watch(store)
+    await watch.refresh()
+    assert watch.warnings == ()
+
+
+async def test_after_an_outage_a_watch_waits_for_the_next_heartbeat(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    async with opened(postgres_url) as store:
+        watch = make_watch(store, "credit")
+        await store.renew_worker("w", ["credit"], is_start=True)
+        await watch.refresh()
+        postgres_cluster.crash()
+        await watch.refresh()  # raises nothing
+        postgres_cluster.start()
+        age_heartbeats(RawDatabase(postgres_url))
+        await eventually_async(lambda: reads(store), "the database can be read")
+        await watch.refresh()
+        assert watch.warnings == ()
+        await watch.refresh()
+        assert len(watch.warnings) == 1
+
+
+async def reads(store: Store) -> bool:
+    await store.live_workers()
+    return True

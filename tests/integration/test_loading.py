@@ -1,0 +1,166 @@
+"""The command line loads the user's app, or says what is wrong with it and where."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import error_of, run
+
+APP = """
+from onceward import Inbox
+
+inbox = Inbox({arguments})
+inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
+
+@inbox.on("order.paid")
+async def credit(event):
+    pass
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Create a folder that contains an app."""
+    (tmp_path / "app.py").write_text(APP.format(arguments=""))
+    return tmp_path
+
+
+@pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
+def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
+    (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
+    migrated = run("migrate", app, cwd=folder).stdout
+    assert migrated.startswith("sqlite:///of-the-app.db: 0001 schema")
+
+
+def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Path) -> None:
+    (folder / "shop").mkdir()
+    (folder / "shop" / "hooks.py").write_text(
+        "from shop.parts import NAME\n" + APP.format(arguments="")
+    )
+    (folder / "shop" / "parts.py").write_text("NAME = 'x'")
+    assert run("migrate", "shop.hooks:inbox", cwd=folder).returncode == 0
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (folder / "beside.py").write_text("NAME = 'y'")
+    (folder / "other.py").write_text("from beside import NAME\n" + APP.format(arguments=""))
+    assert run("migrate", folder / "other.py", cwd=elsewhere).returncode == 0
+    assert (elsewhere / "onceward.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("app", "message"),
+    [
+        ("nothing.py", "no such file: nothing.py; the current folder is /"),
+        ("ap.py", "no such file: ap.py; did you mean 'app.py'?"),
+        ("hooks/app.py", "no such file: hooks/app.py; there is no folder hooks in /"),
+        ("folder.py", "folder.py is a folder; use file.py, file.py:inbox or module:inbox"),
+        ("json.py", "json.py has the name of the module 'json', which Onceward uses"),
+        ("./app", "no such module: './app'; did you mean './app.py'?"),
+        ("ap", "no such module: 'ap'; did you mean 'app'?"),
+        ("nothing", "no such module: 'nothing'; the current folder is /"),
+        ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
+        ("", "no such module: '';"),
+        ("..app", "no such module: '..app';"),
+        ("app.py:other", "app.py has no Inbox named 'other': it has no 'other'; use app.py:inbox"),
+        ("app.py:inbx", "has no Inbox named 'inbx': it has no 'inbx'; did you mean 'inbox'?"),
+        ("app:credit", "app has no Inbox named 'credit': its 'credit' is of type function; use"),
+        ("empty.py", "empty.py defines no Inbox; it needs one at the top level: inbox = Inbox()"),
+        (
+            "two.py",
+            "two.py defines several inboxes: first, second; choose one, such as two.py:first",
+        ),
+        (".", "no such module: '.';"),
+    ],
+)
+def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message: str) -> None:
+    (folder / "empty.py").write_text("")
+    (folder / "json.py").write_text("")
+    (folder / "folder.py").mkdir()
+    (folder / "two.py").write_text(
+        "from onceward import Inbox\nfirst, second = Inbox('sqlite:///1.db'), Inbox('sqlite:///2.db')"
+    )
+    for command in ("serve", "work"):
+        assert message in error_of(command, app, cwd=folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause", "frames"),
+    [
+        ("inbox = Inbox(\n", "SyntaxError: '(' was never closed", ["line 1", "    inbox = Inbox("]),
+        ("1 / 0\n", "ZeroDivisionError: division by zero", ["line 1, in <module>", "    1 / 0"]),
+        (
+            "def set_up():\n    print(missing)\n\nset_up()",
+            "NameError: name 'missing' is not defined",
+            ["line 4, in <module>", "    set_up()", "line 2, in set_up", "    print(missing)"],
+        ),
+    ],
+)
+def test_an_error_in_the_app_shows_the_users_lines(
+    folder: Path, text: str, cause: str, frames: list[str]
+) -> None:
+    (folder / "broken.py").write_text(text)
+    for location in ("broken.py", "broken"):
+        done = run("serve", f"{location}:inbox", cwd=folder)
+        first, *shown = done.stderr.splitlines()
+        assert (done.returncode, first) == (2, f"onceward: {location} cannot be loaded: {cause}")
+        assert f'File "{folder}/broken.py"' in shown[0]
+        code = [line for line in shown if not set(line) <= set(" ~^")]
+        for line, frame in zip(code, frames, strict=True):
+            assert line.endswith(frame)
+
+
+def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
+    text = "try:\n    1 / 0\nexcept ArithmeticError as error:\n    raise ValueError from error"
+    (folder / "broken.py").write_text(text)
+    done = run("serve", "broken.py", cwd=folder)
+    assert done.stderr.startswith("onceward: broken.py cannot be loaded: ValueError\n")
+    assert "ZeroDivisionError" in done.stderr
+    assert "onceward/cli" not in done.stderr
+    assert "importlib" not in done.stderr
+
+
+def test_an_error_in_the_app_shows_no_secret(folder: Path) -> None:
+    (folder / "broken.py").write_text("print('whsec_0123456789', missing)")
+    done = run("serve", "broken.py", cwd=folder)
+    assert "[redacted]" in done.stderr
+    assert "0123456789" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "hint"),
+    [
+        ("app.py", "import not_there", "pip install …` (the package may have another name than"),
+        ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET, or"),
+        ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
+        ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
+    ],
+)
+def test_an_error_in_the_app_says_what_may_help(
+    folder: Path, file: str, text: str, hint: str
+) -> None:
+    (folder / "shop").mkdir()
+    (folder / file).write_text(text)
+    done = run("serve", file, cwd=folder)
+    assert done.returncode == 2
+    assert hint in done.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
+        ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
+        ("inbox.source('github')", "source 'github': there are no secrets"),
+        ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
+        ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
+        ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
+    ],
+)
+def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:
+    (folder / "app.py").write_text(APP.format(arguments="") + line)
+    error = error_of("serve", "app.py", cwd=folder)
+    assert message in error
+    if "name='n'" not in line:  # the inbox sees this one when all sources are known
+        assert error.startswith("onceward: app.py:10: ")
+    assert "short-1" not in error
+    assert not (folder / "onceward.db").exists()

@@ -17,6 +17,7 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.model.retry import default_faults
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.suggest import did_you_mean
 from onceward.service import Preparation, Service
 from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
@@ -189,9 +190,10 @@ class Inbox:
         ]
         faults += [
             f"{handler.label}: there is no source {route.source!r}"
+            f"{did_you_mean(route.source, self._sources)}"
             for handler in self._handlers.values()
             for route in handler.routes
-            if route.source not in (None, INGEST_SOURCE, *self._sources)
+            if route.source is not None and route.source not in (INGEST_SOURCE, *self._sources)
         ]
         for handler in self._handlers.values():
             faults += handler.faults_with(settings)

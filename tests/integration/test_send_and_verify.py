@@ -39,7 +39,7 @@ def folder(tmp_path: Path) -> Path:
 def test_send_posts_an_event_that_the_source_accepts(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as service:
         for source in ("stripe", "shop"):
-            to = f"{service.address}/webhooks/{source}"
+            to = service.address
             sent = run("send", source, "--app", "app.py", "--to", to, "--times", "2", cwd=folder)
             assert sent.returncode == 0, sent.stderr
             first, second = sent.stdout.splitlines()
@@ -157,11 +157,12 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
         (["send", "discord", "--app", "app.py"], "the app has only the public key"),
         (["send", "notion", "--app", "app.py"], "`onceward secrets` shows provisioned secrets"),
         (["send", "stripe", "--secret", SECRET, "--to", "http://["], "http://[ is not a URL"),
+        (["send", "stripe", "--secret", SECRET, "--url", "http://x"], "--to says where to post"),
         (["send", "stripe", "--secret", SECRET, "--secret-file", "."], "is a directory"),
         (["send", "github", "--secret", SECRET, "--id", "a\nb", "--to", "http://localhost:9/"], ""),
         (
             ["send", "stripe", "--secret", SECRET, "--to", "ftp://x"],
-            "ftp://x is not an http or https URL",
+            "ftp://x/webhooks/stripe is not an http or https URL",
         ),
         (
             ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],

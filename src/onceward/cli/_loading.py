@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.inbox import Inbox
+from onceward.runtime.code_location import short_path
 from onceward.runtime.redact import redact
 from onceward.runtime.suggest import did_you_mean
 
@@ -73,8 +74,9 @@ def _import(location: str) -> ModuleType:
     try:
         return _load_file(Path(location)) if location.endswith(".py") else _load_module(location)
     except ConfigurationError as error:
-        place = _user_position(error)
-        raise ConfigurationError([f"{place}{fault}" for fault in error.faults]) from error
+        line = _user_line(error)
+        faults = [fault if line in fault else f"{line}: {fault}" for fault in error.faults]
+        raise ConfigurationError(faults) from error
     except Exception as error:
         raise _app_failed(location, error) from error
 
@@ -163,18 +165,13 @@ def _without_secrets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
     return traceback.FrameSummary(frame.filename, frame.lineno, frame.name, line=line)
 
 
-def _user_position(error: Exception) -> str:
-    """Return the last of the user's lines that led to an error, as a prefix: ``app.py:5: ``."""
+def _user_line(error: Exception) -> str:
+    """Return the last of the user's lines that led to an error, or an empty text."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         if _is_users(frame):
-            return f"{_short(frame.filename)}:{frame.lineno}: "
+            return f"{short_path(frame.filename)}:{frame.lineno}"
     return ""
-
-
-def _short(filename: str) -> str:
-    path = Path(filename).resolve()
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else filename
 
 
 def _hint(location: str, error: Exception) -> str:

@@ -29,7 +29,10 @@ SUCCESS = range(200, 300)
 @click.argument("source")
 @sender_options
 @click.option(
-    "--to", metavar="URL", show_default=f"{LOCAL_ADDRESS}{WEBHOOKS}SOURCE", help="Where to post."
+    "--to",
+    metavar="URL",
+    show_default=f"{LOCAL_ADDRESS}{WEBHOOKS}SOURCE",
+    help="Where to post; /webhooks/SOURCE is added to an address without a path.",
 )
 @click.option("--id", "event_id", metavar="TEXT", show_default="a new id", help="The event's id.")
 @click.option(
@@ -57,7 +60,7 @@ def send(
     """
     with report_errors():
         sender = resolve_sender(source, **options)
-        address = to or f"{LOCAL_ADDRESS}{WEBHOOKS}{source}"
+        address = _address(source, to)
         body = data.read() if data else None
         outgoing = example_request(
             sender.preset, url=sender.url or address, id=event_id, type=event_type, body=body
@@ -67,8 +70,18 @@ def send(
         if dry_run:
             _print_request(outgoing, as_json=as_json)
             return
+        if options["url"] and not sender.scheme.needs_url:
+            msg = f"--url has no effect: {source} does not sign the URL; --to says where to post"
+            raise ConfigurationError(msg)
         statuses = [_post(address, outgoing, as_json=as_json) for _ in range(times)]
     sys.exit(0 if all(status in SUCCESS for status in statuses) else 1)
+
+
+def _address(source: str, to: str | None) -> str:
+    """Return the URL to post to. One without a path is the address of an inbox."""
+    url = to or LOCAL_ADDRESS
+    has_path = _split_url(url).path.strip("/")
+    return url if has_path else f"{url.rstrip('/')}{WEBHOOKS}{source}"
 
 
 def _sign(sender: Sender, outgoing: OutgoingRequest) -> None:

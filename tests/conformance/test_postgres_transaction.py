@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onceward.errors import StoreError, TransactionMisuse
+from onceward.errors import StoreError, StoreUnavailable, TransactionMisuse
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from support.database import RawDatabase
@@ -145,7 +145,7 @@ async def test_no_statement_commits_part_of_a_transaction(
     token, job = await leased_job(store)
     async with working(store) as work:
         await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        with suppress(TransactionMisuse, psycopg.Error):
+        with suppress(TransactionMisuse, psycopg.Error, StoreError):
             await asyncio.wait_for(work.tx.execute(sql), 2.0)
         with pytest.raises((TransactionMisuse, psycopg.Error, StoreError)):
             await work.unit.settle(token, job.id)
@@ -223,3 +223,14 @@ async def test_one_of_two_deadlocked_handlers_succeeds(
         assert sum(result is True for result in results) == 1
         assert any(isinstance(result, psycopg.errors.DeadlockDetected) for result in results)
     assert raw_db.rows("SELECT note FROM notes") == [("x",), ("x",)]
+
+
+@pytest.mark.parametrize("is_settling", [False, True])
+async def test_a_server_that_stops_counts_as_an_outage_and_not_as_a_failed_statement(
+    store: Store, raw_db: RawDatabase, *, is_settling: bool
+) -> None:
+    async with working(store) as work:
+        backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
+        raw_db.rows(f"SELECT pg_terminate_backend({backend})")
+        with pytest.raises(StoreUnavailable, match="administrator command"):
+            await (work.unit.settle("token", 1) if is_settling else work.tx.fetch("SELECT 1"))

@@ -228,7 +228,7 @@ async def test_an_attempt_that_does_not_count_is_a_warning(
         await bench.run_event("a")
     (record,) = records()
     assert record.levelname == "WARNING"
-    assert "could not run; the attempt does not count; trying again in" in record.getMessage()
+    assert "the attempt does not count and runs again in" in record.getMessage()
     assert "the disk is full" in record.getMessage()
 
 

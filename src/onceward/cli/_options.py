@@ -75,7 +75,9 @@ def report_errors() -> Iterator[None]:
 def _database_advice(error: StoreError) -> str:
     if isinstance(error, StoreUnavailable):
         return "Check the database: --database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code."
-    return "Check the rights of the database user: Onceward creates and changes its own tables."
+    if "permission denied" in str(error):
+        return "Grant the role what docs/install.md lists for PostgreSQL."
+    return "Check what else uses this database, and `onceward migrate`."
 
 
 def print_json(content: object) -> None:

@@ -43,7 +43,10 @@ def log_failure(job: Job, settlement: Reschedule | Postpone | Fail, location: st
     fields["retry_in_seconds"] = round(settlement.delay_seconds, 1)
     delay = seconds_text(settlement.delay_seconds)
     if isinstance(settlement, Postpone):
-        message = "%s could not run; the attempt does not count; trying again in %s s: %s"
+        message = (
+            "%s: the database was unavailable; "
+            "the attempt does not count and runs again in %s s: %s"
+        )
         _log.warning(message, name, delay, reason, extra=fields)
     else:
         message = "%s failed, attempt %d of %d; retrying in %s s: %s"

@@ -36,6 +36,12 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 }
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+SHUTDOWN: Final = (
+    psycopg.errors.AdminShutdown,
+    psycopg.errors.CrashShutdown,
+    psycopg.errors.CannotConnectNow,
+)
+"""The server stops or restarts, and not because of the statement that gets the error."""
 
 # A plan over the JIT threshold costs hundreds of milliseconds. An inherited isolation level would
 # change which rows the statements see.

@@ -15,7 +15,12 @@ from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
-from onceward.store.postgres.connections import Connection, translate_error
+from onceward.store.postgres.connections import (
+    CONNECTION_LOST,
+    SHUTDOWN,
+    Connection,
+    translate_error,
+)
 from onceward.store.queries import Queries
 
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
@@ -55,14 +60,17 @@ class PostgresTransaction:
     async def begin(self) -> None:
         """Begin, and remember now(), which stays the same until the transaction ends."""
         text = _BEGIN_SHARED if self._is_shared else _BEGIN
-        cursor = await self._connection.execute(text, prepare=False)
+        try:
+            cursor = await self._connection.execute(text, prepare=False)
+        except CONNECTION_LOST as error:
+            raise translate_error(error, is_sent=False) from error
         while cursor.nextset():
             pass
         row = await cursor.fetchone()
         self._began = row["began"] if row else None
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
-        """Run one statement of the handler."""
+        """Run one statement of the handler. Raise StoreUnavailable if the server shuts down."""
         if _changes_session(statement):
             if self._is_shared:
                 message = f"{statement.keyword} cannot run in a transaction that jobs share"
@@ -83,6 +91,8 @@ class PostgresTransaction:
     async def _execute(self, statement: Sql, parameters: Mapping[str, Any]) -> None:
         try:
             await self._cursor.execute(statement.pyformat, parameters)
+        except SHUTDOWN as error:
+            raise translate_error(error, is_sent=False) from error
         except psycopg.errors.ReadOnlySqlTransaction:
             # The server became a standby. A new connection finds the new primary.
             await self._connection.close()
@@ -95,7 +105,10 @@ class PostgresTransaction:
         """
         parameters = {"token": token, "jobs": list(jobs), "began": self._began}
         statement = self._queries.one("settle_done", "began")
-        cursor = await self._connection.execute(statement.pyformat, parameters)
+        try:
+            cursor = await self._connection.execute(statement.pyformat, parameters)
+        except SHUTDOWN as error:
+            raise translate_error(error, is_sent=False) from error
         if cursor.rowcount != len(jobs):
             await self._raise_not_settled()
         self._failpoints.reach("settle.written")

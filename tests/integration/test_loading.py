@@ -119,12 +119,15 @@ def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
     assert "importlib" not in done.stderr
 
 
+LEAK = "print('whsec_0123456789', missing)"
+
+
 @pytest.mark.parametrize(
     "text",
     [
-        "print('whsec_0123456789', missing)",
-        "try:\n    print('whsec_0123456789', missing)\nexcept NameError:\n    1 / 0",
-        "try:\n    print('whsec_0123456789', missing)\nexcept NameError as e:\n    raise OSError from e",
+        LEAK,
+        f"try:\n    {LEAK}\nexcept NameError:\n    1 / 0",
+        f"try:\n    {LEAK}\nexcept NameError as error:\n    raise OSError from error",
     ],
     ids=["error", "context", "cause"],
 )

@@ -2,7 +2,9 @@
 
 import asyncio
 import itertools
+import sqlite3
 
+import psycopg
 import pytest
 
 from onceward.errors import ConfigurationError
@@ -116,5 +118,20 @@ async def test_a_database_that_is_too_old_is_refused(
     try:
         with pytest.raises(ConfigurationError, match=r"needs (4\.0\.0|99) or newer"):
             await (store.open(serving=True) if step == "open" else store.migrate())
+    finally:
+        await store.close()
+
+
+async def test_the_lowest_version_of_a_database_is_accepted(
+    bare_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "LOWEST_VERSION", sqlite3.sqlite_version_info)
+    if bare_database_url.startswith("postgresql:"):
+        with psycopg.connect(bare_database_url) as connection:
+            version = connection.info.server_version // 10_000
+        monkeypatch.setattr(postgres_connections, "LOWEST_VERSION", version)
+    store = make_store(bare_database_url)
+    try:
+        assert await store.migrate()
     finally:
         await store.close()

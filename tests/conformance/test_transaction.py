@@ -209,6 +209,19 @@ async def test_a_swallowed_database_error_prevents_the_commit(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
+async def test_a_swallowed_database_error_comes_before_a_forgotten_await(
+    store: Store, notes: RawDatabase
+) -> None:
+    async with working(store) as work:
+        with pytest.raises(Exception) as swallowed:  # noqa: PT011 - each driver has its own
+            await work.tx.execute("SELECT * FROM nowhere")
+        work.tx.execute(INSERT, {"id": 1, "note": "x"})  # type: ignore[unused-coroutine]
+        with pytest.raises(type(swallowed.value)) as raised:
+            await work.unit.commit()
+    assert raised.value is swallowed.value
+    assert notes.count("notes") == 0
+
+
 async def test_a_cancelled_statement_prevents_the_commit_and_blocks_no_others(
     store: Store, notes: RawDatabase
 ) -> None:

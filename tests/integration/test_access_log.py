@@ -9,6 +9,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
+from onceward.http.access_log import AccessLog
+from onceward.http.responses import Receive, Scope, Send
+from onceward.runtime.clock import SystemClock
 from onceward.runtime.log_fields import FIELDS
 from support.processes import eventually
 from tests.integration.conftest import Serve
@@ -127,6 +130,7 @@ async def test_mounted_apps_log_the_path_of_the_sender(
     assert received.getMessage().startswith("POST /inbox/webhooks/partner 202 in ")
     assert fields_of(received)["outcome"] == "recorded"
     assert listed.getMessage().startswith("GET /operators/jobs 401 in ")
+    assert "outcome" not in fields_of(listed)  # only webhooks have one
 
 
 def test_control_characters_of_a_path_are_escaped(sqlite_url: str, lines: Lines) -> None:
@@ -138,3 +142,45 @@ def test_control_characters_of_a_path_are_escaped(sqlite_url: str, lines: Lines)
         running.close()
     assert record.getMessage().isprintable()
     assert all(str(value).isprintable() for value in fields_of(record).values())
+
+
+async def logged_call(*parts: bytes, error: Exception | None = None) -> None:
+    """Log a webhook to an application that sends these parts of a body, and then fails."""
+
+    async def app(_scope: Scope, _receive: Receive, send: Send) -> None:
+        if parts:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+        for part in parts:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
+        if error is not None:
+            raise error
+
+    async def receive() -> Any:
+        raise AssertionError("nothing is received")
+
+    async def send(_message: Any) -> None:
+        pass
+
+    scope = {"type": "http", "method": "POST", "path": "/webhooks/lab"}
+    await AccessLog(app, SystemClock())(scope, receive, send)
+
+
+async def test_all_parts_of_a_response_are_counted(lines: Lines) -> None:
+    await logged_call(b"abc", b"", b"defg")
+    (record,) = lines(1)
+    assert fields_of(record)["bytes"] == 7
+
+
+async def test_a_request_that_fails_has_a_line(lines: Lines) -> None:
+    with pytest.raises(OSError, match="broken"):
+        await logged_call(error=OSError("broken"))
+    (record,) = lines(1)
+    assert record.getMessage().startswith("POST /webhooks/lab no response in ")
+
+
+async def test_the_outcomes_of_a_batch_are_listed_once_each(lines: Lines) -> None:
+    await logged_call(
+        b'{"accepted":true,"events":[{"duplicate":true},{},{"duplicate":true},{"conflict":true}]}'
+    )
+    (record,) = lines(1)
+    assert fields_of(record)["outcome"] == "duplicate,recorded,conflict"

@@ -119,11 +119,30 @@ def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
     assert "importlib" not in done.stderr
 
 
-def test_an_error_in_the_app_shows_no_secret(folder: Path) -> None:
-    (folder / "broken.py").write_text("print('whsec_0123456789', missing)")
+LEAK = "print('whsec_0123456789', missing)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        LEAK,
+        f"try:\n    {LEAK}\nexcept NameError:\n    1 / 0",
+        f"try:\n    {LEAK}\nexcept NameError as error:\n    raise OSError from error",
+    ],
+    ids=["error", "context", "cause"],
+)
+def test_an_error_in_the_app_shows_no_secret(folder: Path, text: str) -> None:
+    (folder / "broken.py").write_text(text)
     done = run("serve", "broken.py", cwd=folder)
     assert "[redacted]" in done.stderr
     assert "0123456789" not in done.stderr
+
+
+def test_a_missing_key_that_is_no_environment_variable_has_no_hint(folder: Path) -> None:
+    (folder / "broken.py").write_text("{}['SECRET']")
+    done = run("serve", "broken.py", cwd=folder)
+    assert done.stderr.startswith("onceward: broken.py cannot be loaded: KeyError: 'SECRET'\n")
+    assert "environment" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_a_value_counts_as_shown_only_as_a_whole_word() -> None:
 def test_a_value_with_spaces_or_quotes_is_quoted() -> None:
     line = TextFormatter().format(record("x", type='a "b" c', source="p=q"))
     assert line.endswith(r'x type="a \"b\" c" source="p=q"')
+    assert TextFormatter().format(record("x", type='\\" y=1')).endswith(r'x type="\\\" y=1"')
 
 
 def test_a_field_without_a_value_is_left_out() -> None:

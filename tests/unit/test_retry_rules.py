@@ -34,6 +34,11 @@ def test_a_delay_must_be_a_number_above_zero(seconds: Any) -> None:
     assert len(faults_of_retry(seconds, seconds)) == 2
 
 
+def test_a_delay_may_be_as_long_as_the_limit() -> None:
+    year = 366 * 86_400
+    assert Retry(year, year).delays(1, 3600) == (year, year)
+
+
 def test_the_first_delay_must_not_exceed_the_longest() -> None:
     (fault,) = faults_of_retry(60, 30)
     assert fault == (

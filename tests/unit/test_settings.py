@@ -70,6 +70,7 @@ def test_code_overrides_the_environment_and_the_command_line_overrides_both() ->
 def test_a_delay_of_more_than_a_year_is_refused() -> None:
     (fault,) = faults_of(code={"retry_max_seconds": 1e12})
     assert fault == "retry_max_seconds is above 366 days; set a shorter delay"
+    assert resolve(code={"retry_max_seconds": 366 * 86_400}).retry_max_seconds == 366 * 86_400
 
 
 def test_the_first_delay_must_not_exceed_the_longest() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from onceward.errors import PermanentError
 from onceward.runtime import tracebacks
-from onceward.runtime.code_location import short_path
+from onceward.runtime.code_location import definition_line, instruction_location, short_path
 from onceward.runtime.tracebacks import (
     LIMIT_CHARACTERS,
     MAX_FRAMES,
@@ -223,6 +223,17 @@ def test_a_huge_traceback_is_read_only_at_its_ends(monkeypatch: pytest.MonkeyPat
         error.__traceback__ = error.__traceback__.tb_next
 
 
+def test_library_frames_that_were_not_read_are_mentioned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracebacks, "_READ_FRAMES", 100)
+    app = load("import copy\ndef clone(value):\n    copy.deepcopy(value)\n")
+    value: list[Any] = []
+    for _ in range(sys.getrecursionlimit()):
+        value = [value]
+    lines = trace_of(app.clone, value).text.splitlines()
+    assert lines[0] == "app/mail.py:3 in clone"
+    assert "… more frames" in lines
+
+
 def test_long_paths_are_cut_at_whole_lines() -> None:
     app = load(path=f"app/{'long' * 100}/mail.py")
     text = trace_of(app.recurse, PAYLOAD).text
@@ -230,6 +241,13 @@ def test_long_paths_are_cut_at_whole_lines() -> None:
     for line in text.splitlines():
         assert line.startswith(("app/long", "…"))
     assert "\n…\n" in text
+
+
+def test_a_line_longer_than_the_limit_is_cut() -> None:
+    text = trace_of(load(path=f"app/{'x' * 3 * LIMIT_CHARACTERS}/mail.py").connect, PAYLOAD).text
+    assert len(text) <= LIMIT_CHARACTERS
+    assert text.startswith("app/x")
+    assert text.endswith("x/mail.py:8 in connect")
 
 
 def test_a_syntax_error_shows_where_the_user_compiled_and_no_source() -> None:
@@ -266,6 +284,42 @@ def test_a_path_is_relative_to_the_working_directory_or_to_its_entry_of_sys_path
     assert short_path("/elsewhere/apps/shop/mail.py") == "shop/mail.py"
     assert short_path(asyncio.__file__) == "asyncio/__init__.py"
     assert short_path("/nowhere/mail.py") == "/nowhere/mail.py"
+
+
+def test_a_path_is_relative_to_the_longest_entry_that_contains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path / ".venv" / "lib" / "site-packages"
+    monkeypatch.chdir(tmp_path)
+    for entry in ("/elsewhere/apps", "/elsewhere", str(packages)):
+        monkeypatch.syspath_prepend(entry)
+    assert short_path("/elsewhere/apps/shop/mail.py") == "shop/mail.py"
+    assert short_path(str(packages / "stripe" / "http.py")) == "stripe/http.py"
+
+
+def test_a_path_is_shown_even_if_the_working_directory_was_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert short_path("/nowhere/mail.py") == "/nowhere/mail.py"
+
+
+def test_a_decorated_function_is_defined_at_its_own_line() -> None:
+    app = load(
+        "import functools\ndef keep(function):\n    @functools.wraps(function)\n"
+        "    def wrapper():\n        function()\n    return wrapper\n"
+        "@keep\ndef send():\n    pass\n"
+    )
+    assert definition_line(app.send) == "app/mail.py:7"
+
+
+def test_every_instruction_is_located_at_its_line() -> None:
+    code = load().wrap.__code__
+    for start, end, line in code.co_lines():
+        for offset in range(start, end, 2) if line else ():
+            assert instruction_location(code, offset) == f"app/mail.py:{line} in wrap"
 
 
 def test_a_traceback_can_be_made_of_running_frames() -> None:

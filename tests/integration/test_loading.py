@@ -166,3 +166,17 @@ def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, mes
         assert error.startswith("onceward: app.py:10: ")
     assert "short-1" not in error
     assert not (folder / "onceward.db").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@inbox.on\ndef f(event): ...",
+        "@inbox.on('x', timeout=3)\ndef f(event): ...",
+        "@inbox.at_start()\nasync def f(tx): ...",
+        "inbox.source('strype', secrets=['a-long-secret'])",
+    ],
+)
+def test_a_fault_names_its_line_once(folder: Path, code: str) -> None:
+    (folder / "app.py").write_text(APP.format(arguments="") + code)
+    assert error_of("serve", "app.py", cwd=folder).count("app.py:10") == 1

@@ -8,13 +8,13 @@ environment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
 from onceward.model.retry import MAX_DELAY_SECONDS
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import suggest_or_list
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -180,9 +180,8 @@ def _frozen(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
-    return f"unknown setting {name!r}{hint}"
+def _unknown(name: str, known: Collection[str]) -> str:
+    return f"unknown setting {name!r}{suggest_or_list(name, known, 'the settings are')}"
 
 
 def _from_environment(

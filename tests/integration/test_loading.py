@@ -153,7 +153,10 @@ def test_an_error_in_the_app_says_what_may_help(
         ("inbox.source('github')", "source 'github': there are no secrets"),
         ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
         ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
-        ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
+        (
+            "inbox.on('x', source='missing', name='n')(credit)",
+            "there is no source 'missing'; the sources",
+        ),
         ("inbox.on('x', source='strpe', name='n')(credit)", "'strpe'; did you mean 'stripe'?"),
         ("inbox.on(credit)", "onceward: app.py:10: @inbox.on needs the event types"),
     ],

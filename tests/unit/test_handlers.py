@@ -191,10 +191,7 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (
-            {"max_attemps": 3},
-            "unknown option 'max_attemps'; the options are max_attempts, ",
-        ),
+        ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
         ({"patterns": ["a"]}, "unknown option 'patterns'; the options are max_attempts, "),
         ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number, 1 or more"),
         ({"max_attempts": True}, "max_attempts is True; use a whole number, 1 or more"),

@@ -11,8 +11,8 @@ import pytest
 from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
 from onceward.runtime.clock import SystemClock
+from onceward.work.handler_call import HandlerCall
 from onceward.work.loop_watch import LoopWatch
-from onceward.work.sync import HandlerCall
 
 
 def call(function: Callable[..., Any], *, is_async: bool = False, **arguments: Any) -> HandlerCall:

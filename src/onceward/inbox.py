@@ -18,7 +18,7 @@ from onceward.model.retry import default_faults
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import suggest_or_list
-from onceward.service import Preparation, Service
+from onceward.service import Service
 from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
@@ -30,7 +30,7 @@ from onceward.work.handlers import (
     is_function,
     make_handler,
 )
-from onceward.work.preparation import preparation_faults
+from onceward.work.preparation import Preparation, preparation_faults
 
 F = TypeVar("F", bound=HandlerFunction)
 

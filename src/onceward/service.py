@@ -41,12 +41,11 @@ from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.handlers import Handler
+from onceward.work.preparation import Preparation
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
 from onceward.work.transaction import Transaction, UnitOfWork
 from onceward.work.worker import Worker
-
-Preparation = Callable[[Transaction], Awaitable[None]]
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0

@@ -16,7 +16,7 @@ from onceward.work.loop_watch import LoopWatch
 
 
 def call(function: Callable[..., Any], *, is_async: bool = False, **arguments: Any) -> HandlerCall:
-    watch = LoopWatch("handler 'credit'", SystemClock())
+    watch = LoopWatch("credit", SystemClock(), label="handler 'credit'")
     return HandlerCall(function, arguments, is_async=is_async, loop_watch=watch)
 
 

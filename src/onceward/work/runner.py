@@ -68,7 +68,7 @@ class JobRunner:
         self._failpoints = failpoints
         self._latencies = {name: HandlerLatency() for name in handlers}
         self._loop_watches = {
-            name: LoopWatch(handler.label, clock) for name, handler in handlers.items()
+            name: LoopWatch(name, clock, label=handler.label) for name, handler in handlers.items()
         }
 
     def may_share(self, job: Job) -> bool:

@@ -153,27 +153,31 @@ def resolve(
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
-    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
-        raise ConfigurationError("retry_max_seconds is above 366 days; set a shorter delay")
-    if settings.retry_base_seconds > settings.retry_max_seconds:
-        raise ConfigurationError(
-            "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
-        )
-    if settings.max_pending_bytes < settings.max_body_bytes:
-        raise ConfigurationError(
-            "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
-        )
+    if faults := list(_combination_faults(settings)):
+        raise ConfigurationError(faults)
     return settings
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError with every unknown name and invalid value of one source."""
+    """Raise ConfigurationError with every unknown name and invalid value."""
     known = {entry.name: entry for entry in fields(Settings)}
     faults: list[str] = []
     for name, value in options.items():
         faults += _check(known[name], _frozen(value)) if name in known else [_unknown(name, known)]
     if faults:
         raise ConfigurationError(faults)
+
+
+def _combination_faults(settings: Settings) -> Iterator[str]:
+    """Yield the faults of settings that are valid by themselves."""
+    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
+        yield "retry_max_seconds is above 366 days; set a shorter delay"
+    if settings.retry_base_seconds > settings.retry_max_seconds:
+        yield "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
+    if settings.max_pending_bytes < settings.max_body_bytes:
+        yield (
+            "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
+        )
 
 
 def _frozen(value: object) -> object:

@@ -185,7 +185,7 @@ class Service:
         return token
 
     def worker(self) -> Worker:
-        """Return a worker for the handlers of this process."""
+        """Return a worker for the handlers of this process, and count them as running."""
         self._watch.own_handlers = frozenset(self.handlers)
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",

@@ -175,7 +175,7 @@ def _user_line(error: Exception) -> str:
 
 
 def _hint(location: str, error: Exception) -> str:
-    """Return what may help with an error that newcomers often see, or an empty text."""
+    """Return advice on an error that newcomers often see, or an empty text."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing_module(location, error.name.partition(".")[0])
     if isinstance(error, ImportError) and "relative import" in str(error):

@@ -1,4 +1,4 @@
-"""A watch for processes that receive: warns while nobody runs the handlers."""
+"""A warning of processes that receive events while no worker runs their handlers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log lines about attempts that failed: what, where and what happens next."""
+"""Log lines about failed attempts: the error, its location and the next attempt."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _AWAITABLES: Final = (
     ("gi_frame", "gi_yieldfrom"),
     ("ag_frame", "ag_await"),
 )
-"""Where coroutines, generators and async generators keep their frame and what they wait for."""
+"""The attributes of coroutines, generators and async generators: the frame, the awaited object."""
 
 
 class HandlerCall:

@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: it tells receiving processes that somebody runs the handlers."""
+"""The heartbeat of a worker, by which receiving processes know the handlers that run."""
 
 from __future__ import annotations
 

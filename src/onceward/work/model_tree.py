@@ -110,7 +110,7 @@ def library(part: Any) -> str:
 
 
 def _is_pydantic(part: Any) -> bool:
-    is_loaded = "pydantic" in sys.modules and not isinstance(part, str)
+    is_loaded = "pydantic" in sys.modules
     return is_loaded and library(part) in _CHECKED_BY_PYDANTIC and not _is_pydantic_1(part)
 
 

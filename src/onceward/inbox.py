@@ -17,8 +17,8 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.model.retry import default_faults
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
-from onceward.runtime.suggest import did_you_mean
-from onceward.service import Preparation, Service
+from onceward.runtime.suggest import suggest_or_list
+from onceward.service import Service
 from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
@@ -30,7 +30,7 @@ from onceward.work.handlers import (
     is_function,
     make_handler,
 )
-from onceward.work.preparation import preparation_faults
+from onceward.work.preparation import Preparation, preparation_faults
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -184,16 +184,17 @@ class Inbox:
         """
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
+        sources = {INGEST_SOURCE, *self._sources}
         faults = [
             f"{line}: inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"
             for line in self._unapplied.values()
         ]
         faults += [
-            f"{handler.label}: there is no source {route.source!r}"
-            f"{did_you_mean(route.source, self._sources)}"
+            f"{handler.label}: there is no source {source!r}"
+            f"{suggest_or_list(source, sources, 'the sources are')}"
             for handler in self._handlers.values()
-            for route in handler.routes
-            if route.source is not None and route.source not in (INGEST_SOURCE, *self._sources)
+            for source in dict.fromkeys(route.source for route in handler.routes)
+            if source is not None and source not in sources
         ]
         for handler in self._handlers.values():
             faults += handler.faults_with(settings)

@@ -261,7 +261,7 @@ class WorkerRegistry(Protocol):
     """The workers that are alive, in any process."""
 
     async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
-        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
 
     async def remove_worker(self, worker: str) -> None:
         """Delete the row of a worker that stopped."""

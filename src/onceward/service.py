@@ -41,12 +41,11 @@ from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.handlers import Handler
+from onceward.work.preparation import Preparation
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
 from onceward.work.transaction import Transaction, UnitOfWork
 from onceward.work.worker import Worker
-
-Preparation = Callable[[Transaction], Awaitable[None]]
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
@@ -186,7 +185,7 @@ class Service:
         return token
 
     def worker(self) -> Worker:
-        """Return a worker for the handlers of this process."""
+        """Return a worker for the handlers of this process, and count them as running."""
         self._watch.own_handlers = frozenset(self.handlers)
         return Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",

@@ -8,13 +8,13 @@ environment.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
 from onceward.model.retry import MAX_DELAY_SECONDS
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import suggest_or_list
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
@@ -153,21 +153,13 @@ def resolve(
     if faults:
         raise ConfigurationError(faults)
     settings = Settings(**values)
-    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
-        raise ConfigurationError("retry_max_seconds is above 366 days; set a shorter delay")
-    if settings.retry_base_seconds > settings.retry_max_seconds:
-        raise ConfigurationError(
-            "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
-        )
-    if settings.max_pending_bytes < settings.max_body_bytes:
-        raise ConfigurationError(
-            "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
-        )
+    if faults := list(_combination_faults(settings)):
+        raise ConfigurationError(faults)
     return settings
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise ConfigurationError with every unknown name and invalid value of one source."""
+    """Raise ConfigurationError with every unknown name and invalid value."""
     known = {entry.name: entry for entry in fields(Settings)}
     faults: list[str] = []
     for name, value in options.items():
@@ -176,13 +168,24 @@ def check_options(options: Mapping[str, Any]) -> None:
         raise ConfigurationError(faults)
 
 
+def _combination_faults(settings: Settings) -> Iterator[str]:
+    """Yield the faults of settings that are valid by themselves."""
+    if settings.retry_max_seconds > MAX_DELAY_SECONDS:
+        yield "retry_max_seconds is above 366 days; set a shorter delay"
+    if settings.retry_base_seconds > settings.retry_max_seconds:
+        yield "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
+    if settings.max_pending_bytes < settings.max_body_bytes:
+        yield (
+            "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
+        )
+
+
 def _frozen(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    hint = did_you_mean(name, known) or f"; the settings are {', '.join(known)}"
-    return f"unknown setting {name!r}{hint}"
+def _unknown(name: str, known: Collection[str]) -> str:
+    return f"unknown setting {name!r}{suggest_or_list(name, known, 'the settings are')}"
 
 
 def _from_environment(

@@ -226,7 +226,7 @@ def test_migrate_applies_migrations_once(folder: Path, bare_database_url: str) -
 def test_an_outdated_schema_is_an_error_when_migrate_at_start_is_off(
     folder: Path, bare_database_url: str
 ) -> None:
-    command = ("serve", "app.py", "--database", bare_database_url)
+    command = ("serve", "app.py", "--port", "0", "--database", bare_database_url)
     error = error_of(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
     assert "lacks migrations (0001 schema" in error
     assert "Run: onceward migrate" in error
@@ -244,16 +244,16 @@ def test_weak_durability_of_sqlite_must_be_allowed(folder: Path) -> None:
             assert is_healthy(running.address)
 
 
-@pytest.mark.parametrize("command", ["serve", "work"])
+@pytest.mark.parametrize("command", [("serve", "--port", "0"), ("work",)])
 def test_weak_durability_of_postgresql_must_be_allowed(
-    folder: Path, postgres_url: str, command: str
+    folder: Path, postgres_url: str, command: tuple[str, ...]
 ) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         connection.execute(
             "DO $$ BEGIN EXECUTE format("
             "'ALTER DATABASE %I SET synchronous_commit = off', current_database()); END $$"
         )
-    error = error_of(command, "app.py", "--database", postgres_url, cwd=folder)
+    error = error_of(*command, "app.py", "--database", postgres_url, cwd=folder)
     assert "PostgreSQL runs with synchronous_commit = off" in error
     assert "--allow-weak-durability" in error
 

@@ -172,7 +172,10 @@ def test_an_error_in_the_app_says_what_may_help(
         ("inbox.source('github')", "source 'github': there are no secrets"),
         ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
         ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
-        ("inbox.on('x', source='missing', name='n')(credit)", "there is no source 'missing'"),
+        (
+            "inbox.on('x', source='missing', name='n')(credit)",
+            "there is no source 'missing'; the sources",
+        ),
         ("inbox.on('x', source='strpe', name='n')(credit)", "'strpe'; did you mean 'stripe'?"),
         ("inbox.on(credit)", "onceward: app.py:10: @inbox.on needs the event types"),
     ],
@@ -185,3 +188,17 @@ def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, mes
         assert error.startswith("onceward: app.py:10: ")
     assert "short-1" not in error
     assert not (folder / "onceward.db").exists()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "@inbox.on\ndef f(event): ...",
+        "@inbox.on('x', timeout=3)\ndef f(event): ...",
+        "@inbox.at_start()\nasync def f(tx): ...",
+        "inbox.source('strype', secrets=['a-long-secret'])",
+    ],
+)
+def test_a_fault_names_its_line_once(folder: Path, code: str) -> None:
+    (folder / "app.py").write_text(APP.format(arguments="") + code)
+    assert error_of("serve", "app.py", cwd=folder).count("app.py:10") == 1

@@ -152,7 +152,7 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
         (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (
             ["send", "missing", "--app", "app.py"],
-            "app.py has no source 'missing'; its sources are: discord",
+            "app.py has no source 'missing'; its sources are discord",
         ),
         (["send", "discord", "--app", "app.py"], "the app has only the public key"),
         (["send", "notion", "--app", "app.py"], "`onceward secrets` shows provisioned secrets"),

@@ -11,12 +11,12 @@ import pytest
 from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError, PermanentError
 from onceward.runtime.clock import SystemClock
+from onceward.work.handler_call import HandlerCall
 from onceward.work.loop_watch import LoopWatch
-from onceward.work.sync import HandlerCall
 
 
 def call(function: Callable[..., Any], *, is_async: bool = False, **arguments: Any) -> HandlerCall:
-    watch = LoopWatch("handler 'credit'", SystemClock())
+    watch = LoopWatch("credit", SystemClock(), label="handler 'credit'")
     return HandlerCall(function, arguments, is_async=is_async, loop_watch=watch)
 
 
@@ -191,10 +191,7 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
 @pytest.mark.parametrize(
     ("options", "fault"),
     [
-        (
-            {"max_attemps": 3},
-            "unknown option 'max_attemps'; the options are max_attempts, ",
-        ),
+        ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
         ({"patterns": ["a"]}, "unknown option 'patterns'; the options are max_attempts, "),
         ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number, 1 or more"),
         ({"max_attempts": True}, "max_attempts is True; use a whole number, 1 or more"),

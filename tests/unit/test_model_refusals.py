@@ -218,13 +218,14 @@ def test_a_class_that_a_validator_builds_is_accepted() -> None:
 # The model and the annotation.
 
 
-def test_a_model_that_contradicts_the_annotation_is_refused() -> None:
+@pytest.mark.parametrize(("model", "name"), [(OtherStruct, "OtherStruct"), ("Other", "'Other'")])
+def test_a_model_that_contradicts_the_annotation_is_refused(model: Any, name: str) -> None:
     def credit(event: Event[Struct]) -> None:
         pass
 
-    fault = r"handler 'credit' .*: model=OtherStruct contradicts event: Event\[Struct\]; remove one"
+    fault = rf"handler 'credit' .*: model={name} contradicts event: Event\[Struct\]; remove one"
     with pytest.raises(ConfigurationError, match=fault):
-        Inbox().on("paid", model=OtherStruct)(credit)
+        Inbox().on("paid", model=model)(credit)
 
 
 def test_a_model_that_agrees_with_the_annotation_is_accepted() -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import attrs
 import msgspec
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from onceward.cli._sample_payload import sample_payload
@@ -58,6 +58,20 @@ class DictOrder(TypedDict):
     line: ModelLine
 
 
+class StructComment(msgspec.Struct):
+    comment_id: str
+    parent: "StructComment | None"
+
+
+class ModelComment(BaseModel):
+    comment_id: str
+    parent: "ModelComment | None"
+
+
+class EndlessComment(BaseModel):
+    parent: "EndlessComment"
+
+
 @pytest.mark.parametrize(
     "model", [StructOrder, DataclassOrder, AttrsOrder, ModelOrder, DictOrder, ModelOrder | int]
 )
@@ -73,3 +87,22 @@ def test_a_sample_fits_its_model(model: Any) -> None:
 @pytest.mark.parametrize("model", [None, Any, dict[str, object], dict])
 def test_a_model_without_fields_has_an_empty_sample(model: Any) -> None:
     assert sample_payload(make_decoder(model)) == {}
+
+
+@pytest.mark.parametrize("model", [StructComment, ModelComment])
+def test_a_model_that_contains_itself_ends_where_it_can(model: Any) -> None:
+    decoder = make_decoder(model)
+    payload = sample_payload(decoder)
+    assert payload == {"comment_id": "comment_123", "parent": None}
+    decoder.decode_json(msgspec.json.encode(payload))
+
+
+def test_a_model_that_no_payload_fits_has_an_empty_sample() -> None:
+    assert sample_payload(make_decoder(EndlessComment)) == {}
+
+
+def test_a_schema_of_the_users_own_may_be_unusable() -> None:
+    class Odd(BaseModel):
+        model_config = ConfigDict(json_schema_extra={"required": ["missing"]})
+
+    assert sample_payload(make_decoder(Odd)) == {}

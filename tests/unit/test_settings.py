@@ -79,6 +79,11 @@ def test_the_first_delay_must_not_exceed_the_longest() -> None:
     )
 
 
+def test_all_settings_that_contradict_each_other_are_reported_together() -> None:
+    longest, body = {"retry_base_seconds": 60, "retry_max_seconds": 30}, {"max_pending_bytes": 2048}
+    assert len(faults_of(code={**longest, **body})) == 2
+
+
 def test_an_empty_variable_counts_as_unset() -> None:
     assert resolve(environment={"ONCEWARD_WORKERS": ""}) == Settings()
 

@@ -261,7 +261,7 @@ def test_an_unknown_preset_or_scheme_is_reported_without_dependent_faults() -> N
     unknown_preset = faults_of(preset="strype", secrets=["short"], tolerance_seconds=300)
     assert len(unknown_preset) == 1
     (fault,) = faults_of("gitlab", scheme="jwt", secrets=[SECRET], url="https://shop.example")
-    assert "has no scheme 'jwt'; its schemes are: signing-token, static-token" in fault
+    assert "has no scheme 'jwt'; its schemes are signing-token, static-token" in fault
     (fault,) = faults_of("gitlab", scheme="static_token", secrets=[SECRET])
     assert "has no scheme 'static_token'; did you mean 'static-token'?" in fault
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.runtime.suggest import did_you_mean, nearest
+from onceward.runtime.suggest import did_you_mean, nearest, suggest_or_list
 from onceward.sources.presets import PRESETS
 
 
@@ -32,3 +32,16 @@ def test_a_name_of_the_users_own_is_no_misspelling(word: str) -> None:
 def test_a_suggestion_is_a_clause_to_append() -> None:
     assert did_you_mean("secret", ["secrets", "scheme"]) == "; did you mean 'secrets'?"
     assert did_you_mean("colour", ["secrets", "scheme"]) == ""
+
+
+def test_a_part_of_several_options_suggests_none() -> None:
+    options = ["body_timeout_seconds", "handler_timeout_seconds"]
+    assert nearest("timeout", options[1:]) == "handler_timeout_seconds"
+    assert nearest("timeout", options) is None
+
+
+def test_all_options_are_listed_if_none_is_similar() -> None:
+    options = {"secrets", "scheme"}
+    assert suggest_or_list("secret", options, "the options are") == "; did you mean 'secrets'?"
+    assert suggest_or_list("url", options, "the options are") == "; the options are scheme, secrets"
+    assert suggest_or_list("url", (), "its sources are") == "; its sources are none"

@@ -11,9 +11,15 @@ from typing import Any
 
 import pytest
 
+import onceward
 from onceward.errors import PermanentError
 from onceward.runtime import tracebacks
-from onceward.runtime.code_location import definition_line, instruction_location, short_path
+from onceward.runtime.code_location import (
+    definition_line,
+    instruction_location,
+    is_own,
+    short_path,
+)
 from onceward.runtime.tracebacks import (
     LIMIT_CHARACTERS,
     MAX_FRAMES,
@@ -329,3 +335,9 @@ def test_a_traceback_can_be_made_of_running_frames() -> None:
     assert trace.tb_next is not None
     assert (trace.tb_frame, trace.tb_next.tb_frame) == (frames[1], frames[0])
     assert traceback_from([]) is None
+
+
+def test_a_package_whose_name_begins_like_onceward_is_not_onceward() -> None:
+    own = Path(onceward.__file__)
+    assert is_own(str(own))
+    assert not is_own(str(own.parent.with_name("onceward_shop") / "app.py"))

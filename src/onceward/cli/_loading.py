@@ -14,15 +14,14 @@ from typing import Any, Final
 
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.inbox import Inbox
-from onceward.runtime.code_location import short_path
+from onceward.runtime.code_location import is_own, short_path
 from onceward.runtime.redact import redact
 from onceward.runtime.suggest import did_you_mean
 
 FORMS: Final = "use file.py, file.py:inbox or module:inbox"
 
-_PACKAGE: Final = str(Path(__file__).parents[1])
+_OS_MODULE: Final = ("<frozen os>", os.__file__)
 _IMPORT_MACHINERY: Final = ("<frozen importlib", f"{Path(importlib.__file__).parent}{os.sep}")
-_OWN_FRAMES: Final = (*_IMPORT_MACHINERY, f"{_PACKAGE}{os.sep}", "<frozen os>", os.__file__)
 
 
 class AppFailed(OncewardError):
@@ -154,7 +153,8 @@ def _user_frames(error: Exception) -> str:
 
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
-    return not frame.filename.startswith(_OWN_FRAMES)
+    path = frame.filename
+    return not is_own(path) and not path.startswith((*_IMPORT_MACHINERY, *_OS_MODULE))
 
 
 def _without_secrets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
@@ -175,7 +175,7 @@ def _user_line(error: Exception) -> str:
 
 
 def _hint(location: str, error: Exception) -> str:
-    """Return what may help with an error that newcomers often see, or an empty text."""
+    """Return advice on an error that newcomers often see, or an empty text."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         return _missing_module(location, error.name.partition(".")[0])
     if isinstance(error, ImportError) and "relative import" in str(error):
@@ -204,5 +204,5 @@ def _module_form(location: str) -> str:
 def _missing_variable(error: KeyError) -> str | None:
     """Return the variable, if the error comes from ``os.environ[…]``."""
     frames = traceback.extract_tb(error.__traceback__)
-    is_environment = frames[-1].filename in ("<frozen os>", os.__file__)
+    is_environment = frames[-1].filename in _OS_MODULE
     return str(error.args[0]) if is_environment and error.args else None

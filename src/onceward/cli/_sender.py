@@ -11,7 +11,7 @@ import click
 
 from onceward.cli._loading import load_inbox
 from onceward.errors import ConfigurationError
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import suggest_or_list
 from onceward.sources.presets import Preset, find_preset
 from onceward.sources.presets.vendor_schemes.paypal import PayPal
 from onceward.sources.presets.vendor_schemes.sns import Sns
@@ -84,8 +84,7 @@ def resolve_sender(
         return Sender(preset, preset.scheme(scheme_name), cli_secrets, url)
     sources = load_inbox(app).sources
     if source not in sources:
-        listed = f"; its sources are: {', '.join(sorted(sources)) or 'none'}"
-        hint = did_you_mean(source, sources) or listed
+        hint = suggest_or_list(source, sources, "its sources are")
         raise ConfigurationError(f"{app} has no source {source!r}{hint}")
     configured = sources[source]
     preset = configured.preset

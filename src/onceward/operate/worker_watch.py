@@ -1,4 +1,4 @@
-"""A watch for processes that receive: warns while nobody runs the handlers."""
+"""A warning of processes that receive events while no worker runs their handlers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from onceward.errors import StoreError
 from onceward.model.workers import LiveWorker
 from onceward.ports import WorkerRegistry
 from onceward.runtime.clock import Clock
+from onceward.runtime.log_fields import LogFields
 
 _log = logging.getLogger("onceward.workers")
 
@@ -54,15 +55,17 @@ class WorkerWatch:
             self.warnings = ()
             _log.info("Every handler has a running worker.")
             return
+        fields = LogFields(count=len(waiting))
         since = f"{datetime.fromtimestamp(self._clock.now(), UTC):%Y-%m-%d %H:%M:%S} UTC"
         names = ", ".join(sorted(waiting))
         if not has_worker:
             effect = "events are recorded, but no handler runs"
             text = f"No worker has been running since {since}: {effect}"
             self.warnings = (f"{text}. {self._advice}.",)
-            _log.warning("%s (%s). %s.", text, names, self._advice)
+            _log.warning("%s (%s). %s.", text, names, self._advice, extra=fields)
             return
         text = f"have had no running worker since {since}"
         fix = "Run a worker that defines them, or remove them with inbox.retire(…)."
         self.warnings = (f"Some handlers {text}; the log names them.",)
-        _log.warning("These handlers %s, and their jobs wait: %s. %s", text, names, fix)
+        message = "These handlers %s, and their jobs wait: %s. %s"
+        _log.warning(message, text, names, fix, extra=fields)

@@ -11,6 +11,7 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any, Final
 
+_OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # noqa: PTH118, PTH120 - a prefix
 _STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.__file__), "")  # noqa: PTH118, PTH120 - a prefix
 _PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
 
@@ -36,13 +37,13 @@ def instruction_location(code: CodeType, offset: int) -> str:
     return code_location(code, next(lines, None) or code.co_firstlineno)
 
 
-def awaiting_location(frame: FrameType | None, folder: str) -> str | None:
-    """Return the nearest line outside `folder` that awaits the coroutine of a frame.
+def awaiting_location(frame: FrameType | None) -> str | None:
+    """Return the nearest line outside Onceward that awaits the coroutine of a frame.
 
     None if a task runs the coroutine: the frames above are those of the event loop.
     """
     while frame is not None and frame.f_code.co_flags & inspect.CO_COROUTINE:
-        if not frame.f_code.co_filename.startswith(folder):
+        if not is_own(frame.f_code.co_filename):
             return frame_location(frame)
         frame = frame.f_back
     return None
@@ -68,6 +69,11 @@ def short_path(path: str) -> str:
         if root and path.startswith(prefix):
             return path[len(prefix) :]
     return path
+
+
+def is_own(path: str) -> bool:
+    """Return whether a file is Onceward's."""
+    return path.startswith(_OWN_FOLDER)
 
 
 @lru_cache(maxsize=1_000)

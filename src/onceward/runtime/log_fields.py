@@ -26,7 +26,7 @@ class LogFields(TypedDict, total=False):
     traceback: Annotated[str, "one frame a line, in calling order, without values"]
     worker: Annotated[str, "the worker: host and process id"]
     task: Annotated[str, "the background task"]
-    count: Annotated[int, "how many events, jobs, leases or requests the line is about"]
+    count: Annotated[int, "how many events, jobs, leases, handlers or requests the line is about"]
     suppressed: Annotated[int, "lines about the same path that were left out before this one"]
     seconds: Annotated[float, "how long it took"]
     method: Annotated[str, "the method of the request"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 SIMILARITY: Final = 0.7
@@ -16,17 +16,28 @@ _SEPARATORS: Final = re.compile(r"[-_. ]")
 def nearest(word: str, options: Iterable[str]) -> str | None:
     """Return the option that is spelled most like `word`, or None if none is similar.
 
-    A whole part counts as well: ``sns`` finds ``aws-sns``, ``stripe_live`` finds ``stripe``.
+    Else a whole part counts, if it is in one option only: ``sns`` finds ``aws-sns``,
+    ``stripe_live`` finds ``stripe``.
     """
     by_key = {option.casefold(): option for option in options}
     key = word.casefold()
     matches = difflib.get_close_matches(key, by_key, n=1, cutoff=SIMILARITY)
-    matches += [option for option in by_key if key in _SEPARATORS.split(option)]
-    matches += [part for part in _SEPARATORS.split(key) if part in by_key]
-    return by_key[matches[0]] if matches else None
+    if not matches:
+        matches += [option for option in by_key if key in _SEPARATORS.split(option)]
+        matches += [part for part in _SEPARATORS.split(key) if part in by_key]
+    return by_key[matches[0]] if len(matches) == 1 else None
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:
     """Return a suggestion to append to an error: ``; did you mean 'stripe'?``, or an empty text."""
     option = nearest(word, options)
     return "" if option is None else f"; did you mean {option!r}?"
+
+
+def suggest_or_list(word: str, options: Collection[str], heading: str) -> str:
+    """Return a clause to append to an error: the nearest option, or all of them.
+
+    ``; did you mean 'retry'?``, or with its heading ``; the options are model, name, retry``.
+    """
+    listed = ", ".join(sorted(options)) or "none"
+    return did_you_mean(word, options) or f"; {heading} {listed}"

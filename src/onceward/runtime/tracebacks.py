@@ -6,7 +6,6 @@ between two frames of the user's code, only the innermost is kept.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from itertools import islice
 from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
-from onceward.runtime.code_location import code_location, is_library
+from onceward.runtime.code_location import code_location, is_library, is_own
 from onceward.runtime.error_text import leading_path
 from onceward.runtime.redact import escape_controls, mask_secrets, printable
 
@@ -28,8 +27,6 @@ LIMIT_CHARACTERS: Final = 4_000
 _READ_FRAMES: Final = 500
 _CUT: Final = "…"
 _CUT_LINE: Final = f"\n{_CUT}\n"
-
-_OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # noqa: PTH118, PTH120 - a prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +136,7 @@ def _selected(traces: Iterable[TracebackType], package: str) -> list[_Frame]:
 
 def _origin(frame: FrameType, package: str) -> _Origin:
     path = frame.f_code.co_filename
-    if path.startswith(_OWN_FOLDER):
+    if is_own(path):
         return _Origin.OWN
     if not is_library(path):
         return _Origin.USER

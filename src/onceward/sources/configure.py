@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypedDict, Unpack
 from onceward.errors import ConfigurationError
 from onceward.model.events import INGEST_SOURCE, DuplicateBody
 from onceward.model.retry import RetryOption, make_retry_rules
-from onceward.runtime.suggest import did_you_mean, nearest
+from onceward.runtime.suggest import nearest, suggest_or_list
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
@@ -185,9 +185,8 @@ def _check_name(name: str) -> None:
 
 def _check_option_names(options: SourceOptions) -> None:
     names = SourceOptions.__optional_keys__
-    listed = ", ".join(sorted(names))
     faults = [
-        f"unknown option {name!r}{did_you_mean(name, names) or f'; the options are {listed}'}"
+        f"unknown option {name!r}{suggest_or_list(name, names, 'the options are')}"
         for name in options
         if name not in names
     ]

@@ -252,7 +252,7 @@ def _suggest_decompression(source: Source, request: Request, now: float) -> Iter
 
 
 def _capture_notes(request: Request) -> Iterator[str]:
-    """Yield what the request shows about its capture, for when no change makes it verify."""
+    """Yield notes on how the request was captured, for a request that no change makes verify."""
     encoding = (request.headers.joined(b"content-encoding") or b"").lower()
     if request.body.startswith(_GZIP):
         yield "The body is gzip-compressed. Most senders sign the uncompressed body."

@@ -1,4 +1,4 @@
-"""Log lines about attempts that failed: what, where and what happens next."""
+"""Log lines about failed attempts: the error, its location and the next attempt."""
 
 from __future__ import annotations
 
@@ -31,8 +31,9 @@ def log_failure(job: Job, settlement: Reschedule | Postpone | Fail, location: st
     if location:
         fields |= LogFields(location=location, traceback=settlement.traceback)
     name = f"job {job.id} of handler {job.handler!r}"
-    is_located = not location or location in settlement.error
-    reason = settlement.error if is_located else f"{settlement.error} ({location})"
+    reason = settlement.error
+    if location and location not in reason:
+        reason += f" ({location})"
     attempt = job.attempts + 1
     if isinstance(settlement, Fail):
         fields["failure_type"] = settlement.failure_type

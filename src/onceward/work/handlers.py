@@ -32,7 +32,7 @@ from onceward.model.retry import (
     retry_faults,
 )
 from onceward.runtime.code_location import definition_line
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import suggest_or_list
 from onceward.settings import Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import SHARED_TIMEOUT_SECONDS
@@ -183,8 +183,7 @@ def _option_faults(options: HandlerOptions) -> Iterable[str]:
     names = HandlerOptions.__optional_keys__
     for name, value in options.items():
         if name not in names:
-            listed = ", ".join(sorted(names))
-            yield f"unknown option {name!r}; the options are {listed}{did_you_mean(name, names)}"
+            yield f"unknown option {name!r}{suggest_or_list(name, names, 'the options are')}"
         elif value is not None and name in _REQUIREMENTS:
             is_valid, requirement = _REQUIREMENTS[name]
             if not is_valid(value):

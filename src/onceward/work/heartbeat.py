@@ -1,4 +1,4 @@
-"""The heartbeat of a worker: it tells receiving processes that somebody runs the handlers."""
+"""The heartbeat of a worker, by which receiving processes know the handlers that run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from onceward.errors import StoreError
 from onceward.model.workers import HEARTBEAT_SECONDS
 from onceward.ports import WorkerRegistry
 from onceward.runtime.error_text import locate
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import GRACE_SECONDS
 
 _log = logging.getLogger("onceward.worker")
@@ -34,7 +35,9 @@ class Heartbeat:
             except StoreError:
                 pass  # the claims log the outage
             except Exception as error:  # noqa: BLE001 - without a heartbeat, the worker looks dead
-                _log.error("the heartbeat could not be written: %s", locate(error))
+                reason = locate(error)
+                fields = LogFields(worker=self._worker, error=reason)
+                _log.error("heartbeat could not be written: %s", reason, extra=fields)
             await asyncio.sleep(HEARTBEAT_SECONDS)
 
     async def end(self) -> None:

@@ -7,6 +7,7 @@ import math
 from typing import Final
 
 from onceward.runtime.clock import Clock
+from onceward.runtime.log_fields import LogFields
 
 _log = logging.getLogger("onceward.work")
 
@@ -19,8 +20,9 @@ WARNING_INTERVAL_SECONDS: Final = 60.0
 class LoopWatch:
     """Warns when one handler blocks the event loop, at most once in an interval."""
 
-    def __init__(self, handler: str, clock: Clock) -> None:
+    def __init__(self, handler: str, clock: Clock, *, label: str) -> None:
         self._handler = handler
+        self._label = label
         self.monotonic = clock.monotonic
         self._warned_at = -math.inf
 
@@ -33,6 +35,7 @@ class LoopWatch:
         _log.warning(
             "%s blocked the event loop for %.1f s; webhooks and other jobs waited. Use a sync `def`"
             " handler, which runs in a thread, or an async library.",
-            self._handler,
+            self._label,
             seconds,
+            extra=LogFields(handler=self._handler, seconds=round(seconds, 1)),
         )

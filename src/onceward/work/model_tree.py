@@ -32,7 +32,7 @@ _MODULE_PREFIX: Final = re.compile(r"(?:[\w<>]+\.)+(?=\w)")
 
 @dataclass(slots=True)
 class ModelTree:
-    """A model, the types of its fields, and so on; what annotates them; names without a meaning."""
+    """The types in a model, their metadata, and the reasons why annotations cannot be read."""
 
     types: list[Any] = field(default_factory=list)
     metadata: list[Any] = field(default_factory=list)
@@ -110,7 +110,7 @@ def library(part: Any) -> str:
 
 
 def _is_pydantic(part: Any) -> bool:
-    is_loaded = "pydantic" in sys.modules and not isinstance(part, str)
+    is_loaded = "pydantic" in sys.modules
     return is_loaded and library(part) in _CHECKED_BY_PYDANTIC and not _is_pydantic_1(part)
 
 

@@ -59,7 +59,7 @@ def _check_version(tree: ModelTree) -> None:
         raise _Refused(f"{type_name(tree.pydantic_1)} is a pydantic 1 model; {USE}")
 
 
-def _in(place: str) -> str:
+def _in_field(place: str) -> str:
     return f" (in {place})" if "." in place else ""
 
 
@@ -104,7 +104,9 @@ def _walk_info(info: msgspec.inspect.Type) -> Iterator[tuple[str, msgspec.inspec
 
 def _check_part(place: str, part: msgspec.inspect.Type) -> None:
     if isinstance(part, msgspec.inspect.CustomType) and not _accepts_json(part.cls):
-        raise _Refused(f"msgspec does not know the class {type_name(part.cls)}{_in(place)}; {USE}")
+        raise _Refused(
+            f"msgspec does not know the class {type_name(part.cls)}{_in_field(place)}; {USE}"
+        )
     for attribute in getattr(getattr(part, "cls", None), "__attrs_attrs__", ()):
         if attribute.converter is not None:
             name = f"{type_name(part.cls)}.{attribute.name}"  # type: ignore[attr-defined]
@@ -137,7 +139,7 @@ def _pydantic_decoder(model: Any, tree: ModelTree) -> Decoder:
         raise _mixture(tree)
     if opaque:
         place, name = opaque
-        raise _Refused(f"pydantic cannot make {name} from JSON{_in(place)}; {USE}")
+        raise _Refused(f"pydantic cannot make {name} from JSON{_in_field(place)}; {USE}")
     return decoder
 
 

@@ -63,7 +63,7 @@ def _is_unstarted(coroutine: Any) -> bool:
 
 def _not_awaited(calls: list[_Call]) -> TransactionMisuse:
     (_, name, code, offset), *others = calls
-    more = f" ({len(others)} more calls were not awaited)" if others else ""
+    more = f" (and {len(others)} more)" if others else ""
     return TransactionMisuse(
         f"{instruction_location(code, offset)}: {name}(…) was not awaited; "
         f"write `await {name}(…)`{more}"

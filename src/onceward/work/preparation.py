@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+
+from onceward.work.transaction import Transaction
+
+Preparation = Callable[[Transaction], Awaitable[None]]
 
 
 def preparation_faults(function: object) -> Iterable[str]:

@@ -1,4 +1,4 @@
-"""Which errors are transient, which rule applies, and how long to wait before the next attempt."""
+"""Retry decisions: transient errors, the rule for an error, the delay before the next attempt."""
 
 from __future__ import annotations
 

@@ -31,12 +31,12 @@ from onceward.work.batching import (
     SharedTransaction,
 )
 from onceward.work.failure_log import job_fields, log_failure
+from onceward.work.handler_call import HandlerCall
 from onceward.work.handlers import Handler
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy
-from onceward.work.sync import HandlerCall
 from onceward.work.transaction import UnitOfWork
 
 _log = logging.getLogger("onceward.work")
@@ -68,7 +68,7 @@ class JobRunner:
         self._failpoints = failpoints
         self._latencies = {name: HandlerLatency() for name in handlers}
         self._loop_watches = {
-            name: LoopWatch(handler.label, clock) for name, handler in handlers.items()
+            name: LoopWatch(name, clock, label=handler.label) for name, handler in handlers.items()
         }
 
     def may_share(self, job: Job) -> bool:

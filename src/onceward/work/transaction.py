@@ -6,7 +6,6 @@ import asyncio
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from pathlib import Path
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
@@ -42,7 +41,6 @@ _INSTEAD: Final = {
 }
 """Names that database drivers have, and what a handler does instead."""
 
-_PACKAGE: Final = str(Path(__file__).parents[1])
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
@@ -98,7 +96,7 @@ class UnitOfWork:
         try:
             statement = _checked(sql, values)
         except TransactionMisuse as error:
-            line = awaiting_location(sys._getframe(), _PACKAGE) or self.location()  # noqa: SLF001
+            line = awaiting_location(sys._getframe()) or self.location()  # noqa: SLF001
             message = f"{line}: {error}"
             raise TransactionMisuse(message) from None
         return await (await self._open()).run(statement, values)

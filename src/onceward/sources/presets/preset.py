@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from onceward.errors import ConfigurationError
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import suggest_or_list
 from onceward.sources.challenge import Challenge, Reply
 from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import header_key
@@ -102,7 +102,6 @@ class Preset:
         try:
             return schemes[name]
         except KeyError:
-            names = ", ".join(schemes)
-            hint = did_you_mean(name, schemes) or f"; its schemes are: {names}"
+            hint = suggest_or_list(name, schemes, "its schemes are")
             message = f"the preset {self.name!r} has no scheme {name!r}{hint}"
             raise ConfigurationError(message) from None

@@ -269,7 +269,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 await asyncio.sleep(1)
 
     async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
-        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
         parameters = worker_parameters(worker, handlers, is_start=is_start)
         async with self._renew_connection.use() as connection:
             await run(connection, self._queries.one("renew_worker"), parameters)

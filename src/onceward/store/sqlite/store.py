@@ -260,7 +260,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             yield
 
     async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
-        """Store that a worker is alive, and the handlers that it runs; `is_start`: since now."""
+        """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
         await self._write("renew_worker", **worker_parameters(worker, handlers, is_start=is_start))
 
     async def remove_worker(self, worker: str) -> None:

@@ -1,4 +1,4 @@
-"""The seam between payloads and the libraries that declare their models."""
+"""The interface of the libraries that decode payloads into models."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Content = bytes | msgspec.Raw
 
 
 class Decoder(Protocol):
-    """Decodes payloads into one model. Both methods raise MalformedPayload."""
+    """Decodes payloads into one model. Its decode methods raise MalformedPayload."""
 
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""

@@ -1,4 +1,4 @@
-"""What is wrong with a payload, in the same words for every decoder and without its values."""
+"""The faults of a payload, in the same words for every decoder and without its values."""
 
 from __future__ import annotations
 

@@ -34,6 +34,7 @@ _EXPECTED: Final = re.compile(
     r"| of at (?:least|most) length \d+, got \d+"
     r"| that's a multiple of \S+| matching regex .+)?"
 )
+_ANY: Final = msgspec.json.Decoder()
 
 
 class MsgspecDecoder:
@@ -49,7 +50,7 @@ class MsgspecDecoder:
             return self._decode(content)
         except (msgspec.ValidationError, AssertionError) as error:
             fault = _fault(error, content)
-        except (msgspec.DecodeError, RecursionError, ValueError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
             fault = syntax_fault(bytes(content)) or _fault(error, content)
         raise malformed(fault)
 
@@ -66,8 +67,27 @@ class MsgspecDecoder:
         return msgspec.json.schema(self._model)
 
 
-UNCHECKED: Final = MsgspecDecoder(Any)
-"""Decodes any JSON document and any form, for handlers without a model."""
+class UncheckedDecoder:
+    """Decodes any JSON document and any form, for handlers without a model."""
+
+    def decode_json(self, content: Content) -> Any:
+        """Decode a JSON document."""
+        try:
+            return _ANY.decode(content)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
+            fault = syntax_fault(bytes(content)) or _fault(error, content)
+        raise malformed(fault)
+
+    def decode_form(self, fields: dict[str, str]) -> dict[str, str]:
+        """Return the fields."""
+        return fields
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the schema of any value."""
+        return {}
+
+
+UNCHECKED: Final = UncheckedDecoder()
 
 
 def _fault(error: Exception, content: Content | dict[str, str]) -> str:

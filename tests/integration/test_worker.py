@@ -59,6 +59,7 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
                 stopping.terminate()
                 eventually((tmp_path / "2").exists, "another worker runs the others", 2)
                 assert stopping.wait() == 0
+                assert RawDatabase(postgres_url).count("onceward.workers") == 1
                 service.wait_until_idle()
         jobs = service.items("jobs")
     assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3

@@ -20,7 +20,7 @@ class LoopWatch:
     """Warns when one handler blocks the event loop, at most once in an interval."""
 
     def __init__(self, handler: str, clock: Clock) -> None:
-        self._handler = handler
+        self.handler = handler
         self.monotonic = clock.monotonic
         self._warned_at = -math.inf
 
@@ -33,6 +33,6 @@ class LoopWatch:
         _log.warning(
             "%s blocked the event loop for %.1f s; webhooks and other jobs waited. Use a sync `def`"
             " handler, which runs in a thread, or an async library.",
-            self._handler,
+            self.handler,
             seconds,
         )

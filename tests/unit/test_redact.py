@@ -174,4 +174,4 @@ def test_a_sentence_keeps_its_own_stop() -> None:
 
 def test_the_error_of_a_driver_is_one_line() -> None:
     error = psycopg.OperationalError("connection refused\n\tIs the server running?\n")
-    assert str(translate_error(error)) == "connection refused Is the server running?"
+    assert str(translate_error(error)) == "connection refused. Is the server running?"

@@ -74,13 +74,14 @@ def printable(value: str | bytes) -> str:
 
 
 def as_sentence(text: str) -> str:
-    """Return a text with a full stop, unless it ends with a stop of its own."""
-    return text if text.endswith((".", "?", "!", "…")) else f"{text}."
+    """Return a text with a full stop, unless it ends with a mark of its own."""
+    return text if text.endswith((".", "?", "!", "…", ":", ",", ";")) else f"{text}."
 
 
 def one_line(text: str) -> str:
-    """Return a text with each run of whitespace as one space: drivers indent further lines."""
-    return " ".join(text.split())
+    """Return a text of several lines, such as a driver's error, as one line of sentences."""
+    *lines, last = (" ".join(line.split()) for line in text.strip().split("\n"))
+    return " ".join([*(as_sentence(line) for line in lines if line), last])
 
 
 def redact_url(url: str) -> str:

@@ -322,7 +322,8 @@ async def test_a_second_process_on_the_same_sqlite_file_is_rejected(
     (line,) = [record for record in caplog.records if record.name == "onceward.http"]
     assert line.levelname == "ERROR"
     assert line.getMessage().startswith(
-        "inbox unavailable; senders get 503 and retry: Another process serves"
+        "inbox unavailable; senders get 503 and retry: Another process serves "
+        f"{sqlite_url.removeprefix('sqlite:///')}. "
     )
 
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from onceward.errors import OncewardError, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
 from onceward.http.paths import with_full_path
 from onceward.http.request_log import LineLimit, suppressed_text
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
@@ -70,7 +70,7 @@ class MountedApp(Generic[S]):
         suppressed = self._limit.take(self._clock.monotonic())
         if suppressed is None:
             return
-        reason = redact(one_line(str(error)))
+        reason = _reason(error)
         fields = LogFields(error=reason, path=printable(with_full_path(scope)["path"]))
         if suppressed:
             fields["suppressed"] = suppressed
@@ -99,7 +99,7 @@ class MountedApp(Generic[S]):
                 try:
                     await self._open()
                 except OncewardError as error:
-                    reason = f"Onceward: {redact(str(error))}"
+                    reason = f"Onceward: {_reason(error)}"
                     await send({"type": "lifespan.startup.failed", "message": reason})
                     return
                 await send({"type": "lifespan.startup.complete"})
@@ -107,3 +107,9 @@ class MountedApp(Generic[S]):
                 await self._service().close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _reason(error: OncewardError) -> str:
+    """Return why the service cannot open. A ConfigurationError has no secrets, but has paths."""
+    text = one_line(str(error))
+    return printable(text) if isinstance(error, ConfigurationError) else redact(text)

@@ -33,7 +33,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 
@@ -77,9 +77,14 @@ class InvalidEnvelope(RequestRefused):
 
 
 class UnknownSource(RequestRefused):
-    """No source has this name."""
+    """No source has this name. `name` and `known` are for operators, never for the sender."""
 
     code = "unknown_source"
+
+    def __init__(self, name: str, known: Iterable[str]) -> None:
+        self.name = name
+        self.known = known
+        super().__init__("No source has this name. Check the URL.")
 
 
 class InvalidFilter(RequestRefused):

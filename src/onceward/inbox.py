@@ -10,15 +10,16 @@ from types import MappingProxyType
 from typing import Any, TypeVar, Unpack
 
 from onceward.errors import ConfigurationError
-from onceward.http.auth import parse_tokens
+from onceward.http.auth import TOKENS_VARIABLE, parse_tokens
 from onceward.http.mount import MountedApp
 from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.retry import default_faults
+from onceward.runtime.clock import SystemClock
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import suggest_or_list
-from onceward.service import Service
+from onceward.service import Service, make_store
 from onceward.settings import Settings, SettingsOptions, check_options, resolve
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
@@ -162,18 +163,42 @@ class Inbox:
         self._retired += names
 
     def asgi(self) -> ASGIApp:
-        """Return an ASGI application that only receives."""
-        return MountedApp(self._mount, lambda service: service.receive_app())
+        """Return an ASGI application that only receives.
+
+        Sources and handlers may follow. Raises ConfigurationError for what they cannot correct.
+        """
+        self._check_settings()
+        return MountedApp(self._mount, lambda service: service.receive_app(), SystemClock())
 
     def admin_asgi(self) -> ASGIApp:
-        """Return an ASGI application with the admin API at its root. It requires a token."""
-        return MountedApp(self._mount, lambda service: service.admin_app(prefix=""))
+        """Return an ASGI application with the admin API at its root. It requires a token.
+
+        Raises ConfigurationError as `asgi` does.
+        """
+        self._check_settings()
+        return MountedApp(self._mount, lambda service: service.admin_app(prefix=""), SystemClock())
 
     def _mount(self) -> Service:
         """Return the service that all mounted applications share."""
         if self._mounted is None or self._mounted.is_closed:
-            self._mounted = self.service()
+            self._mounted = self._build(None, mounted=True)
         return self._mounted
+
+    def _check_settings(self) -> None:
+        """Raise ConfigurationError for faults of the settings. Opens nothing."""
+        settings = resolve(code=self._settings, environment=os.environ)
+        if faults := self._setting_faults(settings):
+            raise ConfigurationError(faults)
+        parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
+        make_store(settings, Failpoints(), SystemClock())
+
+    def _setting_faults(self, settings: Settings) -> list[str]:
+        """List the sources and handlers that cannot work with the settings."""
+        faults = [
+            fault for handler in self._handlers.values() for fault in handler.faults_with(settings)
+        ]
+        faults += _retry_faults(settings, self._sources.values())
+        return faults + _dedupe_window_faults(settings, self._sources.values())
 
     def service(
         self, command_line: Mapping[str, Any] | None = None, *, dev: bool = False
@@ -182,6 +207,15 @@ class Inbox:
 
         Raises ConfigurationError with every invalid setting, else with every other fault.
         """
+        return self._build(command_line, dev=dev)
+
+    def _build(
+        self,
+        command_line: Mapping[str, Any] | None,
+        *,
+        dev: bool = False,
+        mounted: bool = False,
+    ) -> Service:
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         sources = {INGEST_SOURCE, *self._sources}
@@ -196,10 +230,7 @@ class Inbox:
             for source in dict.fromkeys(route.source for route in handler.routes)
             if source is not None and source not in sources
         ]
-        for handler in self._handlers.values():
-            faults += handler.faults_with(settings)
-        faults += _retry_faults(settings, self._sources.values())
-        faults += _dedupe_window_faults(settings, self._sources.values())
+        faults += self._setting_faults(settings)
         if faults:
             raise ConfigurationError(faults)
         return Service(
@@ -210,9 +241,10 @@ class Inbox:
             },
             preparations=self._preparations,
             retired=self._retired,
-            tokens=parse_tokens(environment.get("ONCEWARD_ADMIN_TOKENS", "")),
+            tokens=parse_tokens(environment.get(TOKENS_VARIABLE, "")),
             failpoints=Failpoints(environment.get("ONCEWARD_FAILPOINTS", "")),
             dev=dev,
+            mounted=mounted,
         )
 
 

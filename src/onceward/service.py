@@ -36,6 +36,7 @@ from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
+from onceward.runtime.redact import redact_url
 from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
@@ -49,6 +50,8 @@ from onceward.work.worker import Worker
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
+DATABASE_PLACES: Final = "--database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code"
+"""Where the database is set, the strongest place first."""
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
 """The name of the admin token that the first start creates."""
 
@@ -67,8 +70,10 @@ class Service:
         tokens: Mapping[str, bytes],
         failpoints: Failpoints,
         dev: bool,
+        mounted: bool = False,
     ) -> None:
         self.settings = settings
+        self._mounted = mounted
         self.handlers = handlers
         self.dev = dev
         self.unhandled: list[str] = []
@@ -92,11 +97,22 @@ class Service:
     def worker_advice(self) -> str:
         """What to do so that handlers run, if this process only receives."""
         if self.settings.database_url.startswith("sqlite:"):
+            if self._mounted:
+                return (
+                    "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run "
+                    "`onceward work app.py` beside this app, or remove the mount and run "
+                    "`onceward serve app.py`, which serves the webhooks alone"
+                )
             return (
                 "SQLite supports one process: run `onceward serve app.py`, which receives and "
                 "runs handlers, or use PostgreSQL and run `onceward work app.py` as well"
             )
         return "Run `onceward work app.py` as well, with the file that defines this inbox"
+
+    @property
+    def database(self) -> str:
+        """The URL of the database, without its password."""
+        return redact_url(self.settings.database_url)
 
     async def open(self) -> None:
         """Open the store, register sources and handlers, and prepare the user's tables."""
@@ -273,5 +289,7 @@ def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Stor
         return PostgresStore(settings, failpoints)
     scheme, separator, _ = url.partition("://")
     start = f"starts with {scheme[:20] + separator!r}" if separator else "has no scheme"
-    msg = f"database_url {start}; it must be sqlite:///file.db or postgresql://user@host/name"
-    raise ConfigurationError(msg)
+    raise ConfigurationError(
+        f"database_url {start}; it must be sqlite:///file.db or postgresql://user@host/name; "
+        f"it is set by {DATABASE_PLACES}"
+    )

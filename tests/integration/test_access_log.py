@@ -184,3 +184,19 @@ async def test_the_outcomes_of_a_batch_are_listed_once_each(lines: Lines) -> Non
     )
     (record,) = lines(1)
     assert fields_of(record)["outcome"] == "duplicate,recorded,conflict"
+
+
+@pytest.mark.parametrize("path", ["/über/webhooks/nobody", "/webhooks/nobody"])
+async def test_a_mount_that_strips_its_prefix_logs_the_same_path(
+    sqlite_url: str, lines: Lines, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    inbox = make_inbox(sqlite_url, access_log=True)
+    transport = httpx.ASGITransport(inbox.asgi(), root_path="/über")
+    async with httpx.AsyncClient(transport=transport, base_url="http://app.example") as http:
+        await http.post(path)
+    (record,) = lines(1)
+    assert fields_of(record)["path"] == "/%C3%BCber/webhooks/nobody"
+    (refused,) = [record for record in caplog.records if record.name == "onceward.http"]
+    assert fields_of(refused)["path"] == "/über/webhooks/nobody"
+    assert inbox._mounted is not None
+    await inbox._mounted.close()

@@ -149,6 +149,7 @@ def test_an_unusable_database_is_an_error_without_its_password(
     error = error_of("serve", "app.py", "--port", "0", "--database", address, cwd=folder)
     assert message in error
     assert "hunter2" not in error
+    assert "\\n" not in error
 
 
 def test_a_wrong_password_is_an_error_without_the_password(
@@ -331,10 +332,14 @@ def test_the_log_is_json_without_secrets(folder: Path) -> None:
             time.sleep(1.05)  # rejections are logged at most once a second
         assert running.stop() == 0
         lines = [json.loads(line) for line in running.log.splitlines()]
-    assert [line["message"] for line in lines] == [
-        "/webhooks/stripe: 401: expected one timestamp, found 0",
-        "/webhooks/\\n\\x1b[31m: 404: No source has this name. Check the URL.",
-    ]
+    rejected, unknown = (line["message"] for line in lines)
+    assert rejected == (
+        "/webhooks/stripe: 401: expected one timestamp, found 0; "
+        "`onceward verify stripe --app app.py` explains a captured request"
+    )
+    assert unknown == (
+        "/webhooks/\\n\\x1b[31m: 404: no source has this name; the sources are stripe"
+    )
     assert {line["logger"] for line in lines} == {"onceward.http"}
 
 

@@ -272,3 +272,18 @@ async def test_control_characters_of_the_sender_are_escaped_in_fields(
     (record,) = records()
     fields = fields_of(record)
     assert (fields["type"], fields["event_id"]) == ("a\\x1b[31m", "evt\\r\\n2")
+
+
+async def test_an_error_outside_the_users_code_names_the_definition_of_the_handler(
+    inbox: Inbox, sqlite_url: str, records: Records
+) -> None:
+    @inbox.on("a")
+    async def credit(event: Event[Order]) -> None: ...
+
+    async with run_inbox(inbox, sqlite_url) as bench:
+        job = await bench.run_event("a")
+    (record,) = records()
+    assert record.getMessage().startswith(
+        f"job {job.id} of handler 'credit' ({FILE}:{line_of(credit, 0)}) failed for good after "
+        "1 attempt (permanent): Malformed payload: expected object"
+    )

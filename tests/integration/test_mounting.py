@@ -13,6 +13,7 @@ from starlette.routing import Mount
 from onceward import ConfigurationError, Inbox
 from onceward import service as service_module
 from onceward.http.responses import ASGIApp
+from onceward.runtime.redact import redact_url
 from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually_async
@@ -132,7 +133,12 @@ async def test_the_admin_app_always_needs_a_token(
     monkeypatch.delenv("ONCEWARD_ADMIN_TOKENS")
     tokenless = make_inbox(database_url)
     async with client(tokenless.admin_asgi()) as http:
-        assert (await http.get("/events")).status_code == 401
+        response = await http.get("/events", headers=BEARER)
+        assert response.status_code == 401
+        assert response.json()["message"] == (
+            "No admin token is set. Set ONCEWARD_ADMIN_TOKENS=name:token, or run "
+            "`onceward serve app.py` once, which creates a token; then restart this app."
+        )
         assert tokenless._mounted is not None
         await tokenless._mounted.close()
     assert RawDatabase(database_url).count("onceward.tokens") == 0
@@ -208,7 +214,8 @@ async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) 
 
     async with running(app), client(app) as http:
         (warning,) = await eventually_async(warnings, "the inbox warns")
-        assert "SQLite supports one process: run `onceward serve app.py`" in warning
+        assert "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run" in warning
+        assert "or remove the mount and run `onceward serve app.py`" in warning
 
 
 async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:
@@ -219,25 +226,119 @@ async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:
     await lifespan._task
 
 
-async def test_a_second_process_on_the_same_sqlite_file_is_rejected(sqlite_url: str) -> None:
+@pytest.mark.parametrize("method", ["asgi", "admin_asgi"])
+@pytest.mark.parametrize(
+    ("variable", "value", "fault"),
+    [
+        ("DATABASE_URL", "mysql://ann:hunter2@db/x", "database_url starts with 'mysql://'"),
+        ("DATABASE_URL", "sqlite:///x.db?mode=ro", "is not an option"),
+        ("WORKERS", "many", "is not a whole number"),
+        ("DEDUPE_WINDOW_DAYS", "1", "source 'stripe' can resend"),
+        ("ADMIN_TOKENS", "ann", "must be name:token"),
+    ],
+)
+def test_an_invalid_setting_is_an_error_when_the_app_is_made(
+    monkeypatch: pytest.MonkeyPatch, method: str, variable: str, value: str, fault: str
+) -> None:
+    monkeypatch.setenv(f"ONCEWARD_{variable}", value)
+    inbox = Inbox()
+    inbox.source("stripe", secrets=["whsec_example"])
+    with pytest.raises(ConfigurationError, match=fault) as raised:
+        getattr(inbox, method)()
+    assert "hunter2" not in str(raised.value)
+
+
+async def test_faults_that_later_lines_can_correct_wait_for_the_opening(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = Inbox(sqlite_url)
+    app = inbox.asgi()
+
+    @inbox.on("invoice.paid", source="strip")
+    async def credit(event: Any) -> None: ...
+
+    inbox.source("stripe", secrets=["whsec_example"])
+    async with client(Starlette(routes=[Mount("/hooks", app)])) as http:
+        response = await http.post("/hooks/webhooks/stripe")
+    assert (response.status_code, response.json()["error"]) == (503, "unavailable")
+    (line,) = [record for record in caplog.records if record.name == "onceward.http"]
+    assert line.levelname == "ERROR"
+    assert "there is no source 'strip'; did you mean 'stripe'?" in line.getMessage()
+    assert vars(line)["path"] == "/hooks/webhooks/stripe"
+    failure = await Lifespan(app).send("startup")
+    assert failure["type"] == "lifespan.startup.failed"
+
+
+async def test_a_mounted_app_names_the_paths_of_the_sender(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    inbox = make_inbox(sqlite_url)
+    paths = ("/github", "/webhooks/githb", "/webhooks/nobody", "/webhooks/github", "/" + "x" * 999)
+    wrong = {"x-hub-signature-256": f"sha256={'0' * 64}"}
+    async with client(mounted(inbox)) as http:
+        responses = [
+            await http.post(f"/hooks{path}", content=b"{}", headers=wrong) for path in paths
+        ]
+        admin = await http.get("/ops/inbox/nothing/here")
+    assert [response.status_code for response in responses] == [404, 404, 404, 401, 404]
+    assert responses[0].json()["message"] == (
+        "There is nothing at /hooks/github. Webhooks are received at POST /hooks/webhooks/<source>."
+    )
+    assert responses[1].json()["message"] == "No source has this name. Check the URL."
+    assert len(responses[4].json()["message"]) < 200
+    assert admin.json()["message"] == (
+        "There is nothing at /ops/inbox/nothing/here. "
+        "The admin API is described at GET /ops/inbox/openapi.json."
+    )
+    lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+    assert lines[0].startswith("/hooks/github: 404: There is nothing at /hooks/github.")
+    assert lines[1] == (
+        "/hooks/webhooks/githb: 404: no source has this name; did you mean 'github'?"
+    )
+    assert lines[2] == (
+        "/hooks/webhooks/nobody: 404: no source has this name; the sources are "
+        "stripe, github, partner, gocardless, xero, trello, meta, lab"
+    )
+    assert lines[3] == (
+        "/hooks/webhooks/github: 401: no signature matched the secret; compare the secret with the "
+        "provider's; `onceward verify github --app app.py` explains a captured request"
+    )
+    assert inbox._mounted is not None
+    await inbox._mounted.close()
+
+
+async def test_a_second_process_on_the_same_sqlite_file_is_rejected(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     first, second = make_inbox(sqlite_url), make_inbox(sqlite_url)
     async with running(first.asgi()):
         failure = await Lifespan(second.asgi()).send("startup")
         assert failure["type"] == "lifespan.startup.failed"
         assert "Another process serves" in failure["message"]
-        with pytest.raises(ConfigurationError, match="Another process serves"):
-            async with client(second.asgi()) as http:
-                await http.get("/healthz")
+        async with client(second.asgi()) as http:
+            responses = [await http.get("/healthz") for _ in range(3)]
+    assert [response.status_code for response in responses] == [503] * 3
+    assert responses[0].headers["retry-after"] == "2"
+    (line,) = [record for record in caplog.records if record.name == "onceward.http"]
+    assert line.levelname == "ERROR"
+    assert line.getMessage().startswith(
+        "inbox unavailable; senders get 503 and retry: Another process serves "
+        f"{sqlite_url.removeprefix('sqlite:///')}. "
+    )
 
 
 async def test_senders_get_503_while_the_database_is_down(
-    postgres_cluster: Cluster, postgres_url: str
+    postgres_cluster: Cluster, postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     inbox = make_inbox(postgres_url)
     async with client(inbox.asgi()) as http:
         postgres_cluster.crash()
         response = await post_signed(http, "", "evt_1")
         assert (response.status_code, response.headers["retry-after"]) == (503, "2")
+        (line,) = [record.getMessage() for record in caplog.records if "503" in record.getMessage()]
+        assert "\\n" not in line
+        assert f"Check the database {redact_url(postgres_url)}, set by" in line
+        assert line.endswith("ONCEWARD_DATABASE_URL, or Inbox(…) in the code.")
         postgres_cluster.start()
         assert (await post_signed(http, "", "evt_1")).status_code == 202
         assert inbox._mounted is not None

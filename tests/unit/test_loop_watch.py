@@ -29,6 +29,16 @@ async def run(clock: FakeClock, watch: LoopWatch, seconds: float, error: str = "
     await HandlerCall(send_mail, {}, is_async=True, loop_watch=watch).run()
 
 
+async def test_a_handler_that_returned_is_named_instead_of_its_line() -> None:
+    async def send_mail() -> None: ...
+
+    call = HandlerCall(
+        send_mail, {}, is_async=True, loop_watch=LoopWatch("send_mail", FakeClock(), label=LABEL)
+    )
+    await call.run()
+    assert call.location() == LABEL
+
+
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [
         record.getMessage()

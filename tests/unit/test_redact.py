@@ -2,9 +2,11 @@
 
 import time
 
+import psycopg
 import pytest
 
-from onceward.runtime.redact import printable, redact
+from onceward.runtime.redact import as_sentence, printable, redact
+from onceward.store.postgres.connections import translate_error
 
 MASK = "[redacted]"
 
@@ -163,3 +165,13 @@ def test_a_megabyte_of_any_text_is_redacted_quickly(unit: str) -> None:
     assert len(redact(text, ["not in there"])) <= 500
     assert len(printable(text)) <= 500
     assert time.perf_counter() - started < 0.2
+
+
+def test_a_sentence_keeps_its_own_stop() -> None:
+    assert as_sentence("Is the server running?") == "Is the server running?"
+    assert as_sentence("connection refused") == "connection refused."
+
+
+def test_the_error_of_a_driver_is_one_line() -> None:
+    error = psycopg.OperationalError("connection refused\n\tIs the server running?\n")
+    assert str(translate_error(error)) == "connection refused. Is the server running?"

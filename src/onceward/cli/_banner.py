@@ -9,24 +9,32 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from onceward.cli._options import print_json, redact_url
+from onceward.cli._examples import example_request
+from onceward.cli._options import print_json
 from onceward.cli._sample_payload import sample_payload
+from onceward.cli._sender import needs_private_key
+from onceward.errors import ConfigurationError, RequestRefused
 from onceward.http.admin_app import ADMIN
 from onceward.http.receive_app import INGEST, WEBHOOKS
+from onceward.model.events import INGEST_SOURCE
+from onceward.model.jobs import Route
 from onceward.operate.filters import LISTS
 from onceward.service import Service
-from onceward.sources.source import Source
+from onceward.sources.presets import Preset
+from onceward.sources.source import Source, identify_events
 from onceward.version import __version__
 
 TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
 
 
-def announce(service: Service, address: str | None, token: str | None, *, as_json: bool) -> None:
+def announce(
+    service: Service, app: str, address: str | None, token: str | None, *, as_json: bool
+) -> None:
     """Print what runs, as one line of JSON or as a banner for people."""
     if as_json:
         print_json(_startup_info(service, address, token))
     else:
-        _print_banner(service, address, token)
+        _print_banner(service, app, address, token)
 
 
 def _startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
@@ -34,7 +42,7 @@ def _startup_info(service: Service, address: str | None, token: str | None) -> d
     return {
         "onceward": __version__,
         "address": address,
-        "database": redact_url(service.settings.database_url),
+        "database": service.database,
         "dev": service.dev,
         "workers": service.settings.workers if service.handlers else 0,
         "sources": {name: source.preset_name for name, source in service.sources.items()},
@@ -47,7 +55,7 @@ def _startup_info(service: Service, address: str | None, token: str | None) -> d
     }
 
 
-def _print_banner(service: Service, address: str | None, token: str | None) -> None:
+def _print_banner(service: Service, app: str, address: str | None, token: str | None) -> None:
     console = Console(highlight=False, soft_wrap=True)
     console.print(_title(service))
     for name, value in _rows(service, address):
@@ -58,8 +66,12 @@ def _print_banner(service: Service, address: str | None, token: str | None) -> N
         console.print("To choose your own, set ONCEWARD_ADMIN_TOKENS=name:token.")
     if address:
         authorization = _authorization(service)
-        console.print("\n[bold]Send an event, then send it again: it is recorded once.[/]\n")
-        console.print(Text(f"  {_sample_request(service, address)}"))
+        if command := _sample_send(service, app, address):
+            console.print("\n[bold]Send an event twice: it is recorded once.[/]\n")
+        else:
+            command = _sample_request(service, address)
+            console.print("\n[bold]Send an event, then send it again: it is recorded once.[/]\n")
+        console.print(Text(f"  {command}"))
         console.print("\n[bold]See the event and its effects:[/]\n")
         for kind in ("events", "effects"):
             console.print(Text(f"  curl{authorization} {address}{ADMIN}/{kind}"))
@@ -82,7 +94,7 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
         rows += [("", f"{address}{WEBHOOKS}{label}") for label in labels]
         rows.append(("Admin", f"{address}{ADMIN}/"))
         rows.append(("", "  ".join(LISTS)))
-    rows.append(("Database", redact_url(service.settings.database_url)))
+    rows.append(("Database", service.database))
     for index, (name, handler) in enumerate(service.handlers.items()):
         patterns = ", ".join(route.pattern for route in handler.routes)
         rows.append(("Handlers" if index == 0 else "", f"{name} ← {patterns}"))
@@ -106,10 +118,48 @@ def _source_label(source: Source) -> str:
     return f"{source.name}  ({source.preset_name})"
 
 
+def _sample_send(service: Service, app: str, address: str) -> str | None:
+    """Return a command that sends a webhook, if no handler accepts events of `INGEST`."""
+    routes = [route for handler in service.handlers.values() for route in handler.routes]
+    if not routes or any(route.source in (None, INGEST_SOURCE) for route in routes):
+        return None
+    by_route = [(route, service.sources[route.source or ""]) for route in routes]
+    # The app can sign for most sources; others need a private key.
+    sendable = [pair for pair in by_route if not needs_private_key(pair[1].scheme)]
+    route, source = (sendable or by_route)[0]
+    parts = ["onceward", "send", source.name, "--app", app, "--to", address, "--times", "2"]
+    if event_type := _type_to_set(source.preset, route):
+        parts += ["--type", event_type]
+    return shlex.join(parts)
+
+
+def _type_to_set(preset: Preset, route: Route) -> str | None:
+    """Return a type for the example of a preset, unless the route matches its own type."""
+    event_type = _example_type(route)
+    try:
+        events = identify_events(preset, example_request(preset, url="").request())
+        example_request(preset, url="", type=event_type)
+    except (ConfigurationError, RequestRefused):  # the example has no type of its own
+        return None
+    types = [identity.type for identity, _ in events]
+    if route.literal in types or (route.is_prefix and types[0].startswith(route.literal)):
+        return None
+    return event_type
+
+
+def _example_type(route: Route) -> str:
+    return route.literal + ("example" if route.is_prefix else "")
+
+
 def _sample_request(service: Service, address: str) -> str:
-    handler = next(iter(service.handlers.values()), None)
-    route = handler.routes[0] if handler else None
-    event_type = (route.literal + ("example" if route.is_prefix else "")) if route else "example"
+    accepting = (
+        (handler, route)
+        for handler in service.handlers.values()
+        for route in handler.routes
+        if route.source in (None, INGEST_SOURCE)
+    )
+    handler, route = next(accepting, (None, None))
+    event_type = _example_type(route) if route else "example"
     payload = sample_payload(handler.decoder) if handler and handler.model else {"hello": "world"}
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())

@@ -6,14 +6,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import click
 import msgspec
 
 from onceward.cli._loading import AppFailed
 from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
-from onceward.runtime.redact import printable, redact
+from onceward.runtime.redact import as_sentence, printable, redact
+from onceward.service import DATABASE_PLACES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,8 +64,8 @@ def report_errors() -> Iterator[None]:
         click.echo(error.frames, err=True, nl=False)
         sys.exit(2)
     except StoreError as error:
-        reason = redact(" ".join(str(error).split())).rstrip(".?")
-        click.echo(f"onceward: {reason}. {_database_advice(error)}", err=True)
+        reason = as_sentence(redact(str(error)))
+        click.echo(f"onceward: {reason} {_database_advice(error)}", err=True)
         sys.exit(2)
     except OncewardError as error:
         click.echo(f"onceward: {redact(' '.join(str(error).split()))}", err=True)
@@ -74,7 +74,7 @@ def report_errors() -> Iterator[None]:
 
 def _database_advice(error: StoreError) -> str:
     if isinstance(error, StoreUnavailable):
-        return "Check the database: --database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code."
+        return f"Check the database: {DATABASE_PLACES}."
     if "permission denied" in str(error):
         return "Grant the role what docs/install.md lists for PostgreSQL."
     return "Check what else uses this database, and `onceward migrate`."
@@ -84,14 +84,3 @@ def print_json(content: object) -> None:
     """Print one object on one line, and flush."""
     click.echo(msgspec.json.encode(content).decode())
     sys.stdout.flush()
-
-
-def redact_url(url: str) -> str:
-    """Return a database URL without its password and query."""
-    if url.startswith("sqlite:"):
-        return url
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    netloc = f"{name}{colon}{'…' if colon else ''}{at}{host}"
-    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))

@@ -60,11 +60,11 @@ class Sender:
         message = "the app has no secret for this source: set --secret"
         raise ConfigurationError(f"{message} (`onceward secrets` shows provisioned secrets)")
 
-    @property
-    def needs_private_key(self) -> bool:
-        """Whether signing takes a private key, which a receiver does not have."""
-        algorithm = getattr(self.scheme, "algorithm", None)
-        return isinstance(algorithm, Asymmetric) or isinstance(self.scheme, Sns | PayPal)
+
+def needs_private_key(scheme: Scheme) -> bool:
+    """Return whether signing takes a private key, which a receiver does not have."""
+    algorithm = getattr(scheme, "algorithm", None)
+    return isinstance(algorithm, Asymmetric) or isinstance(scheme, Sns | PayPal)
 
 
 def resolve_sender(

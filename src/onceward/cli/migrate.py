@@ -11,7 +11,6 @@ from onceward.cli._options import (
     database_options,
     drop_unset,
     print_json,
-    redact_url,
     report_errors,
 )
 from onceward.inbox import Inbox
@@ -32,7 +31,7 @@ def migrate(app: str | None, database: str | None, as_json: bool, log: LogFormat
         inbox = load_inbox(app) if app else Inbox()
         service = inbox.service(drop_unset(database_url=database))
         applied = uvloop.run(_migrate(service.store))
-        url = redact_url(service.settings.database_url)
+        url = service.database
         if as_json:
             print_json({"database": url, "applied": applied})
         else:

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from onceward.cli._examples import example_request
 from onceward.cli._options import json_option, print_json, report_errors
-from onceward.cli._sender import Sender, resolve_sender, sender_options
+from onceward.cli._sender import Sender, needs_private_key, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS
 from onceward.runtime.clock import SystemClock
@@ -86,7 +86,7 @@ def _address(source: str, to: str | None) -> str:
 
 def _sign(sender: Sender, outgoing: OutgoingRequest) -> None:
     """Sign the request as the provider would. Raises ConfigurationError."""
-    if sender.needs_private_key and sender.uses_app_secrets:
+    if needs_private_key(sender.scheme) and sender.uses_app_secrets:
         message = "the app has only the public key: set --secret-file to the private key"
         raise ConfigurationError(message)
     try:

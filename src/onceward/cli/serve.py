@@ -65,6 +65,6 @@ def serve(
         address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
         def on_started(token: str | None) -> None:
-            announce(service, address, token, as_json=as_json)
+            announce(service, app, address, token, as_json=as_json)
 
         uvloop.run(run_service(service, listener, on_started))

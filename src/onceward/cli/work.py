@@ -45,6 +45,6 @@ def work(
             raise ConfigurationError(message)
 
         def on_started(_: str | None) -> None:
-            announce(service, None, None, as_json=as_json)
+            announce(service, app, None, None, as_json=as_json)
 
         uvloop.run(run_service(service, None, on_started))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import quote
 
 import msgspec
 
+from onceward.http.paths import root_path
 from onceward.http.receive_app import ReceiveApp
 from onceward.http.request_log import source_in
 from onceward.http.responses import ASGIApp, Message, Receive, Respond, Response, Scope, Send
@@ -106,6 +108,9 @@ def _path(scope: Scope) -> str:
     """Return the path as the sender wrote it, without its query; a mount does not shorten it."""
     raw: Any = scope.get("raw_path") or scope["path"]
     path = raw.decode("latin-1") if isinstance(raw, bytes) else raw
+    if root := root_path(scope):
+        written = quote(root) if isinstance(raw, bytes) else root
+        path = path if path.startswith(f"{written}/") else written + path
     return printable(path.partition("?")[0])
 
 

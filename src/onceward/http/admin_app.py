@@ -17,6 +17,7 @@ from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import MAPPED, HttpError
 from onceward.http.openapi.document import OPENAPI
+from onceward.http.paths import no_such_path, root_path
 from onceward.http.request_log import INTERNAL_ERROR, RequestLog
 from onceward.http.responses import Response, error_response, json_response
 from onceward.model.admin import ManualRecording, OperatorAction
@@ -182,10 +183,10 @@ async def _mapped_error(_: Request, error: Exception) -> StarletteResponse:
     return _starlette(error_response(error))
 
 
-async def _no_route(_: Request, __: Exception) -> StarletteResponse:
-    return _starlette(
-        error_response(HttpError(404, "not_found", "There is nothing at this path. Check the URL."))
-    )
+async def _no_route(request: Request, _: Exception) -> StarletteResponse:
+    scope = request.scope
+    advice = f"The admin API is described at GET {root_path(scope)}{OPENAPI}."
+    return _starlette(error_response(no_such_path(scope, advice)))
 
 
 async def _wrong_method(_: Request, error: Exception) -> StarletteResponse:

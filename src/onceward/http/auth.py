@@ -13,6 +13,7 @@ from onceward.errors import ConfigurationError
 from onceward.http.errors import HttpError
 from onceward.sources.request import Headers
 
+TOKENS_VARIABLE: Final = "ONCEWARD_ADMIN_TOKENS"
 MIN_TOKEN_LENGTH: Final = 16
 DEV_NAME: Final = "dev"
 """The token holder's name under ``--dev``, where no token is required."""
@@ -22,6 +23,13 @@ _HOST: Final = re.compile(
 )
 
 _PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
+
+_UNAUTHORIZED: Final = "Send an admin token: Authorization: Bearer <token>."
+_NOBODY_AUTHORIZED: Final = (
+    f"No admin token is set. Set {TOKENS_VARIABLE}=name:token, or run `onceward serve app.py` "
+    "once, which creates a token; then restart this app."
+)
+"""Only a mounted app has no token: it creates none."""
 
 # Sec-Fetch-Site: absent without a browser, `none` if the user opened the URL, or our own page.
 _SAME_SITE: Final = (None, b"none", b"same-origin")
@@ -37,12 +45,12 @@ def parse_tokens(text: str) -> dict[str, bytes]:
     for position, part in enumerate(filter(None, map(str.strip, text.split(","))), start=1):
         name, _, token = (piece.strip() for piece in part.partition(":"))
         if not name or not token:
-            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} must be name:token")
+            faults.append(f"{TOKENS_VARIABLE}: entry {position} must be name:token")
         elif name in hashes:
-            faults.append(f"ONCEWARD_ADMIN_TOKENS: entry {position} repeats a name; use one each")
+            faults.append(f"{TOKENS_VARIABLE}: entry {position} repeats a name; use one each")
         elif len(token) < MIN_TOKEN_LENGTH:
             faults.append(
-                f"ONCEWARD_ADMIN_TOKENS: the token of entry {position} needs at least "
+                f"{TOKENS_VARIABLE}: the token of entry {position} needs at least "
                 f"{MIN_TOKEN_LENGTH} characters"
             )
         else:
@@ -85,7 +93,7 @@ class Authenticator:
             raise HttpError(
                 401,
                 "unauthorized",
-                "Send an admin token: Authorization: Bearer <token>.",
+                _UNAUTHORIZED if self._tokens else _NOBODY_AUTHORIZED,
                 headers=(("www-authenticate", "Bearer"),),
             )
         return name

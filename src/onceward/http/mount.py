@@ -6,17 +6,23 @@ import logging
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from onceward.errors import OncewardError, StoreError
-from onceward.http.receive_app import route_path
+from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
+from onceward.http.paths import with_full_path
+from onceward.http.request_log import LineLimit, suppressed_text
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
+from onceward.runtime.clock import Clock
 from onceward.runtime.log_fields import LogFields
-from onceward.runtime.redact import printable, redact
+from onceward.runtime.redact import as_sentence, one_line, printable, redact
 
 _log = logging.getLogger("onceward.http")
 
 
 class Mountable(Protocol):
     """A service that can be opened and closed."""
+
+    @property
+    def database(self) -> str:
+        """The URL of the database, without its password."""
 
     async def open(self) -> None:
         """Open the service; a second call does nothing. Raises OncewardError."""
@@ -31,9 +37,13 @@ S = TypeVar("S", bound=Mountable)
 class MountedApp(Generic[S]):
     """An ASGI app of a service, opened at startup or at its first request."""
 
-    def __init__(self, service: Callable[[], S], build: Callable[[S], ASGIApp]) -> None:
+    def __init__(
+        self, service: Callable[[], S], build: Callable[[S], ASGIApp], clock: Clock
+    ) -> None:
         self._service = service
         self._build = build
+        self._clock = clock
+        self._limit = LineLimit()
         self._app: ASGIApp | None = None
         self._opened: S | None = None
 
@@ -47,13 +57,33 @@ class MountedApp(Generic[S]):
             return
         try:
             app = await self._open()
-        except StoreError as error:
-            reason = redact(str(error))
-            fields = LogFields(error=reason, path=printable(scope["path"]))
-            _log.warning("inbox unavailable; asking senders to retry: %s", reason, extra=fields)
-            await error_response(error).send(send)
+        except OncewardError as error:
+            self._log_unavailable(scope, error)
+            is_mapped = isinstance(error, StoreError)
+            response = error_response(error if is_mapped else StoreUnavailable())
+            await response.send(send)
             return
-        await app({**scope, "path": route_path(scope), "root_path": ""}, receive, send)
+        await app(with_full_path(scope), receive, send)
+
+    def _log_unavailable(self, scope: Scope, error: OncewardError) -> None:
+        """Log why senders get 503, at most once a second: as an error if waiting cannot help."""
+        suppressed = self._limit.take(self._clock.monotonic())
+        if suppressed is None:
+            return
+        reason = _reason(error)
+        fields = LogFields(error=reason, path=printable(with_full_path(scope)["path"]))
+        if suppressed:
+            fields["suppressed"] = suppressed
+        may_recover = isinstance(error, StoreError)
+        level = logging.WARNING if may_recover else logging.ERROR
+        message = "inbox unavailable; senders get 503 and retry: %s%s%s"
+        advice = f" {self._database_advice()}" if may_recover else ""
+        more = suppressed_text(suppressed)
+        _log.log(level, message, as_sentence(reason), advice, more, extra=fields)
+
+    def _database_advice(self) -> str:
+        places = "ONCEWARD_DATABASE_URL, or Inbox(…) in the code"
+        return f"Check the database {self._service().database}, set by {places}."
 
     async def _open(self) -> ASGIApp:
         service = self._service()
@@ -69,7 +99,7 @@ class MountedApp(Generic[S]):
                 try:
                     await self._open()
                 except OncewardError as error:
-                    reason = f"Onceward: {redact(str(error))}"
+                    reason = f"Onceward: {_reason(error)}"
                     await send({"type": "lifespan.startup.failed", "message": reason})
                     return
                 await send({"type": "lifespan.startup.complete"})
@@ -77,3 +107,9 @@ class MountedApp(Generic[S]):
                 await self._service().close()
                 await send({"type": "lifespan.shutdown.complete"})
                 return
+
+
+def _reason(error: OncewardError) -> str:
+    """Return why the service cannot open. A ConfigurationError has no secrets, but has paths."""
+    text = one_line(str(error))
+    return printable(text) if isinstance(error, ConfigurationError) else redact(text)

@@ -12,6 +12,7 @@ from onceward.errors import RequestRefused, StoreError
 from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import HttpError
+from onceward.http.paths import no_such_path, root_path, route_path
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
 from onceward.http.responses import (
@@ -134,7 +135,8 @@ class ReceiveApp:
         if path == READYZ:
             _allow(scope, "GET", "HEAD")
             return await self._readiness()
-        raise HttpError(404, "not_found", "There is nothing at this path. Check the URL.")
+        form = f"Webhooks are received at POST {root_path(scope)}{WEBHOOKS}<source>."
+        raise no_such_path(scope, form)
 
     # Receiving. Every request takes the same steps: `_open`, the body, `_record`, `_response`. The
     # two entries differ in where the body comes from and in how they wait for the commit.
@@ -259,15 +261,6 @@ class ReceiveApp:
                 503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
             )
         return json_response(200, {"ready": True, "warnings": self._warnings()})
-
-
-def route_path(scope: Scope) -> str:
-    """Return the path below the mount point of the application."""
-    path: str = scope["path"]
-    root: str = scope.get("root_path", "").rstrip("/")
-    if not root:
-        return path
-    return path[len(root) :] if path.startswith(f"{root}/") else path
 
 
 def _is_receiving(path: str) -> bool:

@@ -50,8 +50,7 @@ class Receiver:
         try:
             return self._sources[name]
         except KeyError:
-            message = "No source has this name. Check the URL."
-            raise UnknownSource(message) from None
+            raise UnknownSource(name, self._sources) from None
 
     def receive(self, source: Source, request: Request) -> Pending | Reply:
         """Verify, identify and record a webhook.

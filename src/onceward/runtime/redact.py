@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Final
+from urllib.parse import urlsplit, urlunsplit
 
 LIMIT_CHARACTERS: Final = 500
 MASK: Final = "[redacted]"
@@ -70,6 +71,28 @@ def printable(value: str | bytes) -> str:
     """Return a value for a log line: control characters escaped, at most 500 characters."""
     text = value if isinstance(value, str) else _decoded(value[: LIMIT_CHARACTERS * 4])
     return _cut(escape_controls(text[: LIMIT_CHARACTERS + 1]))
+
+
+def as_sentence(text: str) -> str:
+    """Return a text with a full stop, unless it ends with a mark of its own."""
+    return text if text.endswith((".", "?", "!", "…", ":", ",", ";")) else f"{text}."
+
+
+def one_line(text: str) -> str:
+    """Return a text of several lines, such as a driver's error, as one line of sentences."""
+    *lines, last = (" ".join(line.split()) for line in text.strip().split("\n"))
+    return " ".join([*(as_sentence(line) for line in lines if line), last])
+
+
+def redact_url(url: str) -> str:
+    """Return a database URL without its password and query."""
+    if url.startswith("sqlite:"):
+        return url
+    parts = urlsplit(url)
+    user, at, host = parts.netloc.rpartition("@")
+    name, colon, _ = user.partition(":")
+    netloc = f"{name}{colon}{'…' if colon else ''}{at}{host}"
+    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
 
 
 def mask_secrets(text: str, secrets: Iterable[str | bytes]) -> str:

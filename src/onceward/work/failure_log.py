@@ -24,13 +24,19 @@ def job_fields(job: Job) -> LogFields:
     )
 
 
-def log_failure(job: Job, settlement: Reschedule | Postpone | Fail, location: str) -> None:
-    """Log an attempt that failed: a warning if the job runs again, else an error."""
+def log_failure(
+    job: Job, settlement: Reschedule | Postpone | Fail, location: str, label: str
+) -> None:
+    """Log an attempt that failed: a warning if the job runs again, else an error.
+
+    Without a `location` in the user's code, the line has the handler's `label`, which names the
+    definition.
+    """
     fields = job_fields(job)
     fields["error"] = settlement.error
     if location:
         fields |= LogFields(location=location, traceback=settlement.traceback)
-    name = f"job {job.id} of handler {job.handler!r}"
+    name = f"job {job.id} of {f'handler {job.handler!r}' if location else label}"
     reason = settlement.error
     if location and location not in reason:
         reason += f" ({location})"

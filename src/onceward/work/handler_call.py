@@ -62,9 +62,9 @@ class HandlerCall:
         await done
 
     def location(self) -> str:
-        """Return the line at which the handler is now."""
+        """Return the line at which the handler is now, or the handler once it has returned."""
         frames = self._frames()
-        return frame_location(frames[0]) if frames else "an unknown line"
+        return frame_location(frames[0]) if frames else self._loop_watch.label
 
     def traceback(self) -> TracebackType | None:
         """Return a traceback from the handler to the line that runs or waits now."""

@@ -22,7 +22,7 @@ class LoopWatch:
 
     def __init__(self, handler: str, clock: Clock, *, label: str) -> None:
         self._handler = handler
-        self._label = label
+        self.label = label
         self.monotonic = clock.monotonic
         self._warned_at = -math.inf
 
@@ -35,7 +35,7 @@ class LoopWatch:
         _log.warning(
             "%s blocked the event loop for %.1f s; webhooks and other jobs waited. Use a sync `def`"
             " handler, which runs in a thread, or an async library.",
-            self._label,
+            self.label,
             seconds,
             extra=LogFields(handler=self._handler, seconds=round(seconds, 1)),
         )

@@ -176,13 +176,14 @@ class JobRunner:
             handler=job.handler,
             source=job.source,
         )
+        handler = self._handlers[job.handler]
         trace = traceback_text(
             error,
-            package=package_of(self._handlers[job.handler].function),
+            package=package_of(handler.function),
             secrets=self._settlement_policy.secrets,
         )
         settlement = replace(settlement, traceback=trace.text)
-        log_failure(job, settlement, trace.location)
+        log_failure(job, settlement, trace.location, handler.label)
         for attempt in range(_MAX_SETTLE_TRIES):
             try:
                 landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)

@@ -20,6 +20,7 @@ from onceward.errors import (
     Unwritable,
 )
 from onceward.ports import Row
+from onceward.runtime.redact import one_line
 from onceward.runtime.sql_text import Sql
 from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
@@ -104,7 +105,7 @@ def translate_error(error: psycopg.Error, *, is_sent: bool = True) -> StoreError
 
     If the statement `is_sent` and the connection is lost, the statement may have committed.
     """
-    text = error.diag.message_primary or str(error).strip() or type(error).__name__
+    text = error.diag.message_primary or one_line(str(error)) or type(error).__name__
     if not is_connection_lost(error):
         return Unwritable(text)
     may_have_committed = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")

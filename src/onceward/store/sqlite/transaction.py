@@ -167,8 +167,9 @@ class SqliteTransaction:
             self._start_timer()
             return
         self._idle_error = TransactionIdleTimeout(
-            f"held SQLite's only write transaction idle for over {IDLE_SECONDS * 1000:.0f} ms "
-            f"at {self._location()}: await first, then write"
+            f"the transaction was rolled back: it ran no statement for over "
+            f"{IDLE_SECONDS * 1000:.0f} ms, at {self._location()}, and SQLite has only one writer. "
+            "Do slow work before the first statement"
         )
         self._timer = None
         self._start_rollback()

@@ -97,6 +97,19 @@ async def test_the_delay_of_a_blamed_job_doubles_up_to_its_maximum(
     assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
 
 
+@pytest.mark.parametrize(("attempts", "seconds"), [(0, 5.0), (1, 7.0)])
+async def test_the_delay_of_a_blamed_job_follows_the_settings(
+    database_url: str, raw_db: RawDatabase, attempts: int, seconds: float
+) -> None:
+    async with opened(database_url, retry_base_seconds=5.0, retry_max_seconds=7.0) as store:
+        await expired_lease(store, raw_db)
+        raw_db.rows(f"UPDATE onceward.jobs SET attempts = {attempts}")  # noqa: S608 - no outside input
+        await lease(store, solo=True)
+        raw_db.expire_leases()
+        after = await claim(store, solo=True)
+        assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
+
+
 async def test_the_neighbours_of_a_poison_job_are_not_blamed(
     store: Store, raw_db: RawDatabase
 ) -> None:

@@ -27,7 +27,16 @@ from onceward.model.admin import (
     StoredRejection,
 )
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Claim, Fail, HandlerEntry, Job, JobStatus, Postpone, Reschedule
+from onceward.model.jobs import (
+    Claim,
+    Fail,
+    HandlerEntry,
+    Job,
+    JobStatus,
+    Postpone,
+    Reschedule,
+    UnroutedType,
+)
 from onceward.model.workers import LiveWorker
 from onceward.runtime.sql_text import Sql
 
@@ -270,8 +279,26 @@ class WorkerRegistry(Protocol):
         """Return the workers whose last heartbeat is recent, by name."""
 
 
+class UnroutedEvents(Protocol):
+    """The recorded events that no handler wanted."""
+
+    async def unrouted_types(self, after: int, *, limit: int) -> list[UnroutedType]:
+        """Return the types of the newest `limit` events after an id that no handler wanted.
+
+        Each has the id of its newest event; the oldest of these comes first.
+        """
+
+
 class Store(
-    Ledger, Queue, AdminStore, RejectionStore, SecretStore, Registry, WorkerRegistry, Protocol
+    Ledger,
+    Queue,
+    AdminStore,
+    RejectionStore,
+    SecretStore,
+    Registry,
+    WorkerRegistry,
+    UnroutedEvents,
+    Protocol,
 ):
     """A whole store."""
 

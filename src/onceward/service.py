@@ -7,7 +7,7 @@ import os
 import random
 import secrets as random_secrets
 import socket
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from onceward.errors import ConfigurationError, StoreUnavailable
@@ -21,6 +21,7 @@ from onceward.http.root_app import RootApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.model.workers import HEARTBEAT_SECONDS
+from onceward.operate.ignored_watch import IGNORED_INTERVAL_SECONDS, IgnoredWatch, Subscription
 from onceward.operate.operator import Operator
 from onceward.operate.retention import (
     MAINTENANCE_INTERVAL_SECONDS,
@@ -90,6 +91,8 @@ class Service:
         self._recorder = Recorder(self.store, settings, self._clock)
         self._rejections = Rejections(self.store, keep=settings.rejection_rows)
         self._watch = WorkerWatch(self.store, self._clock, advice=self.worker_advice)
+        self._ignored_watch = IgnoredWatch(self.store, _subscriptions(handlers.values()))
+        self._receives = False
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
 
@@ -129,6 +132,7 @@ class Service:
             await self._register()
             await self._prepare()
             await self._live_sources.refresh()
+            await self._ignored_watch.start()
             self._tokens = self._tokens or await self.store.tokens()
         except BaseException:
             self.is_closed = True
@@ -142,6 +146,7 @@ class Service:
             (self._purge, PURGE_INTERVAL_SECONDS),
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
             (self._watch.refresh, HEARTBEAT_SECONDS),
+            (self._report_ignored, IGNORED_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
             periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
@@ -187,6 +192,10 @@ class Service:
 
     async def _purge(self) -> None:
         await purge(self.store, self.settings.dedupe_window_days)
+
+    async def _report_ignored(self) -> None:
+        if self._receives:
+            await self._ignored_watch.refresh()
 
     async def create_first_token(self) -> str | None:
         """Create an admin token if there is none. Return it; only its hash is stored."""
@@ -242,6 +251,7 @@ class Service:
         return AccessLog(app, self._clock) if self.settings.access_log else app
 
     def _receive_app(self) -> ReceiveApp:
+        self._receives = True
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
@@ -278,6 +288,12 @@ class Service:
         return Authenticator(
             tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev
         )
+
+
+def _subscriptions(handlers: Iterable[Handler]) -> Iterator[Subscription]:
+    for handler in handlers:
+        for route in handler.routes:
+            yield Subscription(handler.name, handler.label, route)
 
 
 def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Store:

@@ -102,3 +102,20 @@ async def test_a_reclaim_does_not_read_the_backlog(
     actual = plan(postgres_url, "reclaim_expired", WORK, "EXPLAIN ANALYZE ", **CLAIMING)
     read = re.findall(r" on jobs.*actual time=\S+ rows=(\d+) loops=[1-9]", actual)
     assert sum(map(int, read)) == 0, actual
+
+
+async def test_unrouted_events_are_read_by_their_index(database_url: str) -> None:
+    raw_db = RawDatabase(database_url)
+    async with opened(database_url) as store:
+        await record(store, *arrivals(4000), *arrivals(20, type="unwanted", prefix="u"))
+    parameters = {"after": 5, "limit": 1000}
+    if not raw_db.is_sqlite:
+        assert "events_unrouted" in plan(database_url, "unrouted_types", parameters)
+        raw_db.rows("ANALYZE onceward.events")
+        assert "events_unrouted" in plan(database_url, "unrouted_types", parameters)
+        return
+    statement = Queries("sqlite").one("unrouted_types").text
+    with raw_db.connection() as connection:
+        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+        steps = [step for _, _, _, step in rows]
+    assert any("USING INDEX onceward_events_unrouted" in step for step in steps), steps

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.runtime.suggest import did_you_mean, nearest, suggest_or_list
+from onceward.runtime.suggest import did_you_mean, is_misspelling, nearest, suggest_or_list
 from onceward.sources.presets import PRESETS
 
 
@@ -45,3 +45,35 @@ def test_all_options_are_listed_if_none_is_similar() -> None:
     assert suggest_or_list("secret", options, "the options are") == "; did you mean 'secrets'?"
     assert suggest_or_list("url", options, "the options are") == "; the options are scheme, secrets"
     assert suggest_or_list("url", (), "its sources are") == "; its sources are none"
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("Push", "push"),
+        ("issue", "issues"),
+        ("receved", "received"),
+        ("recieved", "received"),
+        ("recqived", "received"),
+        ("succeededd", "succeeded"),
+        ("pull-request", "pull_request"),
+    ],
+)
+def test_one_mistyped_letter_is_a_misspelling(word: str, other: str) -> None:
+    assert is_misspelling(word, other)
+    assert is_misspelling(other, word)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("opened", "reopened"),
+        ("updated", "deleted"),
+        ("event1", "event2"),
+        ("ping", "pong"),
+        ("", "x"),
+    ],
+)
+def test_another_word_is_no_misspelling(word: str, other: str) -> None:
+    assert not is_misspelling(word, other)
+    assert not is_misspelling(other, word)

@@ -63,6 +63,21 @@ class Route:
         """The part of the pattern that is matched literally."""
         return self.pattern.removesuffix("*")
 
+    def matches(self, source: str, type: str) -> bool:
+        """Return whether an event of this source and type becomes a job."""
+        if self.source not in (None, source):
+            return False
+        return type.startswith(self.literal) if self.is_prefix else type == self.literal
+
+
+@dataclass(frozen=True, slots=True)
+class UnroutedType:
+    """A type of recorded events that no handler wanted, and the id of the newest."""
+
+    source: str
+    type: str
+    newest: int
+
 
 @dataclass(frozen=True, slots=True)
 class HandlerEntry:

@@ -10,7 +10,11 @@ from typing import Final
 SIMILARITY: Final = 0.7
 """How alike two names must be, from 0 to 1: ``strype`` finds ``stripe``, ``crm`` finds nothing."""
 
+SHORTEST_MISSPELLING: Final = 5
+"""Below this length, words that differ by one letter are different words: ``ping``, ``pong``."""
+
 _SEPARATORS: Final = re.compile(r"[-_. ]")
+_SPELLING_SEPARATORS: Final = re.compile(r"[-_./: ]")
 
 
 def nearest(word: str, options: Iterable[str]) -> str | None:
@@ -26,6 +30,26 @@ def nearest(word: str, options: Iterable[str]) -> str | None:
         matches += [option for option in by_key if key in _SEPARATORS.split(option)]
         matches += [part for part in _SEPARATORS.split(key) if part in by_key]
     return by_key[matches[0]] if len(matches) == 1 else None
+
+
+def is_misspelling(word: str, other: str) -> bool:
+    """Return whether two texts differ only in case or separators, or by one mistyped letter.
+
+    This is stricter than `nearest`: ``opened`` and ``reopened`` are two words, and so are names
+    that differ by a digit.
+    """
+    first, second = (_SPELLING_SEPARATORS.sub("", text.casefold()) for text in (word, other))
+    if first == second:
+        return True
+    pairs = enumerate(zip(first, second, strict=False))
+    shorter = min(len(first), len(second))
+    at = next((index for index, (one, two) in pairs if one != two), shorter)
+    one, two = first[at : at + 1], second[at : at + 1]
+    if max(len(first), len(second)) < SHORTEST_MISSPELLING or not (one + two).isalpha():
+        return False
+    rest, other_rest = first[at + 1 :], second[at + 1 :]
+    is_swapped = (rest[:1], other_rest[:1]) == (two, one) and rest[1:] == other_rest[1:]
+    return is_swapped or rest == other_rest or one + rest == other_rest or rest == two + other_rest
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

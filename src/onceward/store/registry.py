@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from onceward.model.admin import ProvisionedSecret
-from onceward.model.jobs import HandlerEntry
+from onceward.model.jobs import HandlerEntry, UnroutedType
 from onceward.model.workers import WORKER_TIMEOUT_SECONDS, LiveWorker
 from onceward.store.base import BaseStore, LedgerTransaction
 from onceward.store.locks import Lock
@@ -20,7 +20,7 @@ STALE_WORKER_SECONDS: Final = 600.0
 
 
 class SqlRegistry(BaseStore):
-    """The ports `Registry` and `SecretStore`, and the reading side of `WorkerRegistry`."""
+    """The ports `Registry`, `SecretStore` and `UnroutedEvents`; `WorkerRegistry`, to read."""
 
     async def register(
         self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
@@ -74,6 +74,11 @@ class SqlRegistry(BaseStore):
             LiveWorker(**{**row, "handlers": frozenset(json.loads(row["handlers"]))})
             for row in rows
         ]
+
+    async def unrouted_types(self, after: int, *, limit: int) -> list[UnroutedType]:
+        """Return the types of the newest `limit` events after an id that no handler wanted."""
+        rows = await self._read("unrouted_types", after=after, limit=limit)
+        return [UnroutedType(**row) for row in rows]
 
 
 def worker_parameters(worker: str, handlers: Sequence[str], *, is_start: bool) -> dict[str, object]:

@@ -30,6 +30,20 @@ SELECT name FROM onceward.handlers h
 WHERE EXISTS (SELECT 1 FROM onceward.routes r WHERE r.handler = h.id)
 ORDER BY name
 
+-- name: unrouted_types
+-- The sources and types of the newest events that matched no route, oldest first, each with the id of
+-- its newest event. The inner statement bounds the rows that are read.
+SELECT s.name AS source, e.type, max(e.id) AS newest
+FROM (
+    SELECT id, source, type FROM onceward.events
+    WHERE NOT routed AND id > :after
+    ORDER BY id DESC
+    LIMIT :limit
+) AS e
+JOIN onceward.sources s ON s.id = e.source
+GROUP BY s.name, e.type
+ORDER BY newest
+
 -- name: tokens
 -- The hashes of the admin tokens.
 SELECT name, sha256 FROM onceward.tokens ORDER BY name

@@ -164,7 +164,7 @@ class Service:
         if not self._preparations:
             return
         async with UnitOfWork(
-            lambda _: self.store.prepare(), self._clock, self._failpoints
+            lambda *_: self.store.prepare(), self._clock, self._failpoints
         ) as unit:
             for preparation in self._preparations:
                 await preparation(Transaction(unit))

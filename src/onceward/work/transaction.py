@@ -9,8 +9,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
-from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
-from onceward.ports import Row, Rows, StoreTransaction
+from onceward.errors import (
+    HandlerTimeout,
+    OncewardError,
+    TransactionIdleTimeout,
+    TransactionMisuse,
+)
+from onceward.ports import OnIdleTimeout, Row, Rows, StoreTransaction, ignore_idle_timeout
 from onceward.runtime.clock import Clock
 from onceward.runtime.code_location import awaiting_location, frame_location
 from onceward.runtime.failpoints import Failpoints
@@ -20,8 +25,9 @@ from onceward.work.pending_calls import PendingCalls
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Parameters = Mapping[str, Any]
-Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[StoreTransaction]]
-"""Begins a transaction. Its argument returns the handler's current line, for error messages."""
+Begin = Callable[[Callable[[], str], OnIdleTimeout], AbstractAsyncContextManager[StoreTransaction]]
+"""Begins a transaction. Its arguments return the handler's current line, for error messages, and
+end the handler when the transaction is rolled back because the handler waits for too long."""
 
 _TRANSACTION_KEYWORDS: Final = frozenset(
     {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"}
@@ -59,6 +65,8 @@ class UnitOfWork:
         self._clock = clock
         self.location: Callable[[], str] = lambda: "an unknown line"
         """Returns the line at which the handler is now."""
+        self.on_idle_timeout: OnIdleTimeout = ignore_idle_timeout
+        """Ends the handler when the store has rolled its idle transaction back."""
         self.statement_seconds = 0.0
         """The total time that its statements took."""
         self.calls = PendingCalls()
@@ -165,7 +173,7 @@ class UnitOfWork:
         return (
             self._failure is None
             and isinstance(error, Exception)
-            and not isinstance(error, HandlerTimeout)
+            and not isinstance(error, HandlerTimeout | TransactionIdleTimeout)
         )
 
     async def _exclusively(self, operation: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
@@ -201,7 +209,7 @@ class UnitOfWork:
             message = f"an earlier statement failed ({self._failure}); the transaction has ended"
             raise TransactionMisuse(message)
         if self._transaction is None:
-            self._context = self._begin(self.location)
+            self._context = self._begin(self.location, self.on_idle_timeout)
             self._transaction = await self._context.__aenter__()
         return self._transaction
 

@@ -15,7 +15,7 @@ from typing import IO, Any, Final, TypeVar
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
-from onceward.ports import BatchGroup, Row
+from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
@@ -228,7 +228,11 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     @asynccontextmanager
     async def begin(
-        self, location: Callable[[], str], *, shared: bool = False
+        self,
+        location: Callable[[], str],
+        on_idle_timeout: OnIdleTimeout = ignore_idle_timeout,
+        *,
+        shared: bool = False,
     ) -> AsyncIterator[SqliteTransaction]:
         """Open a transaction for a handler; roll it back at the end unless it is committed."""
         del shared  # a transaction here never waits for another's locks
@@ -239,6 +243,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             failpoints=self._failpoints,
             now=self._now,
             location=location,
+            on_idle_timeout=on_idle_timeout,
         )
         try:
             await transaction.begin()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -18,8 +19,14 @@ from onceward.model.retry import default_faults
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import did_you_mean
-from onceward.service import Preparation, Service
-from onceward.settings import Settings, SettingsOptions, check_options, resolve
+from onceward.service import Service
+from onceward.settings import (
+    Settings,
+    SettingsOptions,
+    check_options,
+    misspelled_variables,
+    resolve,
+)
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
@@ -30,7 +37,9 @@ from onceward.work.handlers import (
     is_function,
     make_handler,
 )
-from onceward.work.preparation import preparation_faults
+from onceward.work.preparation import Preparation, preparation_faults
+
+_log = logging.getLogger("onceward.settings")
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -184,6 +193,9 @@ class Inbox:
         """
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
+        if self._mounted is None:  # a mounted service that failed to open is built again
+            for warning in misspelled_variables(environment):
+                _log.warning(warning)
         faults = [
             f"{line}: inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"
             for line in self._unapplied.values()

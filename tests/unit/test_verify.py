@@ -174,12 +174,12 @@ def test_two_timestamps_are_rejected() -> None:
 
 def test_the_signature_covers_the_timestamp() -> None:
     header = f"t={NOW + 1},v1={stripe_signature()}"
-    assert failed_check(stripe_headers(header)) == "no signature matched any of 1 secrets"
+    assert failed_check(stripe_headers(header)) == "no signature matched the secret"
 
 
 def test_the_signature_covers_the_body() -> None:
     check = failed_check(signed_at(str(NOW)), body=BODY.replace(b":", b": "))
-    assert check == "no signature matched any of 1 secrets"
+    assert check == "no signature matched the secret"
 
 
 def test_any_of_several_secrets_may_match() -> None:
@@ -218,7 +218,7 @@ def test_any_of_several_signatures_may_match() -> None:
 def test_no_more_than_ten_signatures_are_tried() -> None:
     others = ",".join(f"v1={n:064x}" for n in range(10))
     header = f"t={NOW},{others},v1={stripe_signature()}"
-    assert failed_check(stripe_headers(header)) == "no signature matched any of 1 secrets"
+    assert failed_check(stripe_headers(header)) == "no signature matched the secret"
 
 
 def test_malformed_signatures_count_towards_the_limit_of_ten() -> None:

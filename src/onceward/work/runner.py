@@ -36,6 +36,7 @@ from onceward.work.batching import (
     HandlerLatency,
     SharedTransaction,
 )
+from onceward.work.call_misuse import explain
 from onceward.work.failure_log import job_fields, log_failure
 from onceward.work.handlers import Handler
 from onceward.work.leases import LeasedJob
@@ -128,7 +129,8 @@ class JobRunner:
             _log.warning(message, job.id, extra=job_fields(job))
             return True
         except Exception as error:  # noqa: BLE001 - every error is settled
-            return await self._settle_error(token, job, error, self._clock.monotonic() - started)
+            seconds = self._clock.monotonic() - started
+            return await self._settle_error(token, job, explain(error), seconds)
         return True
 
     async def _attempt(self, token: str, job: Job) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from onceward.errors import PermanentError
 from onceward.ports import Row
-from onceward.runtime.code_location import frame_location
+from onceward.runtime.code_location import definition_line, frame_location
 from onceward.runtime.tracebacks import traceback_from
 from onceward.work.effects import mark_once
 from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
@@ -94,7 +94,7 @@ class HandlerCall:
             self._coroutine = self._function(**self._arguments)
             result = await _WithOwnContext(self._coroutine, self._loop_watch)
             if result is not None:
-                _refuse_unstarted(result)
+                _refuse_unstarted(self._function, result)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -165,7 +165,7 @@ def _run_in_thread(
 ) -> None:
     failure: BaseException | None = None
     try:
-        _refuse_unstarted(function(**arguments))
+        _refuse_unstarted(function, function(**arguments))
     except StopIteration as error:
         failure = RuntimeError(f"the handler raised {error!r}")  # a future refuses StopIteration
         failure.__cause__ = error
@@ -184,13 +184,20 @@ def _run_in_thread(
         loop.call_soon_threadsafe(resolve)
 
 
-def _refuse_unstarted(result: object) -> None:
-    """Raise PermanentError for a coroutine or generator: the body of the handler never ran."""
+def _refuse_unstarted(function: Callable[..., object], result: object) -> None:
+    """Raise PermanentError for a coroutine or generator: its body never ran."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if not inspect.isasyncgen(result):
             result.close()
-        kind = type(result).__name__
-        message = f"the handler returned the {kind} of {result.__name__}() instead of running it"
+        kind, name = type(result).__name__, result.__name__
+        is_async = inspect.iscoroutinefunction(function)
+        advice = (
+            f"write await {name}()" if is_async else f"make it async def and write await {name}()"
+        )
+        fix = f"; {advice}" if inspect.iscoroutine(result) else ""
+        line = definition_line(function)
+        where = f"{line}: " if line else ""
+        message = f"{where}the handler returned the {kind} of {name}() instead of running it{fix}"
         raise PermanentError(message)
 
 

@@ -48,7 +48,7 @@ _INSTEAD: Final = {
 }
 """Names that database drivers have, and what a handler does instead."""
 
-_PACKAGE: Final = str(Path(__file__).parents[1])
+PACKAGE: Final = str(Path(__file__).parents[1])
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
@@ -106,7 +106,7 @@ class UnitOfWork:
         try:
             statement = _checked(sql, values)
         except TransactionMisuse as error:
-            line = awaiting_location(sys._getframe(), _PACKAGE) or self.location()  # noqa: SLF001
+            line = awaiting_location(sys._getframe(), PACKAGE) or self.location()  # noqa: SLF001
             message = f"{line}: {error}"
             raise TransactionMisuse(message) from None
         return await (await self._open()).run(statement, values)
@@ -279,7 +279,7 @@ class Transaction(TransactionHints):
 def _checked(sql: object, parameters: object) -> Sql:
     """Parse one statement. Raise TransactionMisuse if it or its parameters are unusable."""
     if not isinstance(sql, str):
-        message = f"the statement is {_kind(sql)}; pass the SQL as a str"
+        message = f"the statement is {kind_of(sql)}; pass the SQL as a str"
         raise TransactionMisuse(message)
     statements = parse(sql)
     if len(statements) != 1:
@@ -290,7 +290,7 @@ def _checked(sql: object, parameters: object) -> Sql:
         message = f"{statement.keyword} is not for handlers: the transaction ends with the handler"
         raise TransactionMisuse(message)
     if not isinstance(parameters, dict) and not isinstance(parameters, Mapping):  # dict is quicker
-        message = f"parameters are a dict by name, not {_kind(parameters)}: {_usage(statement)}"
+        message = f"parameters are a dict by name, not {kind_of(parameters)}: {_usage(statement)}"
         raise TransactionMisuse(message)
     if missing := statement.names - parameters.keys():
         message = f"no value is given for :{', :'.join(sorted(missing))}"
@@ -301,7 +301,10 @@ def _checked(sql: object, parameters: object) -> Sql:
     return statement
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return the type of a value with its article, such as ``a list``."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 

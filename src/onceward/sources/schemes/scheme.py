@@ -80,6 +80,5 @@ def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[byte
 
 def mismatch_error(key_count: int) -> SignatureRejected:
     """Return the error for a signature that no key verifies."""
-    return SignatureRejected(
-        f"no signature matched any of {key_count} secrets", RejectionCause.MISMATCH
-    )
+    secrets = "the secret" if key_count == 1 else f"any of {key_count} secrets"
+    return SignatureRejected(f"no signature matched {secrets}", RejectionCause.MISMATCH)

@@ -334,11 +334,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             )
             raise ConfigurationError(msg) from error
         except OSError as error:
-            msg = f"{path} cannot be written: {error.strerror}"
-            if not path.parent.is_dir():
-                folder = f"there is no folder {path.parent}"
-                msg = f"{self._path} cannot be created: {folder}. Create it, or set --database"
-            raise ConfigurationError(msg) from error
+            raise ConfigurationError(_cannot_lock(Path(self._path), error)) from error
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -378,6 +374,20 @@ def _check_version() -> None:
             f"Use a newer build of Python, or PostgreSQL (--database postgresql://…)."
         )
         raise ConfigurationError(msg)
+
+
+def _cannot_lock(path: Path, error: OSError) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return (
+            f"{path} cannot be created: there is no folder {folder}. Create it, or set --database"
+        )
+    if (lock_file := Path(f"{path}.lock")).exists():
+        return f"{lock_file} cannot be written: {error.strerror}"
+    return (
+        f"{path} cannot be opened: the folder {folder} cannot be written to ({error.strerror}). "
+        "SQLite writes beside the file: make it writable, or set --database"
+    )
 
 
 def _cannot_open(path: str, error: sqlite3.Error) -> str:

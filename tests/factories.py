@@ -143,7 +143,7 @@ class Work:
 async def working(store: Store, location: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
     """Begin a transaction as for a handler; roll it back unless it is settled."""
     async with UnitOfWork(
-        lambda _: store.begin(lambda: location), SystemClock(), Failpoints()
+        lambda *_: store.begin(lambda: location), SystemClock(), Failpoints()
     ) as unit:
         yield Work(unit, Transaction(unit))
 

@@ -59,7 +59,8 @@ def settings_page() -> str:
                 "Set a setting in code, `Inbox(max_attempts=5)`, or in the environment, "
                 "`ONCEWARD_MAX_ATTEMPTS=5`. Some are also [command-line options](cli.md). The "
                 "command line takes precedence over the code, and the code over the environment. "
-                "All invalid settings are reported together."
+                "All invalid settings are reported together. A variable spelled almost like "
+                "a setting, such as `ONCEWARD_MAX_ATEMPTS`, is named in a warning at start."
             ),
             "",
             "| name | default | purpose |",

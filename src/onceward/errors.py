@@ -18,6 +18,7 @@
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
+    ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
     ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── OperatorError                 an operator's action is not possible
     │   ├── NotFound                  no such row
@@ -155,6 +156,10 @@ class Unwritable(StoreError):
 
 class NeedsOwnTransaction(OncewardError):
     """A statement would affect more than its job; the job runs again in its own transaction."""
+
+
+class PreparationFailed(OncewardError):
+    """A function of ``inbox.at_start`` raised an error, which is the cause of this one."""
 
 
 class LeaseLost(OncewardError):

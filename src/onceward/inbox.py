@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -20,7 +21,13 @@ from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import suggest_or_list
 from onceward.service import Service, make_store
-from onceward.settings import Settings, SettingsOptions, check_options, resolve
+from onceward.settings import (
+    Settings,
+    SettingsOptions,
+    check_options,
+    misspelled_variables,
+    resolve,
+)
 from onceward.sources.configure import SourceOptions, make_source
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
@@ -32,6 +39,8 @@ from onceward.work.handlers import (
     make_handler,
 )
 from onceward.work.preparation import Preparation, preparation_faults
+
+_log = logging.getLogger("onceward.settings")
 
 F = TypeVar("F", bound=HandlerFunction)
 
@@ -218,6 +227,9 @@ class Inbox:
     ) -> Service:
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
+        if self._mounted is None:  # a mounted service that failed to open is built again
+            for warning in misspelled_variables(environment):
+                _log.warning(warning)
         sources = {INGEST_SOURCE, *self._sources}
         faults = [
             f"{line}: inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"

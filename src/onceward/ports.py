@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Protocol
 
+from onceward.errors import TransactionIdleTimeout
 from onceward.model.admin import (
     AuditItem,
     DeliveryItem,
@@ -106,6 +107,13 @@ class StoreTransaction(Protocol):
         """Commit. Raise OutcomeUnknown if the connection or the disk fails meanwhile."""
 
 
+OnIdleTimeout = Callable[[TransactionIdleTimeout], object]
+
+
+def ignore_idle_timeout(_: TransactionIdleTimeout) -> None:
+    """Leave the error to the next statement."""
+
+
 class Queue(Protocol):
     """The jobs that workers claim and settle."""
 
@@ -150,11 +158,16 @@ class Queue(Protocol):
         """Settle attempts that wrote nothing. Return False if the lease was lost."""
 
     def begin(
-        self, location: Callable[[], str], *, shared: bool = False
+        self,
+        location: Callable[[], str],
+        on_idle_timeout: OnIdleTimeout = ignore_idle_timeout,
+        *,
+        shared: bool = False,
     ) -> AbstractAsyncContextManager[StoreTransaction]:
         """Open a transaction for a handler; roll it back at the end unless it is committed.
 
         `location` returns the position of the handler, for the error if it blocks other writers.
+        `on_idle_timeout` is called with that error as soon as the transaction is rolled back.
         A transaction `shared` by several jobs does not wait for locks, and raises
         NeedsOwnTransaction for a statement whose effects reach beyond its job.
         """

@@ -43,10 +43,10 @@ from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.handlers import Handler
-from onceward.work.preparation import Preparation
+from onceward.work.preparation import Preparation, run_preparations
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
-from onceward.work.transaction import Transaction, UnitOfWork
+from onceward.work.transaction import UnitOfWork
 from onceward.work.worker import Worker
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
@@ -183,12 +183,8 @@ class Service:
     async def _prepare(self) -> None:
         if not self._preparations:
             return
-        async with UnitOfWork(
-            lambda _: self.store.prepare(), self._clock, self._failpoints
-        ) as unit:
-            for preparation in self._preparations:
-                await preparation(Transaction(unit))
-            await unit.commit()
+        unit = UnitOfWork(lambda *_: self.store.prepare(), self._clock, self._failpoints)
+        await run_preparations(unit, self._preparations)
 
     async def _purge(self) -> None:
         await purge(self.store, self.settings.dedupe_window_days)
@@ -303,7 +299,9 @@ def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Stor
         return SqliteStore(settings, failpoints, clock)
     if url.startswith(("postgresql://", "postgres://")):
         return PostgresStore(settings, failpoints)
-    scheme, separator, _ = url.partition("://")
+    scheme, separator, rest = url.partition("://")
+    if scheme == "sqlite" and rest:
+        raise ConfigurationError(f"database_url: write sqlite:///{rest}, with three slashes")
     start = f"starts with {scheme[:20] + separator!r}" if separator else "has no scheme"
     raise ConfigurationError(
         f"database_url {start}; it must be sqlite:///file.db or postgresql://user@host/name; "

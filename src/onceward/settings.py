@@ -14,9 +14,13 @@ from typing import Any, Final, TypedDict
 
 from onceward.errors import ConfigurationError
 from onceward.model.retry import MAX_DELAY_SECONDS
-from onceward.runtime.suggest import suggest_or_list
+from onceward.runtime.suggest import nearest, suggest_or_list
 
 ENV_PREFIX: Final = "ONCEWARD_"
+_OTHER_VARIABLES: Final = frozenset(
+    {"FAILPOINTS", "SECRET", "TOKEN", "TEST_POSTGRES", "WRITE_DOCS"}
+)
+"""Variables with the prefix that are not settings."""
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
@@ -156,6 +160,21 @@ def resolve(
     if faults := list(_combination_faults(settings)):
         raise ConfigurationError(faults)
     return settings
+
+
+def misspelled_variables(environment: Iterable[str]) -> list[str]:
+    """Return a warning for each variable that is no setting but is spelled almost like one.
+
+    Other programs may use the prefix too, so that an unknown name is not an error.
+    """
+    known = {entry.name.upper() for entry in fields(Settings)} | {"ADMIN_TOKENS"}
+    names = {name.removeprefix(ENV_PREFIX) for name in environment if name.startswith(ENV_PREFIX)}
+    suggestions = {name: nearest(name, known) for name in sorted(names - known - _OTHER_VARIABLES)}
+    return [
+        f"{ENV_PREFIX}{name} is not a setting; did you mean {ENV_PREFIX}{suggestion}?"
+        for name, suggestion in suggestions.items()
+        if suggestion is not None
+    ]
 
 
 def check_options(options: Mapping[str, Any]) -> None:

@@ -473,3 +473,23 @@ async def test_a_handler_runs_alone_if_another_transaction_is_marking_its_effect
             assert await Effects(work.unit, 99).once("credit:1")
             assert (await run_batch(store, jobs, mark)).retry_alone == [jobs[1]]
         assert await store.effects(EVERYTHING) == []
+
+
+async def test_a_job_that_waits_with_the_only_write_transaction_open_leaves_its_batch(
+    sqlite_url: str,
+) -> None:
+    calls: Counter[str] = Counter()
+
+    async def credit(event: Event[Any], effects: Effects) -> None:
+        await effects.once(event.key)
+        if event.id == "evt_2":
+            await asyncio.sleep(5)
+        calls[event.id] += 1
+
+    async with opened(sqlite_url) as store:
+        jobs = await claim_jobs(store)
+        ended = await run_batch(store, jobs, credit)
+        assert ended == outcome(retry_alone=[jobs[2]], remaining=[*jobs[:2], *jobs[3:]])
+        again = await run_batch(store, ended.remaining, credit)
+        assert again == outcome(settled=ended.remaining)
+    assert calls == {"evt_0": 2, "evt_1": 2, "evt_3": 1, "evt_4": 1}

@@ -86,8 +86,8 @@ async def test_similar_keys_are_different_effects(store: Store) -> None:
         ("\ud800", "Unicode"),
         ("x" * 256, "256 bytes"),
         ("é" * 128, "256 bytes"),
-        (None, "not a text"),
-        (7, "not a text"),
+        (None, "the key is None; pass a text such as"),
+        (7, "the key is an int; pass a text such as"),
     ],
 )
 async def test_an_unusable_key_is_refused_with_the_reason(

@@ -74,9 +74,8 @@ async def test_an_idle_transaction_is_rolled_back_and_the_error_names_the_handle
         with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:12 in credit") as raised:
             await work.tx.execute(INSERT)
         assert str(raised.value) == (
-            "the transaction was rolled back: it ran no statement for over 250 ms, at "
-            "handlers.py:12 in credit, and SQLite has only one writer. "
-            "Do slow work before the first statement"
+            "handlers.py:12 in credit: waited over 250 ms with SQLite's only write transaction open; "
+            "it was rolled back. Make slow calls before the first tx or effects call"
         )
         with pytest.raises(TransactionIdleTimeout):
             await work.unit.settle(token, job.id)

@@ -41,6 +41,13 @@ def message(function: Handler, line: int, call: str) -> str:
     return f"{at} in {function.__name__}: {call}(…) was not awaited; write `await {call}(…)`"
 
 
+def unstarted(function: Handler) -> str:
+    """Return the error for a function that returns a coroutine of `execute`."""
+    at = f"tests/integration/test_forgotten_await.py:{function.__code__.co_firstlineno}"
+    fault = "the handler returned the coroutine of execute() instead of running it"
+    return f"{at}: {fault}; write await execute()"
+
+
 def assert_permanent(job: JobItem, error: str) -> None:
     assert (job.status, job.failure_type, job.attempts) == (FAILED, FailureType.PERMANENT, 1)
     assert job.last_error == error
@@ -101,7 +108,10 @@ async def result(tx: Transaction) -> object:
         (fetch_value, message(fetch_value, 2, "tx.fetch_value")),
         (once, message(once, 1, "effects.once")),
         (nested, message(helper, 2, "tx.execute")),
-        (result, "the handler returned the coroutine of execute() instead of running it"),
+        (
+            result,
+            unstarted(result),
+        ),
     ],
 )
 async def test_a_call_that_is_not_awaited_fails_the_job_and_is_named(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import error_of, run
+from tests.integration.commands import error_of, run, serve, started
 
 APP = """
 from onceward import Inbox
@@ -149,7 +149,7 @@ def test_a_missing_key_that_is_no_environment_variable_has_no_hint(folder: Path)
     ("file", "text", "hint"),
     [
         ("app.py", "import not_there", "pip install …` (the package may have another name than"),
-        ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET, or"),
+        ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET."),
         ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
         ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
     ],
@@ -168,7 +168,14 @@ def test_an_error_in_the_app_says_what_may_help(
     ("line", "message"),
     [
         ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
-        ("inbox.source('github', secrets=[''])", "source 'github': secret 1 is empty"),
+        (
+            "inbox.source('github', secrets=[''])",
+            "source 'github': secret 1 is empty; is its environment variable set?",
+        ),
+        (
+            "inbox.source('github', secrets=[None])",
+            "source 'github': secret 1 is None; is its environment variable set?",
+        ),
         ("inbox.source('github')", "source 'github': there are no secrets"),
         ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
         ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
@@ -202,3 +209,43 @@ def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, mes
 def test_a_fault_names_its_line_once(folder: Path, code: str) -> None:
     (folder / "app.py").write_text(APP.format(arguments="") + code)
     assert error_of("serve", "app.py", cwd=folder).count("app.py:10") == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        (
+            "await tx.execute('CREAT TABLE x')",
+            'OperationalError: near "CREAT": syntax error (app.py:13 in tables)',
+        ),
+        ("helper()", "KeyError: 'x' (app.py:16 in helper)"),
+        ("raise KeyError", "KeyError (app.py:13 in tables)"),
+    ],
+)
+def test_an_error_at_start_is_reported_with_the_lines_of_the_app(
+    folder: Path, statement: str, reason: str
+) -> None:
+    prepare = f"""
+@inbox.at_start
+async def tables(tx):
+    {statement}
+
+def helper():
+    return {{}}['x']
+"""
+    (folder / "app.py").write_text(APP.format(arguments="") + prepare)
+    done = run(*serve("app.py"), cwd=folder)
+    assert done.returncode == 2
+    first, *frames = done.stderr.splitlines()
+    assert first == f"onceward: @inbox.at_start tables failed: {reason}"
+    assert frames[0].strip().startswith(f'File "{folder}/app.py", line 13, in tables')
+    assert "site-packages" not in done.stderr
+    assert "onceward/" not in done.stderr
+
+
+def test_a_misspelled_environment_variable_is_named_once_at_start(folder: Path) -> None:
+    variables = {"ONCEWARD_MAX_ATEMPTS": "3", "ONCEWARD_TOKEN": "x", "ONCEWARD_CRM": "x"}
+    with started(*serve("app.py", "--dev"), cwd=folder, **variables) as running:
+        log = running.log
+    warning = "ONCEWARD_MAX_ATEMPTS is not a setting; did you mean ONCEWARD_MAX_ATTEMPTS?"
+    assert log.count(" is not a setting") == log.count(f"WARNING onceward.settings: {warning}") == 1

@@ -10,7 +10,7 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from onceward import ConfigurationError, Inbox
+from onceward import ConfigurationError, Inbox, Transaction
 from onceward import service as service_module
 from onceward.http.responses import ASGIApp
 from onceward.runtime.redact import redact_url
@@ -224,6 +224,23 @@ async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:
     assert failure["type"] == "lifespan.startup.failed"
     assert "synchronous = 0" in failure["message"]
     await lifespan._task
+
+
+async def test_a_failed_preparation_is_reported_in_one_line(database_url: str) -> None:
+    inbox = Inbox(database_url)
+
+    @inbox.at_start
+    async def tables(tx: Transaction) -> None:
+        await tx.execute("CREAT TABLE x (id integer)")
+
+    failure = await Lifespan(inbox.asgi()).send("startup")
+    assert failure["type"] == "lifespan.startup.failed"
+    message = failure["message"]
+    assert message.startswith("Onceward: @inbox.at_start tables failed: ")
+    line = tables.__code__.co_firstlineno + 2
+    assert message.endswith(f" (tests/integration/test_mounting.py:{line} in tables)")
+    assert "CREAT" in message
+    assert "\n" not in message
 
 
 @pytest.mark.parametrize("method", ["asgi", "admin_asgi"])

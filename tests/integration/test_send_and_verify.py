@@ -54,6 +54,7 @@ def test_send_posts_an_event_that_the_source_accepts(folder: Path) -> None:
         assert json.loads(json.loads(chosen.stdout)["body"])["event_id"] == "evt_mine"
         wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
         assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
+        assert wrong.stderr == "The inbox's log and /admin/rejections name the reason.\n"
         (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')
         own = run(
             "send", "stripe", "--secret", SECRET, "--to", to, "--data", "body.json", cwd=folder

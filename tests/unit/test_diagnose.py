@@ -147,7 +147,7 @@ def test_a_request_for_another_source_of_the_app_is_recognised(delay: float) -> 
         (others[1], signed("github", secret="the-secret-of-github"), "github"),
     ):
         diagnosis = diagnose(mine, sent, NOW + delay, others)
-        assert diagnosis.hints[0] == hint.format(expected)
+        assert diagnosis.hints == (hint.format(expected),)
         assert not diagnosis.verified
 
 

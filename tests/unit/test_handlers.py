@@ -121,8 +121,18 @@ def defined(function: Callable[..., Any]) -> str:
 async def test_a_handler_that_returns_an_unstarted_coroutine_or_generator_fails(
     function: Callable[..., Any],
 ) -> None:
-    with pytest.raises(PermanentError, match="instead of running it"):
+    with pytest.raises(PermanentError, match=f"{defined(function)}: .* instead of running it"):
         await call(function, event=None).run()
+
+
+async def test_the_error_of_a_sync_handler_that_returns_a_coroutine_has_the_fix() -> None:
+    def forget(event: Event[Any]) -> object:
+        return coroutine(event)
+
+    with pytest.raises(
+        PermanentError, match=r"it; make it async def and write await coroutine\(\)$"
+    ):
+        await call(forget, event=None).run()
 
 
 async def test_an_async_handler_that_returns_an_unstarted_coroutine_fails() -> None:

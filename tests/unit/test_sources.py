@@ -147,7 +147,7 @@ def test_a_source_cannot_be_both_signed_and_unsigned() -> None:
 
 def test_an_invalid_secret_is_reported_by_its_position_and_never_shown() -> None:
     assert faults_of(secrets=[SECRET, "", "hunter2", b"trailing newline\n", "\ud800"]) == [
-        "source 'shop': secret 2 is empty",
+        "source 'shop': secret 2 is empty; is its environment variable set?",
         "source 'shop': secret 3 is 7 bytes long; the minimum is 8",
         "source 'shop': secret 4 has a line break at its start or end",
         "source 'shop': secret 5 is not valid Unicode",
@@ -383,3 +383,12 @@ def test_a_secret_that_is_neither_str_nor_bytes_is_refused() -> None:
     number: Any = 12345678
     with pytest.raises(ConfigurationError, match="secret 1 is neither str nor bytes"):
         make_source("shop", preset="hmac", secrets=[number])
+
+
+def test_a_secret_from_a_variable_that_is_not_set_is_refused() -> None:
+    unset: Any = None
+    advice = r"is its environment variable set\?"
+    with pytest.raises(ConfigurationError, match=f"secret 1 is None; {advice}"):
+        make_source("shop", preset="hmac", secrets=[unset])
+    with pytest.raises(ConfigurationError, match=f"secret 1 is empty; {advice}"):
+        make_source("shop", preset="hmac", secrets=[""])

@@ -131,10 +131,10 @@ def _load_module(name: str) -> ModuleType:
 def _app_failed(location: str, error: Exception) -> AppFailed:
     summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
     message = f"{location} cannot be loaded: {redact(summary)}"
-    return AppFailed(message, _hint(location, error), _user_frames(error))
+    return AppFailed(message, _hint(location, error), user_frames(error))
 
 
-def _user_frames(error: Exception) -> str:
+def user_frames(error: BaseException) -> str:
     """Return the traceback as Python prints it, without Onceward's and importlib's frames."""
     trace = traceback.TracebackException.from_exception(error)
     parts: list[Any] = [trace]
@@ -181,7 +181,7 @@ def _hint(location: str, error: Exception) -> str:
     if isinstance(error, ImportError) and "relative import" in str(error):
         return f"A file of a package is loaded as a module: {_module_form(location)}"
     if isinstance(error, KeyError) and (variable := _missing_variable(error)):
-        return f"Set the environment variable {variable}, or read it with os.environ.get."
+        return f"Set the environment variable {variable}."
     return ""
 
 

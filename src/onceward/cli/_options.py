@@ -10,8 +10,14 @@ from typing import Any, TypeVar
 import click
 import msgspec
 
-from onceward.cli._loading import AppFailed
-from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
+from onceward.cli._loading import AppFailed, user_frames
+from onceward.errors import (
+    ConfigurationError,
+    OncewardError,
+    PreparationFailed,
+    StoreError,
+    StoreUnavailable,
+)
 from onceward.runtime.redact import as_sentence, printable, redact
 from onceward.service import DATABASE_PLACES
 
@@ -62,6 +68,11 @@ def report_errors() -> Iterator[None]:
         for line in filter(None, (str(error), error.hint)):
             click.echo(f"onceward: {line}", err=True)
         click.echo(error.frames, err=True, nl=False)
+        sys.exit(2)
+    except PreparationFailed as error:
+        click.echo(f"onceward: {printable(str(error))}", err=True)
+        if error.__cause__ is not None:
+            click.echo(user_frames(error.__cause__), err=True, nl=False)
         sys.exit(2)
     except StoreError as error:
         reason = as_sentence(redact(str(error)))

@@ -23,6 +23,8 @@ from onceward.sources.outgoing import OutgoingRequest
 LOCAL_ADDRESS = "http://127.0.0.1:3000"
 RESPONSE_TIMEOUT_SECONDS = 30.0
 SUCCESS = range(200, 300)
+UNAUTHORIZED = 401
+REASON_ADVICE = "The inbox's log and /admin/rejections name the reason."
 
 
 @click.command()
@@ -74,6 +76,8 @@ def send(
             msg = f"--url has no effect: {source} does not sign the URL; --to says where to post"
             raise ConfigurationError(msg)
         statuses = [_post(address, outgoing, as_json=as_json) for _ in range(times)]
+        if UNAUTHORIZED in statuses:
+            click.echo(REASON_ADVICE, err=True)
     sys.exit(0 if all(status in SUCCESS for status in statuses) else 1)
 
 

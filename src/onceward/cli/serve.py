@@ -19,6 +19,8 @@ from onceward.http.auth import is_loopback
 from onceward.http.receive_app import INGEST
 from onceward.http.server.server import listen
 
+MAX_PORT = 65535
+
 
 @click.command()
 @click.argument("app")
@@ -59,6 +61,8 @@ def serve(
             allow_weak_durability=allow_weak_durability,
             access_log=access_log,
         )
+        if not 0 <= port <= MAX_PORT:
+            raise ConfigurationError(f"--port {port} is out of range; use 0 to {MAX_PORT}")
         service = load_inbox(app).service(settings, dev=dev)
         listener = listen(host, port)
         port = listener.getsockname()[1]

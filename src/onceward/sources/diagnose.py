@@ -153,10 +153,9 @@ def _challenge_check(reply: Reply) -> Check:
 def _hints(
     source: Source, request: Request, now: float, cause: RejectionCause, others: Iterable[Source]
 ) -> list[str]:
-    suggestions = [
-        *_suggest_sources(source, request, now, others),
-        *_suggestions(source, request, now, cause),
-    ]
+    if sources := list(_suggest_sources(source, request, now, others)):
+        return sources
+    suggestions = list(_suggestions(source, request, now, cause))
     if not suggestions and cause is RejectionCause.MISMATCH:
         url = f" The URL was {request.url}." if source.scheme.needs_url else ""
         return [*_capture_notes(request), NO_SUGGESTION + url]
@@ -220,7 +219,7 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
             is_distinctive = preset.name != source.preset_name and name.lower() != "authorization"
             if is_present and is_distinctive:
                 yield (
-                    f"The request has a {name} header, as sent by {preset.title}: "
+                    f"The request has the header {name}, as sent by {preset.title}: "
                     f"use preset={preset.name!r}?"
                 )
 

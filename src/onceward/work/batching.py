@@ -13,9 +13,10 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, Self
 
-from onceward.errors import LeaseLost
-from onceward.ports import Queue, StoreTransaction
+from onceward.errors import LeaseLost, TransactionIdleTimeout
+from onceward.ports import OnIdleTimeout, Queue, StoreTransaction, ignore_idle_timeout
 from onceward.runtime.clock import Clock
+from onceward.runtime.timeouts import Interrupt
 from onceward.work.leases import LeasedJob
 from onceward.work.transaction import UnitOfWork
 
@@ -104,6 +105,7 @@ class BatchProgress:
         self._clock = clock
         self._started = self._handler_started = clock.monotonic()
         self._unit: UnitOfWork | None = None
+        self.interrupt = Interrupt()
         self.completed = 0
 
     @property
@@ -144,6 +146,7 @@ class SharedTransaction:
         self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
         self._transaction: StoreTransaction | None = None
         self._location: Callable[[], str] = str
+        self._on_idle_timeout: OnIdleTimeout = ignore_idle_timeout
 
     async def __aenter__(self) -> Self:
         """Return the transaction, which has not begun."""
@@ -155,20 +158,29 @@ class SharedTransaction:
         if context is not None:
             await context.__aexit__(None, None, None)
 
-    def join(self, location: Callable[[], str]) -> AbstractAsyncContextManager[StoreTransaction]:
+    def join(
+        self, location: Callable[[], str], on_idle_timeout: OnIdleTimeout
+    ) -> AbstractAsyncContextManager[StoreTransaction]:
         """Return the transaction for one more handler, whose current line is `location`."""
         self._location = location
+        self._on_idle_timeout = on_idle_timeout
         return _JoinedTransaction(self._open)
 
     async def _open(self) -> StoreTransaction:
         if self._transaction is None:
-            self._context = self._queue.begin(self._current_location, shared=True)
+            self._context = self._queue.begin(
+                self._current_location, self._end_handler, shared=True
+            )
             self._transaction = await self._context.__aenter__()
         return self._transaction
 
     def _current_location(self) -> str:
         """Return the line of the handler that joined last."""
         return self._location()
+
+    def _end_handler(self, error: TransactionIdleTimeout) -> None:
+        """End the handler that joined last."""
+        self._on_idle_timeout(error)
 
     async def settle(self, jobs: Sequence[LeasedJob]) -> None:
         """Settle the jobs as done and commit. Raise LeaseLost if one of their leases ended."""

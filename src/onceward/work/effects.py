@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, Final
 
 from onceward.errors import PermanentError
 from onceward.model.events import invalid_text_reason
-from onceward.work.transaction import UnitOfWork
+from onceward.runtime.code_location import awaiting_location
+from onceward.work.transaction import UnitOfWork, kind_of
+
+EXAMPLE_KEY: Final = 'f"mail:{event.id}"'
 
 
 class Effects:
@@ -35,10 +38,13 @@ async def mark_once(unit: UnitOfWork, job: int, key: str, reference: str | None)
         faults.append(("reference", _fault(reference)))
     for name, fault in faults:
         if fault:
-            message = f"effects.once: the {name} {fault}"
+            line = awaiting_location(sys._getframe()) or unit.location()  # noqa: SLF001
+            message = f"{line}: effects.once: the {name} {fault}"
             raise PermanentError(message)
     return await unit.mark_effect(job, key, reference)
 
 
 def _fault(text: object) -> str | None:
-    return invalid_text_reason(text) if isinstance(text, str) else "is not a text"
+    if isinstance(text, str):
+        return invalid_text_reason(text)
+    return f"is {kind_of(text)}; pass a text such as {EXAMPLE_KEY}"

@@ -12,7 +12,7 @@ from types import CoroutineType, FrameType, TracebackType
 from typing import Any, Final
 
 from onceward.errors import PermanentError
-from onceward.runtime.code_location import frame_location
+from onceward.runtime.code_location import definition_line, frame_location
 from onceward.runtime.tracebacks import traceback_from
 from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
 
@@ -48,7 +48,7 @@ class HandlerCall:
             self._coroutine = self._function(**self._arguments)
             result = await _WithOwnContext(self._coroutine, self._loop_watch)
             if result is not None:
-                _refuse_unstarted(result)
+                _refuse_unstarted(self._function, result)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
@@ -119,7 +119,7 @@ def _run_in_thread(
 ) -> None:
     failure: BaseException | None = None
     try:
-        _refuse_unstarted(function(**arguments))
+        _refuse_unstarted(function, function(**arguments))
     except StopIteration as error:
         failure = RuntimeError(f"the handler raised {error!r}")  # a future refuses StopIteration
         failure.__cause__ = error
@@ -138,13 +138,20 @@ def _run_in_thread(
         loop.call_soon_threadsafe(resolve)
 
 
-def _refuse_unstarted(result: object) -> None:
-    """Raise PermanentError for a coroutine or generator: the body of the handler never ran."""
+def _refuse_unstarted(function: Callable[..., object], result: object) -> None:
+    """Raise PermanentError for a coroutine or generator: its body never ran."""
     if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
         if not inspect.isasyncgen(result):
             result.close()
-        kind = type(result).__name__
-        message = f"the handler returned the {kind} of {result.__name__}() instead of running it"
+        kind, name = type(result).__name__, result.__name__
+        is_async = inspect.iscoroutinefunction(function)
+        advice = (
+            f"write await {name}()" if is_async else f"make it async def and write await {name}()"
+        )
+        fix = f"; {advice}" if inspect.iscoroutine(result) else ""
+        line = definition_line(function)
+        where = f"{line}: " if line else ""
+        message = f"{where}the handler returned the {kind} of {name}() instead of running it{fix}"
         raise PermanentError(message)
 
 

@@ -3,11 +3,47 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
-from onceward.work.transaction import Transaction
+from onceward.errors import (
+    ConfigurationError,
+    PreparationFailed,
+    StoreError,
+    TransactionMisuse,
+)
+from onceward.runtime.error_text import describe
+from onceward.runtime.tracebacks import package_of, traceback_text
+from onceward.work.transaction import Transaction, UnitOfWork
 
 Preparation = Callable[[Transaction], Awaitable[None]]
+
+
+async def run_preparations(unit: UnitOfWork, preparations: Sequence[Preparation]) -> None:
+    """Run the functions in one transaction, and commit it.
+
+    Raises PreparationFailed for an error of theirs, and TransactionMisuse, which names the line.
+    """
+    running: Preparation | None = None
+    try:
+        async with unit:
+            for preparation in preparations:
+                running = preparation
+                await preparation(Transaction(unit))
+            running = None
+            await unit.commit()
+    except (ConfigurationError, StoreError, TransactionMisuse):
+        raise
+    except Exception as error:
+        raise PreparationFailed(_failure_text(running, error)) from error
+
+
+def _failure_text(function: Preparation | None, error: Exception) -> str:
+    """Return the name of the function, its error, and the line that raised it."""
+    name = getattr(function, "__name__", "")
+    reason = describe(error)
+    location = traceback_text(error, package=package_of(function)).location
+    place = f" ({location})" if location and location not in reason else ""
+    return f"@inbox.at_start {name} failed: {reason}{place}".replace("  ", " ")
 
 
 def preparation_faults(function: object) -> Iterable[str]:

@@ -13,7 +13,13 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import HandlerTimeout, LeaseLost, PermanentError, StoreError
+from onceward.errors import (
+    HandlerTimeout,
+    LeaseLost,
+    PermanentError,
+    StoreError,
+    TransactionIdleTimeout,
+)
 from onceward.model.events import INGEST_SOURCE, Event
 from onceward.model.jobs import Job
 from onceward.ports import Queue
@@ -21,7 +27,7 @@ from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
-from onceward.runtime.timeouts import run_with_deadline
+from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.runtime.tracebacks import package_of, traceback_text
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
@@ -30,6 +36,7 @@ from onceward.work.batching import (
     HandlerLatency,
     SharedTransaction,
 )
+from onceward.work.call_misuse import explain
 from onceward.work.failure_log import job_fields, log_failure
 from onceward.work.handler_call import HandlerCall
 from onceward.work.handlers import Handler
@@ -45,7 +52,7 @@ _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _MAX_SETTLE_TRIES: Final = 5
 _SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s in a batch"
 
-RunCall = Callable[[Handler, HandlerCall], Awaitable[None]]
+RunCall = Callable[[Handler, HandlerCall, Interrupt], Awaitable[None]]
 """Runs a handler call until the handler returns."""
 
 
@@ -87,7 +94,9 @@ class JobRunner:
             async with SharedTransaction(self._queue) as shared:
                 try:
                     run = self._run_handlers(jobs, shared, progress)
-                    if not await run_with_deadline("a batch", run, progress.remaining_seconds):
+                    if not await run_with_deadline(
+                        "a batch", run, progress.remaining_seconds, progress.interrupt
+                    ):
                         raise HandlerTimeout(_SHARED_TIMEOUT)
                 finally:
                     await progress.close()
@@ -104,7 +113,7 @@ class JobRunner:
         for _, job in jobs:
             async with UnitOfWork(shared.join, self._clock, self._failpoints) as unit:
                 progress.start_handler(unit)
-                await self._call(job, unit, _run_without_timeout)
+                await self._call(job, unit, progress.interrupt, _run_without_timeout)
                 await unit.close()
             progress.complete_handler()
             if progress.should_commit:
@@ -120,18 +129,19 @@ class JobRunner:
             _log.warning(message, job.id, extra=job_fields(job))
             return True
         except Exception as error:  # noqa: BLE001 - every error is settled
-            return await self._settle_error(token, job, error, self._clock.monotonic() - started)
+            seconds = self._clock.monotonic() - started
+            return await self._settle_error(token, job, explain(error), seconds)
         return True
 
     async def _attempt(self, token: str, job: Job) -> None:
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
-            await self._call(job, unit, self._run_with_timeout)
+            await self._call(job, unit, Interrupt(), self._run_with_timeout)
             if not await unit.settle(token, job.id) and not await self._queue.settle_done(
                 token, job.id
             ):
                 raise LeaseLost
 
-    async def _call(self, job: Job, unit: UnitOfWork, run: RunCall) -> None:
+    async def _call(self, job: Job, unit: UnitOfWork, interrupt: Interrupt, run: RunCall) -> None:
         """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
@@ -142,25 +152,34 @@ class JobRunner:
             loop_watch=self._loop_watches[job.handler],
         )
         unit.location = call.location
+        if handler.is_async:  # a thread cannot be stopped, and must not run beside its retry
+
+            def end(error: TransactionIdleTimeout) -> None:
+                interrupt.set(error.with_traceback(call.traceback()))
+
+            unit.on_idle_timeout = end
         self._failpoints.reach("handle.started")
         started = self._clock.monotonic()
         try:
-            await run(handler, call)
+            await run(handler, call, interrupt)
         finally:
             seconds = self._clock.monotonic() - started
             self._latencies[job.handler].observe(seconds, unit.statement_seconds)
         self._failpoints.reach("handle.returned")
 
-    async def _run_with_timeout(self, handler: Handler, call: HandlerCall) -> None:
+    async def _run_with_timeout(
+        self, handler: Handler, call: HandlerCall, interrupt: Interrupt
+    ) -> None:
         """Run a handler in a task, and cancel the task when the handler's timeout expires."""
         seconds = handler.timeout_seconds or math.inf
         deadline = self._clock.monotonic() + seconds
-        run = _run_without_timeout(handler, call)
+        run = _run_without_timeout(handler, call, interrupt)
         traces: list[TracebackType | None] = []
         if not await run_with_deadline(
             handler.name,
             run,
             lambda: deadline - self._clock.monotonic(),
+            interrupt,
             on_expired=lambda: traces.append(call.traceback()),
         ):
             message = f"{handler.name} took longer than {seconds:g} s"
@@ -249,7 +268,7 @@ def _make_arguments(
     return arguments
 
 
-async def _run_without_timeout(handler: Handler, call: HandlerCall) -> None:
+async def _run_without_timeout(handler: Handler, call: HandlerCall, _: Interrupt) -> None:
     """Run a handler in the current task. The caller enforces the timeout."""
     try:
         await call.run()

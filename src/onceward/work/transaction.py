@@ -8,8 +8,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
-from onceward.errors import HandlerTimeout, OncewardError, TransactionMisuse
-from onceward.ports import Row, Rows, StoreTransaction
+from onceward.errors import (
+    HandlerTimeout,
+    OncewardError,
+    TransactionIdleTimeout,
+    TransactionMisuse,
+)
+from onceward.ports import OnIdleTimeout, Row, Rows, StoreTransaction, ignore_idle_timeout
 from onceward.runtime.clock import Clock
 from onceward.runtime.code_location import awaiting_location, frame_location
 from onceward.runtime.failpoints import Failpoints
@@ -19,8 +24,9 @@ from onceward.work.pending_calls import PendingCalls
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Parameters = Mapping[str, Any]
-Begin = Callable[[Callable[[], str]], AbstractAsyncContextManager[StoreTransaction]]
-"""Begins a transaction. Its argument returns the handler's current line, for error messages."""
+Begin = Callable[[Callable[[], str], OnIdleTimeout], AbstractAsyncContextManager[StoreTransaction]]
+"""Begins a transaction. Its arguments return the handler's current line, for error messages, and
+end the handler when the transaction is rolled back because the handler waits for too long."""
 
 _TRANSACTION_KEYWORDS: Final = frozenset(
     {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"}
@@ -57,6 +63,8 @@ class UnitOfWork:
         self._clock = clock
         self.location: Callable[[], str] = lambda: "an unknown line"
         """Returns the line at which the handler is now."""
+        self.on_idle_timeout: OnIdleTimeout = ignore_idle_timeout
+        """Ends the handler when the store has rolled its idle transaction back."""
         self.statement_seconds = 0.0
         """The total time that its statements took."""
         self.calls = PendingCalls()
@@ -163,7 +171,7 @@ class UnitOfWork:
         return (
             self._failure is None
             and isinstance(error, Exception)
-            and not isinstance(error, HandlerTimeout)
+            and not isinstance(error, HandlerTimeout | TransactionIdleTimeout)
         )
 
     async def _exclusively(self, operation: Callable[[*Ts], Awaitable[T]], *arguments: *Ts) -> T:
@@ -199,7 +207,7 @@ class UnitOfWork:
             message = f"an earlier statement failed ({self._failure}); the transaction has ended"
             raise TransactionMisuse(message)
         if self._transaction is None:
-            self._context = self._begin(self.location)
+            self._context = self._begin(self.location, self.on_idle_timeout)
             self._transaction = await self._context.__aenter__()
         return self._transaction
 
@@ -269,7 +277,7 @@ class Transaction(TransactionHints):
 def _checked(sql: object, parameters: object) -> Sql:
     """Parse one statement. Raise TransactionMisuse if it or its parameters are unusable."""
     if not isinstance(sql, str):
-        message = f"the statement is {_kind(sql)}; pass the SQL as a str"
+        message = f"the statement is {kind_of(sql)}; pass the SQL as a str"
         raise TransactionMisuse(message)
     statements = parse(sql)
     if len(statements) != 1:
@@ -280,7 +288,7 @@ def _checked(sql: object, parameters: object) -> Sql:
         message = f"{statement.keyword} is not for handlers: the transaction ends with the handler"
         raise TransactionMisuse(message)
     if not isinstance(parameters, dict) and not isinstance(parameters, Mapping):  # dict is quicker
-        message = f"parameters are a dict by name, not {_kind(parameters)}: {_usage(statement)}"
+        message = f"parameters are a dict by name, not {kind_of(parameters)}: {_usage(statement)}"
         raise TransactionMisuse(message)
     if missing := statement.names - parameters.keys():
         message = f"no value is given for :{', :'.join(sorted(missing))}"
@@ -291,7 +299,10 @@ def _checked(sql: object, parameters: object) -> Sql:
     return statement
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """Return the type of a value with its article, such as ``a list``."""
+    if value is None:
+        return "None"
     name = type(value).__name__
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 

@@ -152,8 +152,10 @@ class Hmac:
         return keys
 
 
-def secret_bytes(secret: str | bytes) -> bytes:
+def secret_bytes(secret: str | bytes | None) -> bytes:
     """Return a configured secret as bytes. Raises ConfigurationError."""
+    if secret is None:
+        raise ConfigurationError("is None; is its environment variable set?")
     if not isinstance(secret, str | bytes):
         raise ConfigurationError("is neither str nor bytes")
     try:
@@ -161,7 +163,7 @@ def secret_bytes(secret: str | bytes) -> bytes:
     except UnicodeEncodeError:
         raise ConfigurationError("is not valid Unicode") from None
     if not key:
-        raise ConfigurationError("is empty")
+        raise ConfigurationError("is empty; is its environment variable set?")
     if key.strip(b"\r\n") != key and b"-----END" not in key:
         raise ConfigurationError("has a line break at its start or end")
     return key

@@ -14,7 +14,7 @@ from psycopg_pool import AsyncConnectionPool, PoolTimeout
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
-from onceward.ports import BatchGroup, Row
+from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
@@ -233,10 +233,14 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     @asynccontextmanager
     async def begin(
-        self, location: Callable[[], str], *, shared: bool = False
+        self,
+        location: Callable[[], str],
+        on_idle_timeout: OnIdleTimeout = ignore_idle_timeout,
+        *,
+        shared: bool = False,
     ) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction for a handler; roll it back at the end unless it is committed."""
-        del location  # the server itself ends a transaction that idles past its lease
+        del location, on_idle_timeout  # the server ends a transaction that idles past its lease
         async with self._pooled() as connection:
             transaction = PostgresTransaction(
                 connection, self._queries, self._failpoints, shared=shared

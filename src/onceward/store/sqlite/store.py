@@ -15,7 +15,7 @@ from typing import IO, Any, Final, TypeVar
 from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
-from onceward.ports import BatchGroup, Row
+from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
@@ -228,7 +228,11 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     @asynccontextmanager
     async def begin(
-        self, location: Callable[[], str], *, shared: bool = False
+        self,
+        location: Callable[[], str],
+        on_idle_timeout: OnIdleTimeout = ignore_idle_timeout,
+        *,
+        shared: bool = False,
     ) -> AsyncIterator[SqliteTransaction]:
         """Open a transaction for a handler; roll it back at the end unless it is committed."""
         del shared  # a transaction here never waits for another's locks
@@ -239,6 +243,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             failpoints=self._failpoints,
             now=self._now,
             location=location,
+            on_idle_timeout=on_idle_timeout,
         )
         try:
             await transaction.begin()
@@ -329,11 +334,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             )
             raise ConfigurationError(msg) from error
         except OSError as error:
-            msg = f"{path} cannot be written: {error.strerror}"
-            if not path.parent.is_dir():
-                folder = f"there is no folder {path.parent}"
-                msg = f"{self._path} cannot be created: {folder}. Create it, or set --database"
-            raise ConfigurationError(msg) from error
+            raise ConfigurationError(_cannot_lock(Path(self._path), error)) from error
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
@@ -373,6 +374,20 @@ def _check_version() -> None:
             f"Use a newer build of Python, or PostgreSQL (--database postgresql://…)."
         )
         raise ConfigurationError(msg)
+
+
+def _cannot_lock(path: Path, error: OSError) -> str:
+    folder = path.parent
+    if not folder.is_dir():
+        return (
+            f"{path} cannot be created: there is no folder {folder}. Create it, or set --database"
+        )
+    if (lock_file := Path(f"{path}.lock")).exists():
+        return f"{lock_file} cannot be written: {error.strerror}"
+    return (
+        f"{path} cannot be opened: the folder {folder} cannot be written to ({error.strerror}). "
+        "SQLite writes beside the file: make it writable, or set --database"
+    )
 
 
 def _cannot_open(path: str, error: sqlite3.Error) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
 from onceward.errors import LeaseLost, TransactionIdleTimeout, TransactionMisuse
-from onceward.ports import Row, Rows
+from onceward.ports import OnIdleTimeout, Row, Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
@@ -41,6 +41,7 @@ class SqliteTransaction:
         failpoints: Failpoints,
         now: Callable[[], int],
         location: Callable[[], str],
+        on_idle_timeout: OnIdleTimeout,
     ) -> None:
         self._writer = writer
         self._gate = gate
@@ -48,12 +49,13 @@ class SqliteTransaction:
         self._failpoints = failpoints
         self._now = now
         self._location = location
+        self._on_idle_timeout = on_idle_timeout
         self._loop = asyncio.get_running_loop()
         self._idle_left = IDLE_SECONDS
         self._idle_since = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._is_open = False
-        self._idle_error: TransactionIdleTimeout | None = None
+        self._idle_reason = ""
 
     async def begin(self) -> None:
         """Wait for the gate, then begin. Raise StoreUnavailable if the file is locked."""
@@ -124,8 +126,8 @@ class SqliteTransaction:
         timeout_seconds: float | None = STATEMENT_SECONDS,
     ) -> T:
         """Run a function in the writer's thread. Stop the idle timer meanwhile."""
-        if self._idle_error is not None:
-            raise self._idle_error
+        if self._idle_reason:
+            raise TransactionIdleTimeout(self._idle_reason)
         if not self._is_open:
             raise TransactionMisuse("the transaction has ended; no statement can follow it")
         self._stop_timer()
@@ -166,13 +168,14 @@ class SqliteTransaction:
         if late > LATE_SECONDS:  # the loop was blocked, perhaps by another task
             self._start_timer()
             return
-        self._idle_error = TransactionIdleTimeout(
-            f"the transaction was rolled back: it ran no statement for over "
-            f"{IDLE_SECONDS * 1000:.0f} ms, at {self._location()}, and SQLite has only one writer. "
-            "Do slow work before the first statement"
+        self._idle_reason = (
+            f"{self._location()}: waited over {IDLE_SECONDS * 1000:.0f} ms with SQLite's only "
+            "write transaction open; it was rolled back. Make slow calls before the first tx or "
+            "effects call"
         )
         self._timer = None
         self._start_rollback()
+        self._on_idle_timeout(TransactionIdleTimeout(self._idle_reason))
 
     def _start_rollback(self) -> asyncio.Future[None]:
         self._is_open = False

@@ -20,6 +20,13 @@ def describe(error: BaseException, secrets: Iterable[str | bytes] = ()) -> str:
     Onceward's own errors are shown in full, database errors with their primary message only, and
     all others with their first line: the rest may quote rows, statements and inputs.
     """
+    try:
+        return _description(error, secrets)
+    except BaseException:  # noqa: BLE001 - the attributes of an error may be user code
+        return UNREADABLE
+
+
+def _description(error: BaseException, secrets: Iterable[str | bytes]) -> str:
     error = leading_error(error)
     name = type_name(error)
     if isinstance(error, OncewardError):

@@ -73,3 +73,41 @@ def test_a_sample_fits_its_model(model: Any) -> None:
 @pytest.mark.parametrize("model", [None, Any, dict[str, object], dict])
 def test_a_model_without_fields_has_an_empty_sample(model: Any) -> None:
     assert sample_payload(make_decoder(model)) == {}
+
+
+class StructNode(msgspec.Struct):
+    name: str
+    next: "StructNode | None"
+    children: "list[StructNode]"
+
+
+class ModelNode(BaseModel):
+    name: str
+    next: "ModelNode | None"
+    children: "list[ModelNode]"
+
+
+@pytest.mark.parametrize("model", [StructNode, ModelNode])
+def test_the_sample_of_a_recursive_model_ends(model: Any) -> None:
+    decoder = make_decoder(model)
+    payload = sample_payload(decoder)
+    assert payload == {"name": "name_123", "next": None, "children": []}
+    decoder.decode_json(msgspec.json.encode(payload))
+
+
+class Endless(msgspec.Struct):
+    left: "Endless"
+    right: "Endless"
+
+
+def test_a_model_that_no_payload_fits_has_an_empty_sample() -> None:
+    assert sample_payload(make_decoder(Endless)) == {}
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#/$defs/Missing"}, {"anyOf": [True]}, {"enum": 5}])
+def test_an_odd_schema_has_an_empty_sample(schema: dict[str, Any]) -> None:
+    class Odd:
+        def json_schema(self) -> dict[str, Any]:
+            return schema
+
+    assert sample_payload(Odd()) == {}  # type: ignore[arg-type] # decodes nothing

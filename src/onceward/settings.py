@@ -8,7 +8,7 @@ environment.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
 from typing import Any, Final, TypedDict
 
@@ -25,8 +25,14 @@ _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
 
-def _setting(default: Any, doc: str, *, minimum: float = 0) -> Any:
-    return field(default=default, metadata={"doc": doc, "minimum": minimum})
+MAX_ATTEMPTS: Final = 1_000_000
+"""The most attempts that a job can have."""
+
+_MAX_INTEGER: Final = 2**31 - 1  # of a column in PostgreSQL
+
+
+def _setting(default: Any, doc: str, *, minimum: float = 0, maximum: float = _MAX_INTEGER) -> Any:
+    return field(default=default, metadata={"doc": doc, "minimum": minimum, "maximum": maximum})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +76,10 @@ class Settings:
         10_000, "Deliveries that may wait for a commit; more get 503", minimum=1
     )
     max_pending_bytes: int = _setting(
-        64 * 1024 * 1024, "Bytes of bodies that may wait for a commit; more get 503", minimum=1024
+        64 * 1024 * 1024,
+        "Bytes of bodies that may wait for a commit; more get 503",
+        minimum=1024,
+        maximum=2**63 - 1,
     )
     max_batch_events: int = _setting(200, "Most deliveries in one transaction", minimum=1)
     delivery_rows: int = _setting(
@@ -80,14 +89,19 @@ class Settings:
         1000, "Rejected requests stored for each source; all are counted"
     )
     dedupe_window_days: int = _setting(
-        0, "Days until an event is deleted, with its id; 0 keeps events. Effects are kept"
+        0,
+        "Days until an event is deleted, with its id; 0 keeps events. Effects are kept",
+        maximum=36_500,
     )
     workers: int = _setting(4, "Handlers that run concurrently in a process; 0 only receives")
     max_jobs_per_transaction: int = _setting(
         64, 'Most jobs in one commit, for handlers with transaction="shared"; 1 disables', minimum=1
     )
     max_attempts: int = _setting(
-        40, "Attempts of a job, unless its handler sets them; 40 last for a day", minimum=1
+        40,
+        "Attempts of a job, unless its handler sets them; 40 last for a day",
+        minimum=1,
+        maximum=MAX_ATTEMPTS,
     )
     retry_base_seconds: float = _setting(
         1.0, "Delay before the second attempt; doubles with each further one", minimum=0.001
@@ -242,12 +256,15 @@ def _parse_boolean(text: str) -> bool:
 
 
 def _check(entry: Field[Any], value: object) -> Iterator[str]:
-    default, minimum = entry.default, entry.metadata["minimum"]
+    default = entry.default
+    minimum, maximum = entry.metadata["minimum"], entry.metadata["maximum"]
     allowed = (int, float) if isinstance(default, float) else type(default)
     if not isinstance(value, allowed) or isinstance(value, bool) is not isinstance(default, bool):
         yield f"{entry.name}: {value!r} is not {_kind(default)}"
     elif isinstance(value, (int, float)) and not value >= minimum:
         yield f"{entry.name}: {value!r} is too small; the minimum is {minimum}"
+    elif isinstance(default, int) and isinstance(value, int) and value > maximum:
+        yield f"{entry.name} is too large; the maximum is {maximum}"
     elif value == math.inf:
         yield f"{entry.name}: {value!r} is not a limit"
 

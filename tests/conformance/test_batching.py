@@ -48,7 +48,7 @@ def probes(raw_db: RawDatabase, store: Store) -> RawDatabase:
 class NoFailure(SettlementPolicy):
     """A policy for tests in which no attempt is settled as failed."""
 
-    def decide(self, error: Exception, **_: object) -> NoReturn:
+    def decide(self, error: BaseException, **_: object) -> NoReturn:
         pytest.fail(f"an attempt failed: {error}")
 
 

@@ -74,8 +74,8 @@ async def test_an_idle_transaction_is_rolled_back_and_the_error_names_the_handle
         with pytest.raises(TransactionIdleTimeout, match=r"handlers\.py:12 in credit") as raised:
             await work.tx.execute(INSERT)
         assert str(raised.value) == (
-            "handlers.py:12 in credit: waited over 250 ms with SQLite's only write transaction open; "
-            "it was rolled back. Make slow calls before the first tx or effects call"
+            "handlers.py:12 in credit: waited over 250 ms with SQLite's only write transaction "
+            "open; it was rolled back. Make slow calls before the first tx or effects call"
         )
         with pytest.raises(TransactionIdleTimeout):
             await work.unit.settle(token, job.id)

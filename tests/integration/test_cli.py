@@ -203,7 +203,7 @@ def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str
         started(*serve("app.py", "--dev", "--workers", 0, *database), cwd=folder) as second,
     ):
         assert first.facts["workers"] == 0
-        eventually(lambda: "No worker has been running since" in first.log, "it warns")
+        eventually(lambda: "No worker has been seen since" in first.log, "it warns")
         assert post(first.address, "evt_1").json()["duplicate"] is False
         assert post(second.address, "evt_1").json()["duplicate"] is True
         jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]

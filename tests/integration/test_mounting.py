@@ -191,9 +191,9 @@ async def test_a_mounted_inbox_warns_until_a_worker_runs(
     app = make_inbox(postgres_url).asgi()
     async with running(app), client(app) as http:
         (warning,) = await eventually_async(warnings, "the inbox warns")
-        assert "No worker has been running since" in warning
+        assert "No worker has been seen since" in warning
         assert "`onceward work app.py`" in warning
-        assert "No worker has been running since" in caplog.text
+        assert "No worker has been seen since" in caplog.text
         service = make_inbox(postgres_url).service()
         await service.open()
         worker = service.worker()

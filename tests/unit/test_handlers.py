@@ -203,9 +203,10 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     [
         ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
         ({"patterns": ["a"]}, "unknown option 'patterns'; the options are max_attempts, "),
-        ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number, 1 or more"),
-        ({"max_attempts": True}, "max_attempts is True; use a whole number, 1 or more"),
-        ({"max_attempts": 0}, "max_attempts is 0; use a whole number, 1 or more"),
+        ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number from 1 to 1000000"),
+        ({"max_attempts": True}, "max_attempts is True; use a whole number from 1 to 1000000"),
+        ({"max_attempts": 0}, "max_attempts is 0; use a whole number from 1 to 1000000"),
+        ({"max_attempts": 10**7}, "max_attempts is 10000000; use a whole number from 1 to 1000000"),
         ({"timeout_seconds": "5"}, "timeout_seconds is '5'; use a number of seconds, more than 0"),
         ({"timeout_seconds": True}, "timeout_seconds is True; use a number of seconds"),
         ({"timeout_seconds": float("inf")}, "timeout_seconds is inf; use a number of seconds"),

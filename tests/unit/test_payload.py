@@ -114,6 +114,8 @@ def test_any_bytes_are_decoded_or_raise_malformed_payload(body: bytes) -> None:
         (b'{"id": "x", "amount": "1"}', Item, "amount: expected int, got str"),
         (b'{"item": {"id": null}}', Order, "item.id: expected str, got null"),
         (b"[]", Item, "expected object, got array"),
+        (b'{"x": 1}', dict[int, int], "[...]: expected int, got str"),
+        (b'[{"x": 1}]', list[dict[int, int]], "[0][...]: expected int, got str"),
     ],
 )
 def test_the_error_names_the_field(body: bytes, model: Any, expected: str) -> None:

@@ -5,6 +5,9 @@ import sys
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
+
+from onceward.errors import TransactionMisuse
 from onceward.work.pending_calls import PendingCalls
 from tests.factories import start_task
 
@@ -30,7 +33,7 @@ async def test_an_unstarted_call_is_kept_among_many_started_ones() -> None:
     note(calls)  # type: ignore[unused-coroutine]
     for _ in range(1000):
         await note(calls)
-    assert "tests/unit/test_pending_calls.py:17 in note: tx.execute(…)" in str(calls.take_misuse())
+    assert "tests/unit/test_pending_calls.py:20 in note: tx.execute(…)" in str(calls.take_misuse())
 
 
 async def test_many_unstarted_calls_are_noted_and_then_dropped() -> None:
@@ -63,3 +66,11 @@ async def test_a_call_that_waits_was_awaited() -> None:
     waiting = await start_task(calls.note("tx.execute", asyncio.sleep(60, 1), sys._getframe()))
     assert calls.take_misuse() is None
     waiting.cancel()
+
+
+async def test_too_many_calls_that_were_not_awaited_are_refused() -> None:
+    calls = PendingCalls()
+    with pytest.raises(TransactionMisuse, match=r"test_pending_calls\.py:\d+ in note: tx.execute"):
+        [note(calls) for _ in range(100_000)]
+    assert len(calls._calls) == 0
+    assert "(and 16383 more)" in str(calls.take_misuse())  # even if it was caught

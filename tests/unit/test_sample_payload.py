@@ -106,3 +106,32 @@ def test_a_schema_of_the_users_own_may_be_unusable() -> None:
         model_config = ConfigDict(json_schema_extra={"required": ["missing"]})
 
     assert sample_payload(make_decoder(Odd)) == {}
+
+
+class StructNode(msgspec.Struct):
+    name: str
+    next: "StructNode | None"
+    children: "list[StructNode]"
+
+
+class ModelNode(BaseModel):
+    name: str
+    next: "ModelNode | None"
+    children: "list[ModelNode]"
+
+
+@pytest.mark.parametrize("model", [StructNode, ModelNode])
+def test_the_sample_of_a_recursive_model_ends(model: Any) -> None:
+    decoder = make_decoder(model)
+    payload = sample_payload(decoder)
+    assert payload == {"name": "name_123", "next": None, "children": []}
+    decoder.decode_json(msgspec.json.encode(payload))
+
+
+@pytest.mark.parametrize("schema", [{"$ref": "#/$defs/Missing"}, {"anyOf": [True]}, {"enum": 5}])
+def test_an_odd_schema_has_an_empty_sample(schema: dict[str, Any]) -> None:
+    class Odd:
+        def json_schema(self) -> dict[str, Any]:
+            return schema
+
+    assert sample_payload(Odd()) == {}  # type: ignore[arg-type] # decodes nothing

@@ -28,6 +28,22 @@ def test_an_invalid_setting_is_refused_where_it_is_written() -> None:
         Inbox(max_attempts=0)
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "maximum"),
+    [
+        ("max_attempts", 10**30, 1_000_000),
+        ("dedupe_window_days", 36_501, 36_500),
+        ("rejection_rows", 2**31, 2**31 - 1),
+        ("delivery_rows", 2**31, 2**31 - 1),
+    ],
+)
+def test_a_number_that_the_database_cannot_store_is_refused(
+    name: str, value: int, maximum: int
+) -> None:
+    assert faults_of(code={name: value}) == (f"{name} is too large; the maximum is {maximum}",)
+    resolve(code={name: maximum})
+
+
 def test_without_any_source_the_defaults_apply() -> None:
     assert resolve() == Settings()
     assert resolve(code={}, environment={}, command_line={}) == Settings()

@@ -60,12 +60,15 @@ class WorkerWatch:
         names = ", ".join(sorted(waiting))
         if not has_worker:
             effect = "events are recorded, but no handler runs"
-            text = f"No worker has been running since {since}: {effect}"
+            text = f"No worker has been seen since {since}: {effect}"
             self.warnings = (f"{text}. {self._advice}.",)
             _log.warning("%s (%s). %s.", text, names, self._advice, extra=fields)
             return
-        text = f"have had no running worker since {since}"
-        fix = "Run a worker that defines them, or remove them with inbox.retire(…)."
-        self.warnings = (f"Some handlers {text}; the log names them.",)
-        message = "These handlers %s, and their jobs wait: %s. %s"
+        text = f"No worker has been seen since {since} that runs"
+        fix = (
+            "Run a worker that defines them. For a function that was renamed, pass name= with the "
+            "old name; for one that was removed, call inbox.retire(…): its jobs stay queued."
+        )
+        self.warnings = (f"{text} some of the handlers; the log names them.",)
+        message = "%s these handlers, and their jobs wait: %s. %s"
         _log.warning(message, text, names, fix, extra=fields)

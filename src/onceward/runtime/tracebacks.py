@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from typing import Final, NamedTuple
 
 from onceward.runtime.code_location import code_location, is_library, is_own
-from onceward.runtime.error_text import leading_path
+from onceward.runtime.error_text import leading_path, type_name
 from onceward.runtime.redact import escape_controls, mask_secrets, printable
 
 MAX_FRAMES: Final = 20
@@ -68,7 +68,7 @@ def traceback_text(
     """
     sections = [_section("", error, package)]
     for cause in islice(_causes(error), MAX_CAUSES + 1):
-        heading = f"caused by {printable(type(leading_path(cause)[-1]).__name__)}"
+        heading = f"caused by {printable(type_name(leading_path(cause)[-1]))}"
         sections.append(_section(heading, cause, package))
     location = next(filter(None, map(_location, sections)), "")
     if not location:

@@ -6,9 +6,12 @@ import json
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from onceward.model.admin import ProvisionedSecret
 from onceward.model.jobs import HandlerEntry, UnroutedType
 from onceward.model.workers import WORKER_TIMEOUT_SECONDS, LiveWorker
+from onceward.ports import Row
 from onceward.store.base import BaseStore, LedgerTransaction
 from onceward.store.locks import Lock
 
@@ -17,6 +20,8 @@ STALE_ROUTE_SECONDS: Final = 600.0
 
 STALE_WORKER_SECONDS: Final = 600.0
 """Time until the row of a dead worker is deleted."""
+
+_HANDLERS: Final = msgspec.json.Decoder(frozenset[str])
 
 
 class SqlRegistry(BaseStore):
@@ -70,15 +75,21 @@ class SqlRegistry(BaseStore):
     async def live_workers(self) -> list[LiveWorker]:
         """Return the workers whose last heartbeat is recent, by name."""
         rows = await self._read("live_workers", timeout_seconds=WORKER_TIMEOUT_SECONDS)
-        return [
-            LiveWorker(**{**row, "handlers": frozenset(json.loads(row["handlers"]))})
-            for row in rows
-        ]
+        return [worker for row in rows if (worker := _live_worker(row))]
 
     async def unrouted_types(self, after: int, *, limit: int) -> list[UnroutedType]:
         """Return the types of the newest `limit` events after an id that no handler wanted."""
         rows = await self._read("unrouted_types", after=after, limit=limit)
         return [UnroutedType(**row) for row in rows]
+
+
+def _live_worker(row: Row) -> LiveWorker | None:
+    """Return a worker, or None if another version wrote a row that cannot be read."""
+    try:
+        handlers = _HANDLERS.decode(row["handlers"])
+    except msgspec.MsgspecError:
+        return None
+    return LiveWorker(**{**row, "handlers": handlers})
 
 
 def worker_parameters(worker: str, handlers: Sequence[str], *, is_start: bool) -> dict[str, object]:

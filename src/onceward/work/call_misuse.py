@@ -23,7 +23,7 @@ _UNKNOWN: Final = re.compile(r"got an unexpected keyword argument '(\w+)'")
 _NEEDS: Final = {"tx": "a statement", "effects": "a key"}
 
 
-def explain(error: Exception) -> Exception:
+def explain(error: BaseException) -> BaseException:
     """Return a permanent error for a call of `tx` or `effects` that Python refused, else `error`.
 
     Python raises it in the frame of the caller, with the name of the method. Another class may have

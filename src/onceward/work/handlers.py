@@ -33,7 +33,7 @@ from onceward.model.retry import (
 )
 from onceward.runtime.code_location import definition_line
 from onceward.runtime.suggest import suggest_or_list
-from onceward.settings import Settings
+from onceward.settings import MAX_ATTEMPTS, Settings
 from onceward.work.arguments import ARGUMENTS, Argument, Build, resolve_arguments
 from onceward.work.batching import SHARED_TIMEOUT_SECONDS
 from onceward.work.decoders.decoder import Decoder
@@ -190,8 +190,8 @@ def _option_faults(options: HandlerOptions) -> Iterable[str]:
                 yield f"{name} is {value!r}; use {requirement}"
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+def _is_attempt_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ATTEMPTS
 
 
 def _is_duration(value: object) -> bool:
@@ -204,7 +204,7 @@ _REQUIREMENTS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = Mappi
     {
         "source": (lambda value: isinstance(value, str), "the name of a source"),
         "timeout_seconds": (_is_duration, "a number of seconds, more than 0"),
-        "max_attempts": (_is_count, "a whole number, 1 or more"),
+        "max_attempts": (_is_attempt_count, f"a whole number from 1 to {MAX_ATTEMPTS}"),
         "transaction": (get_args(TransactionMode).__contains__, "'own' or 'shared'"),
     }
 )

@@ -1,4 +1,4 @@
-"""Decodes the body of an event. Error messages name the field and contain no value."""
+"""Decodes the body of an event. Onceward's error messages name the field and quote no value."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ from typing import Final
 
 from onceward.errors import PermanentError
 from onceward.model.retry import Retry, RetryRules
+from onceward.runtime.error_text import leading_path
 
 _MAX_DOUBLINGS: Final = 60
 
@@ -44,6 +45,4 @@ def is_transient(error: BaseException) -> bool:
     Any PermanentError is permanent, and so is a group that contains one. Every other error is
     transient: one retry too many costs less than one too few.
     """
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(PermanentError) is None
-    return not isinstance(error, PermanentError)
+    return not any(isinstance(part, PermanentError) for part in leading_path(error))

@@ -16,19 +16,20 @@ import msgspec
 from onceward.errors import (
     HandlerTimeout,
     LeaseLost,
+    OncewardError,
     PermanentError,
     StoreError,
     TransactionIdleTimeout,
 )
 from onceward.model.events import INGEST_SOURCE, Event
-from onceward.model.jobs import Job
+from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import Interrupt, run_with_deadline
-from onceward.runtime.tracebacks import package_of, traceback_text
+from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
     BatchOutcome,
@@ -50,6 +51,9 @@ _log = logging.getLogger("onceward.work")
 
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _MAX_SETTLE_TRIES: Final = 5
+_ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+"""What ends a task or the process. Every other error settles its job."""
+_UNREADABLE: Final = "the handler raised an error that cannot be described"
 _SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s in a batch"
 
 RunCall = Callable[[Handler, HandlerCall, Interrupt], Awaitable[None]]
@@ -101,7 +105,9 @@ class JobRunner:
                 finally:
                     await progress.close()
                 await shared.settle(jobs[: progress.completed])
-        except Exception as error:  # noqa: BLE001 - the job that caused it will fail again, alone
+        except _ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - the job that caused it fails again, alone
             return _failed_batch(jobs, progress, error)
         return BatchOutcome(
             settled=jobs[: progress.completed], remaining=jobs[progress.completed :]
@@ -128,7 +134,9 @@ class JobRunner:
             message = "job %s: the lease was lost; nothing was committed"
             _log.warning(message, job.id, extra=job_fields(job))
             return True
-        except Exception as error:  # noqa: BLE001 - every error is settled
+        except _ENDS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
             return await self._settle_error(token, job, explain(error), seconds)
         return True
@@ -186,23 +194,12 @@ class JobRunner:
             raise HandlerTimeout(message).with_traceback(traces[0])
 
     async def _settle_error(
-        self, token: str, job: Job, error: Exception, elapsed_seconds: float
+        self, token: str, job: Job, error: BaseException, elapsed_seconds: float
     ) -> bool:
-        settlement = self._settlement_policy.decide(
-            error,
-            attempts=job.attempts,
-            max_attempts=job.max_attempts,
-            handler=job.handler,
-            source=job.source,
-        )
-        handler = self._handlers[job.handler]
-        trace = traceback_text(
-            error,
-            package=package_of(handler.function),
-            secrets=self._settlement_policy.secrets,
-        )
+        settlement = self._decide(job, error)
+        trace = self._traceback(job, error)
         settlement = replace(settlement, traceback=trace.text)
-        log_failure(job, settlement, trace.location, handler.label)
+        log_failure(job, settlement, trace.location, self._handlers[job.handler].label)
         for attempt in range(_MAX_SETTLE_TRIES):
             try:
                 landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)
@@ -217,9 +214,30 @@ class JobRunner:
         _log.warning(message, job.id, extra=job_fields(job))
         return False
 
+    def _decide(self, job: Job, error: BaseException) -> Reschedule | Postpone | Fail:
+        decide = functools.partial(
+            self._settlement_policy.decide,
+            attempts=job.attempts,
+            max_attempts=job.max_attempts,
+            handler=job.handler,
+            source=job.source,
+        )
+        try:
+            return decide(error)
+        except BaseException:  # noqa: BLE001 - the attributes of an error may be user code
+            return decide(OncewardError(_UNREADABLE))
+
+    def _traceback(self, job: Job, error: BaseException) -> TracebackText:
+        package = package_of(self._handlers[job.handler].function)
+        try:
+            secrets = self._settlement_policy.secrets
+            return traceback_text(error, package=package, secrets=secrets)
+        except BaseException:  # noqa: BLE001 - the attributes of an error may be user code
+            return TracebackText("", "")
+
 
 def _failed_batch(
-    jobs: Sequence[LeasedJob], progress: BatchProgress, error: Exception
+    jobs: Sequence[LeasedJob], progress: BatchProgress, error: BaseException
 ) -> BatchOutcome:
     """Return the outcome of a batch that committed nothing.
 

@@ -31,7 +31,7 @@ class SettlementPolicy:
 
     def decide(
         self,
-        error: Exception,
+        error: BaseException,
         *,
         attempts: int,
         max_attempts: int,

@@ -1,4 +1,7 @@
-"""The faults of a payload, in the same words for every decoder and without its values."""
+"""The faults of a payload, in the same words for every decoder.
+
+Messages quote no value of the payload. They may name its keys, at most 80 characters of each.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from onceward.errors import MalformedPayload
+from onceward.runtime.error_text import first_line, type_name
 
 NOT_ALLOWED: Final = "not an allowed value"
 
@@ -16,10 +20,10 @@ _NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # surrogateescape decodes inva
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROL: Final = re.compile("[\x00-\x1f]")
 _VALUE: Final = re.compile(r"'.*'|\".*\"|-?\d[\d.]*", re.DOTALL)
-_QUOTED_NAME: Final = re.compile(r"'(?P<name>\w+)' (?P<text>must .*)", re.DOTALL)
 _MAX_DIGITS: Final = 4300  # the limit of int()
-_MAX_TEXT_CHARACTERS: Final = 200
 _MAX_NAME_CHARACTERS: Final = 80
+_MAX_PATH_CHARACTERS: Final = 200
+_MAX_SEARCHED_BYTES: Final = 1024 * 1024
 
 _JSON_TYPES: Final = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null"}
 
@@ -31,7 +35,20 @@ def malformed(fault: str) -> MalformedPayload:
 
 def at(path: str, fault: str) -> str:
     """Return a fault with the field that has it."""
-    return f"{path}: {fault}" if path else fault
+    return f"{_bounded(path)}: {fault}" if path else fault
+
+
+def named(fault: str, path: str) -> str:
+    """Return a fault that is about the existence of a field."""
+    return f"{fault} {_bounded(path)}".rstrip()
+
+
+def _bounded(path: str) -> str:
+    """Return both ends of a path: a field may be deeply nested."""
+    if len(path) <= _MAX_PATH_CHARACTERS:
+        return path
+    half = _MAX_PATH_CHARACTERS // 2
+    return f"{path[:half]}…{path[-half:]}"
 
 
 def shortened(name: str) -> str:
@@ -61,27 +78,12 @@ def without_values(text: str) -> str:
     return _VALUE.sub("…", text)
 
 
-def raised_fault(path: str, error: BaseException, document: object) -> str:
-    """Return the fault for an error that the model's own code raised.
+def raised_fault(path: str, error: BaseException) -> str:
+    """Return the fault for an error that the model's own code raised, with the first line of it.
 
-    The text is the user's and may quote the payload anywhere: every value of the payload is masked.
-    A text that begins with the quoted name of a field, as those of attrs do, becomes a path.
+    The text is the user's, like that of an error which a handler raises: it may quote the payload.
     """
-    text = str(error.args[0]) if error.args else ""
-    if (named := _QUOTED_NAME.fullmatch(text)) and named["name"] not in _texts(document):
-        path, text = member(path, named["name"]), named["text"]
-    first_line = (text.splitlines() or [""])[0]
-    for value in sorted(_texts(document), key=len, reverse=True):
-        if value in first_line:
-            first_line = re.sub(rf"(?<!\w){re.escape(value)}(?!\w)", "…", first_line)
-    masked = without_values(first_line)[:_MAX_TEXT_CHARACTERS].strip()
-    return at(path, masked or f"refused by the model ({type(error).__name__})")
-
-
-def _texts(document: object) -> set[str]:
-    """Return the strings among the values of a document."""
-    values = {value for _, value in leaves(document) if isinstance(value, str)}
-    return {text for value in values for text in (value, value.strip()) if text}
+    return at(path, first_line(error) or f"refused by the model ({type_name(error)})")
 
 
 class _InvalidValue:
@@ -108,16 +110,13 @@ _LENIENT: Final = json.JSONDecoder(
 )
 
 
-def lenient_document(content: bytes) -> object:
-    """Return a JSON document as far as it can be decoded, else None."""
-    try:
-        return _LENIENT.decode(content.decode(errors="surrogateescape"))
-    except (json.JSONDecodeError, RecursionError):
-        return None
-
-
 def syntax_fault(content: bytes) -> str | None:
-    """Return the field that a strict JSON decoder rejects and why, or None."""
+    """Return the field that a strict JSON decoder rejects and why, or None.
+
+    The search is slow: the fault of a large body is left to the decoder, which names the byte.
+    """
+    if len(content) > _MAX_SEARCHED_BYTES:
+        return None
     text = content.decode(errors="surrogateescape")
     if not text.strip():
         return "empty"
@@ -129,30 +128,38 @@ def syntax_fault(content: bytes) -> str | None:
         return f"not JSON (at character {error.pos})"
     except RecursionError:
         return "nested too deeply"
-    for path, value in leaves(document):
-        if fault := _value_fault(value):
-            return at(path, fault)
+    return _first_fault(document)
+
+
+def _first_fault(document: object) -> str | None:
+    """Return the first scalar at fault and why, or None.
+
+    A stack replaces recursion: a body may be deeply nested. Paths are built for faults only.
+    """
+    steps: list[str | int] = []
+    stack = [iter([("", document)])]
+    while stack:
+        for step, value in stack[-1]:
+            steps[len(stack) - 1 :] = [step]
+            if isinstance(value, dict | list):
+                stack.append(_members(value))
+                break
+            if fault := _value_fault(value):
+                return at(_path(steps[1:]), fault)
+        else:
+            stack.pop()
     return None
 
 
-def leaves(document: object) -> Iterator[tuple[str, object]]:
-    """Yield each scalar with its path. A stack replaces recursion: a body may be deeply nested."""
-    stack: list[Iterator[tuple[str, object]]] = [iter([("", document)])]
-    while stack:
-        path, value = next(stack[-1], ("", stack))
-        if value is stack:  # the iterator is exhausted
-            stack.pop()
-        elif isinstance(value, dict | list):
-            stack.append(_members(path, value))
-        else:
-            yield path, value
+def _members(value: dict[str, Any] | list[Any]) -> Iterator[tuple[Any, Any]]:
+    return iter(value.items() if isinstance(value, dict) else enumerate(value))
 
 
-def _members(path: str, value: dict[str, Any] | list[Any]) -> Iterator[tuple[str, object]]:
-    if isinstance(value, dict):
-        yield from ((member(path, name), item) for name, item in value.items())
-    else:
-        yield from ((f"{path}[{index}]", item) for index, item in enumerate(value))
+def _path(steps: Iterable[str | int]) -> str:
+    path = ""
+    for step in steps:
+        path = f"{path}[{step}]" if isinstance(step, int) else member(path, shortened(step))
+    return path
 
 
 def _value_fault(value: object) -> str | None:

@@ -11,16 +11,16 @@ from onceward.work.decoders.decoder import Content
 from onceward.work.decoders.faults import (
     NOT_ALLOWED,
     at,
-    lenient_document,
     malformed,
     member,
+    named,
     raised_fault,
     shortened,
     syntax_fault,
     without_values,
 )
 
-_PATH: Final = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+_PATH: Final = re.compile(r" - at (?P<key>`key` in )?`\$\.?(?P<path>[^`]*)`$")
 _NAMED: Final = re.compile(r"Object (?P<fault>\w+) \w+ field `(?P<name>.+)`", re.DOTALL)
 _NAMED_FAULTS: Final = {"missing": "missing", "contains": "unexpected"}
 _NOT_ALLOWED: Final = re.compile(r"Invalid (?:enum )?value\b")
@@ -49,9 +49,9 @@ class MsgspecDecoder:
         try:
             return self._decode(content)
         except (msgspec.ValidationError, AssertionError) as error:
-            fault = _fault(error, content)
+            fault = _fault(error)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            fault = syntax_fault(bytes(content)) or _fault(error, content)
+            fault = syntax_fault(bytes(content)) or _fault(error)
         raise malformed(fault)
 
     def decode_form(self, fields: dict[str, str]) -> Any:
@@ -59,7 +59,7 @@ class MsgspecDecoder:
         try:
             return msgspec.convert(fields, self._model, strict=False)
         except (msgspec.ValidationError, AssertionError) as error:
-            fault = _fault(error, fields)
+            fault = _fault(error)
         raise malformed(fault)
 
     def json_schema(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class UncheckedDecoder:
         try:
             return _ANY.decode(content)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            fault = syntax_fault(bytes(content)) or _fault(error, content)
+            fault = syntax_fault(bytes(content)) or _fault(error)
         raise malformed(fault)
 
     def decode_form(self, fields: dict[str, str]) -> dict[str, str]:
@@ -90,18 +90,22 @@ class UncheckedDecoder:
 UNCHECKED: Final = UncheckedDecoder()
 
 
-def _fault(error: Exception, content: Content | dict[str, str]) -> str:
+def _fault(error: Exception) -> str:
     """Rewrite a message of msgspec to begin with the field and contain no value."""
-    text = str(error)
-    location = _PATH.search(text)
-    path = location["path"] if location else ""
     if (raised := _raised_by_the_model(error)) is not None:
-        document = content if isinstance(content, dict) else lenient_document(bytes(content))
-        return raised_fault(path, raised, document)
-    text = text[: location.start()] if location else text
+        _, path = _location(str(error).removeprefix(str(raised)))  # the text is user code's
+        return raised_fault(path, raised)
+    text, path = _location(str(error))
     if (found := _NAMED.fullmatch(text)) and (fault := _NAMED_FAULTS.get(found["fault"])):
-        return f"{fault} {member(path, shortened(found['name']))}"
+        return named(fault, member(path, shortened(found["name"])))
     return at(path, _plain(text))
+
+
+def _location(text: str) -> tuple[str, str]:
+    """Split the location from the end of a message. A key is at fault at ``[...]``."""
+    if not (found := _PATH.search(text)):
+        return text, ""
+    return text[: found.start()], found["path"] + ("[...]" if found["key"] else "")
 
 
 def _plain(text: str) -> str:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from onceward.work.decoders.decoder import Content
 from onceward.work.decoders.faults import malformed
 from onceward.work.decoders.msgspec_decoder import UNCHECKED
 from onceward.work.decoders.pydantic_faults import describe_errors
-from onceward.work.decoders.pydantic_schema import field_names
+from onceward.work.decoders.pydantic_schema import field_names, for_quick_check
+
+_MAX_COPIED_BYTES: Final = 256 * 1024
+"""How much of a body pydantic may copy into errors: it copies an object for each missing field."""
 
 
 class PydanticDecoder:
@@ -32,11 +36,17 @@ class PydanticDecoder:
         self._validate_strings = adapter.validate_strings
         self._error_type: type[Exception] = pydantic.ValidationError
         self._names = field_names(self.schema)
+        self._quick_check = _make_quick_check(self.schema)
 
     def decode_json(self, content: Content) -> Any:
-        """Decode a JSON document."""
+        """Decode a JSON document.
+
+        A document whose errors could be large is checked first: validators run twice for it.
+        """
         document = UNCHECKED.decode_json(content)
         try:
+            if memoryview(content).nbytes * (1 + len(self._names)) > _MAX_COPIED_BYTES:
+                self._quick_check(document)
             return self._validate_json(bytes(content))
         except self._error_type as error:
             fault = describe_errors(error, document, self._names)
@@ -54,3 +64,18 @@ class PydanticDecoder:
         """Return the JSON schema of the model."""
         schema: dict[str, Any] = self._json_schema()
         return schema
+
+
+def _make_quick_check(schema: Any) -> Callable[[object], object]:
+    """Return a check that rejects a decoded document if the model does, for most reasons.
+
+    pydantic copies nothing of a decoded document into its errors. The check is never strict: what
+    it accepts may be wrong. A pydantic that cannot build it checks nothing here.
+    """
+    core: Any = sys.modules["pydantic_core"]
+    try:
+        # A prebuilt validator would be that of the class, with its own schema.
+        validator = core.SchemaValidator(for_quick_check(schema), _use_prebuilt=False)
+    except Exception:  # noqa: BLE001 - pydantic before 2.13, or a schema that cannot be changed
+        return lambda _: None
+    return lambda document: validator.validate_python(document, strict=False)

@@ -13,6 +13,7 @@ from onceward.work.decoders.faults import (
     expected,
     json_type,
     member,
+    named,
     raised_fault,
     shortened,
 )
@@ -22,6 +23,7 @@ _Entry = Mapping[str, Any]
 _Steps = list[str | int]
 
 _MAX_ENTRIES: Final = 100  # a large body may have one error for every few bytes
+_MAX_LISTED: Final = 10_000  # pydantic lists all its errors or none
 _MAX_READINGS: Final = 64
 _NAMED: Final = {
     "missing": "missing",
@@ -41,7 +43,7 @@ _EXPECTED: Final = {
     **dict.fromkeys(("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "int"),
     **dict.fromkeys(("float_type", "float_parsing"), "float"),
     **dict.fromkeys(("bool_type", "bool_parsing"), "bool"),
-    **dict.fromkeys(("string_type", "string_sub_type"), "str"),
+    **dict.fromkeys(("string_type", "string_sub_type", "json_type"), "str"),
     **dict.fromkeys(
         ("list_type", "tuple_type", "set_type", "frozen_set_type", "iterable_type"), "array"
     ),
@@ -81,35 +83,51 @@ def describe_errors(error: Any, document: object, names: frozenset[str]) -> str:
 
     pydantic reports each member of a union by itself: errors at one place count as one.
     """
+    if (count := error.error_count()) > _MAX_LISTED:
+        return f"{count} fields do not fit the model"
     entries = error.errors(include_url=False)
     by_path: dict[str, list[_Entry]] = {}
     for entry in entries[:_MAX_ENTRIES]:
-        if entry["type"] == "json_invalid":  # the syntax is known to be valid
+        if _is_nesting(entry, document):
             return "nested too deeply"
         by_path.setdefault(_path(entry, document, names), []).append(entry)
-    fault = _fault(*next(iter(by_path.items())), document)
+    fault = _fault(*next(iter(by_path.items())))
     others = len(by_path) - 1 + len(entries[_MAX_ENTRIES:])
     return f"{fault}, and {others} more" if others else fault
 
 
-def _fault(path: str, entries: Sequence[_Entry], document: object) -> str:
+def _is_nesting(entry: _Entry, document: object) -> bool:
+    """Return whether a document, whose syntax is known to be valid, exceeds pydantic's depth."""
+    if entry["type"] == "recursion_loop":
+        return True
+    # A field of the type Json has a document of its own, in a string.
+    return entry["type"] == "json_invalid" and not entry["loc"] and not isinstance(document, str)
+
+
+def _fault(path: str, entries: Sequence[_Entry]) -> str:
     kind, value, context = entries[0]["type"], entries[0]["input"], entries[0].get("ctx", {})
     types = [_EXPECTED.get(entry["type"], "") for entry in entries]
     if all(types):
         return at(path, expected(dict.fromkeys(types), value))
     if kind in _NAMED:
-        return f"{_NAMED[kind]} {path}"
+        return named(_NAMED[kind], path)
+    if isinstance(raised := context.get("error"), Exception):
+        return raised_fault(path, raised)
+    return at(path, _own_words(kind, value, context) or f"invalid ({shortened(kind)})")
+
+
+def _own_words(kind: str, value: object, context: Mapping[str, Any]) -> str:
+    """Return a fault by its type alone: the messages of pydantic quote values."""
     if kind in _NOT_ALLOWED:
-        return at(path, NOT_ALLOWED)
-    if kind in _CONSTRAINTS:
-        return at(path, _CONSTRAINTS[kind].format_map({**context, "got": json_type(value)}))
+        return NOT_ALLOWED
+    if kind == "json_invalid":
+        return "not JSON"
     if found := _TEXT_FORMAT.fullmatch(kind):
-        return at(path, f"invalid {_FORMATS.get(found[1], found[1])}")
-    raised = context.get("error")
-    text = entries[0]["msg"].removeprefix("Input ")
-    return raised_fault(
-        path, raised if isinstance(raised, Exception) else Exception(text), document
-    )
+        return f"invalid {_FORMATS.get(found[1], found[1])}"
+    try:
+        return _CONSTRAINTS.get(kind, "").format_map({**context, "got": json_type(value)})
+    except KeyError:  # an error of the user's own that has the type of a constraint
+        return ""
 
 
 def _path(entry: _Entry, document: object, names: frozenset[str]) -> str:
@@ -124,11 +142,17 @@ def _path(entry: _Entry, document: object, names: frozenset[str]) -> str:
     if kind in _TAGS and (found := _TAG_FIELD.fullmatch(entry["ctx"]["discriminator"])):
         last = [found[1]]
     readings = list(islice(_readings(document, location), _MAX_READINGS))
-    steps = next((steps for steps, value in readings if value == entry["input"]), readings[0][0])
+    steps = next(
+        (steps for steps, value in readings if _is_same(value, entry["input"])), readings[0][0]
+    )
     if kind == "extra_forbidden" and steps:
         *steps, extra = steps
         return member(_join(steps, names), shortened(str(extra)))
     return _join([*steps, *last], names)
+
+
+def _is_same(value: object, found: object) -> bool:
+    return value is found or value == found
 
 
 def _readings(value: Any, location: _Steps) -> Iterator[tuple[_Steps, object]]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 _OPAQUE: Final = {"is-instance", "is-subclass", "callable"}
 _USER_FUNCTIONS: Final = {"function-before", "function-wrap", "function-plain"}
+_SEQUENCES: Final = {"list", "tuple", "set", "frozenset"}
 _NOT_FOR_JSON: Final = {"python_schema", "metadata", "serialization"}
 
 
@@ -65,3 +66,20 @@ def _strings(alias: object) -> Iterator[str]:
     elif isinstance(alias, list | tuple):
         for part in alias:
             yield from _strings(part)
+
+
+def for_quick_check(schema: Any) -> Any:
+    """Return a schema that stops at the first wrong item and treats Python values like JSON."""
+    if isinstance(schema, list):
+        return [for_quick_check(part) for part in schema]
+    if type(schema) is tuple:
+        return tuple(for_quick_check(part) for part in schema)
+    if not isinstance(schema, dict):
+        return schema
+    kept = {"metadata", "serialization", "default"}
+    parts = {name: part if name in kept else for_quick_check(part) for name, part in schema.items()}
+    if parts.get("type") in _SEQUENCES:
+        parts["fail_fast"] = True
+    if parts.get("type") == "json-or-python":
+        parts["python_schema"] = parts["json_schema"]
+    return parts

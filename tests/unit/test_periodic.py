@@ -1,0 +1,39 @@
+"""Background tasks go on after any error."""
+
+import asyncio
+import logging
+
+import pytest
+
+from onceward.errors import StoreUnavailable
+from onceward.runtime import periodic
+from support.processes import eventually_async
+
+
+@pytest.mark.parametrize(
+    ("error", "level", "text"),
+    [
+        (KeyError("handlers"), logging.ERROR, "test_periodic.py:"),
+        (StoreUnavailable("no connection"), logging.WARNING, "no connection"),
+    ],
+)
+async def test_a_task_that_fails_is_reported_and_repeated(
+    error: Exception, level: int, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = 0
+
+    async def refresh() -> None:
+        nonlocal runs
+        runs += 1
+        raise error
+
+    async def has_run_again() -> bool:
+        return runs > 2
+
+    task = asyncio.create_task(periodic.repeat(refresh, 0.01))
+    await eventually_async(has_run_again, "the task is repeated")
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert caplog.records[0].levelno == level
+    assert "background task 'refresh' failed; retrying in" in caplog.messages[0]
+    assert text in caplog.messages[0]

@@ -19,7 +19,10 @@ FINGERPRINT = """
         (SELECT (count(*), max(oid)) FROM pg_proc)::text,
         (SELECT count(*) FROM pg_db_role_setting d JOIN pg_database b ON b.oid = d.setdatabase
             WHERE datname = current_database()),
-        (SELECT count(*) FROM onceward.migrations)
+        (SELECT count(*) FROM onceward.migrations),
+        -- Tables with statistics, from which later tests would get other plans.
+        (SELECT count(*) FROM pg_class WHERE relnamespace = 'onceward'::regnamespace
+            AND relkind = 'r' AND relpages > 0)
 """
 COUNT_USER_OBJECTS = """
     SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace)

@@ -77,7 +77,8 @@ async def ledger(store: Store) -> Job:
     assert await store.settle_done(token, job.id)
     await record(store, arrival("evt_3"), arrival("evt_3", body=b"[]"))
     await record(store, arrival("evt_4", type="unknown.type"))
-    await record(store, arrival("evt_5"), arrival("evt_6"))
+    await record(store, arrival("evt_5"))
+    await record(store, arrival("evt_6"))
     await lease(store, limit=1)
     return failed
 

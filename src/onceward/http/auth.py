@@ -24,7 +24,9 @@ _HOST: Final = re.compile(
 
 _PROXY_HEADERS: Final = (b"forwarded", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip")
 
-_UNAUTHORIZED: Final = "Send an admin token: Authorization: Bearer <token>."
+_UNAUTHORIZED: Final = (
+    "Send a valid admin token: Authorization: Bearer <token>, without the name before it."
+)
 _NOBODY_AUTHORIZED: Final = (
     f"No admin token is set. Set {TOKENS_VARIABLE}=name:token, or run `onceward serve app.py` "
     "once, which creates a token; then restart this app."

@@ -10,6 +10,7 @@ import httpx
 from onceward import Inbox
 from onceward.model.admin import EffectItem, JobItem, PageQuery
 from onceward.service import Service
+from support.database import RawDatabase
 from support.processes import eventually_async
 
 FAST = {"retry_base_seconds": 0.05, "lease_seconds": 5.0, "max_attempts": 3}
@@ -74,3 +75,8 @@ async def run_inbox(inbox: Inbox, url: str, **settings: Any) -> AsyncIterator[Ru
         worker.stop()
         await working
         await service.close()
+
+
+def notes(url: str) -> list[str]:
+    """Return what handlers wrote into the table `notes`, sorted."""
+    return sorted(text for (text,) in RawDatabase(url).rows("SELECT text FROM notes"))

@@ -98,7 +98,7 @@ class Service:
 
     @property
     def worker_advice(self) -> str:
-        """What to do so that handlers run, if this process only receives."""
+        """The advice in the warning that no worker runs the handlers."""
         if self.settings.database_url.startswith("sqlite:"):
             if self._mounted:
                 return (

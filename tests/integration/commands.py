@@ -19,6 +19,16 @@ import msgspec
 from support.processes import COMMAND, Item
 
 STOP_SECONDS = 30
+APP = """
+from onceward import Inbox
+
+inbox = Inbox({arguments})
+inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
+
+@inbox.on("order.paid")
+async def credit(event):
+    pass
+"""
 
 
 @dataclass

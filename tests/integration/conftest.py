@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Inbox
+from onceward import Inbox, Transaction
 from tests.integration.running import RunningInbox, make_inbox
 
 Serve = Callable[..., RunningInbox]
@@ -17,6 +17,18 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remove settings that the environment of the test run may have."""
     for name in ("ONCEWARD_ADMIN_TOKENS", "ONCEWARD_DATABASE_URL", "ONCEWARD_FAILPOINTS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def inbox() -> Inbox:
+    """Return an inbox with a table for handlers to write to."""
+    inbox = Inbox()
+
+    @inbox.at_start
+    async def tables(tx: Transaction) -> None:
+        await tx.execute("CREATE TABLE IF NOT EXISTS notes (text varchar(255))")
+
+    return inbox
 
 
 @pytest.fixture(params=["streamed", "direct"])

@@ -13,18 +13,8 @@ import pytest
 
 from support.database import RawDatabase
 from support.processes import COMMAND, eventually
-from tests.integration.commands import environment, error_of, post, run, serve, started
+from tests.integration.commands import APP, environment, error_of, post, run, serve, started
 
-APP = """
-from onceward import Inbox
-
-inbox = Inbox({arguments})
-inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
-
-@inbox.on("order.paid")
-async def credit(event):
-    pass
-"""
 SECRET = "whsec_the_secret_of_stripe"
 
 

@@ -10,29 +10,12 @@ from onceward import Effects, Event, Inbox, RetryLater, SyncTransaction, Transac
 from onceward.errors import TransactionMisuse
 from onceward.model.admin import JobItem
 from onceward.model.jobs import FailureType, JobStatus
-from support.database import RawDatabase
-from tests.inprocess import run_inbox
+from tests.inprocess import notes, run_inbox
 
 DONE, FAILED = JobStatus.DONE, JobStatus.FAILED
 INSERT = "INSERT INTO notes (text) VALUES (:text)"
 
 Handler = Callable[..., Any]
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    """Return an inbox with a table for handlers to write to."""
-    inbox = Inbox()
-
-    @inbox.at_start
-    async def tables(tx: Transaction) -> None:
-        await tx.execute("CREATE TABLE IF NOT EXISTS notes (text varchar(255))")
-
-    return inbox
-
-
-def notes(url: str) -> list[str]:
-    return sorted(text for (text,) in RawDatabase(url).rows("SELECT text FROM notes"))
 
 
 def message(function: Handler, line: int, call: str) -> str:

@@ -22,7 +22,7 @@ from onceward import (
 )
 from onceward.model.jobs import FailureType, JobStatus
 from support.database import RawDatabase
-from tests.inprocess import run_inbox
+from tests.inprocess import notes, run_inbox
 
 DONE, FAILED, QUEUED = JobStatus.DONE, JobStatus.FAILED, JobStatus.QUEUED
 INSERT = "INSERT INTO notes (text) VALUES (:text)"
@@ -30,22 +30,6 @@ INSERT = "INSERT INTO notes (text) VALUES (:text)"
 
 class Invoice(msgspec.Struct):
     amount: int
-
-
-@pytest.fixture
-def inbox() -> Inbox:
-    """Return an inbox with a table for handlers to write to."""
-    inbox = Inbox()
-
-    @inbox.at_start
-    async def tables(tx: Transaction) -> None:
-        await tx.execute("CREATE TABLE IF NOT EXISTS notes (text varchar(255))")
-
-    return inbox
-
-
-def notes(url: str) -> list[str]:
-    return sorted(text for (text,) in RawDatabase(url).rows("SELECT text FROM notes"))
 
 
 # Arguments.
@@ -369,7 +353,7 @@ async def test_a_timeout_counts_as_an_attempt_and_other_handlers_continue(
     @inbox.on("slow", timeout_seconds=0.3, max_attempts=1)
     def spin(tx: SyncTransaction) -> None:
         while not release.is_set():
-            time.sleep(0.005)
+            time.sleep(0.005)  # the test releases the thread
         try:
             tx.execute(INSERT, {"text": "too late"})
         except BaseException as error:
@@ -459,7 +443,7 @@ async def test_a_handler_that_blocks_the_event_loop_is_named_in_a_warning(
 ) -> None:
     @inbox.on("a")
     async def send_mail() -> None:
-        time.sleep(0.3)  # noqa: ASYNC251 - the mistake
+        time.sleep(0.3)  # noqa: ASYNC251 - longer than BLOCKED_SECONDS, the mistake under test
 
     async with run_inbox(inbox, sqlite_url) as bench:
         job = await bench.run_event("a")

@@ -99,7 +99,7 @@ async def test_a_sync_handler_runs_to_its_end_and_cannot_write_any_more(sqlite_u
     @inbox.on("order.shipped", max_attempts=1)
     def send_mail(event: Event[Any], effects: SyncEffects) -> None:
         effects.once(f"mail:{event.id}")
-        time.sleep(SLOW_SECONDS)
+        time.sleep(SLOW_SECONDS)  # longer than a transaction may idle
         ended.append(event.id)
         effects.once(f"receipt:{event.id}")
 

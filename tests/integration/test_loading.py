@@ -4,18 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import error_of, run, serve, started
-
-APP = """
-from onceward import Inbox
-
-inbox = Inbox({arguments})
-inbox.source("stripe", secrets=["whsec_the_secret_of_stripe"])
-
-@inbox.on("order.paid")
-async def credit(event):
-    pass
-"""
+from tests.integration.commands import APP, error_of, run, serve, started
 
 
 @pytest.fixture

@@ -30,7 +30,9 @@ LONG_RUNNING = ("onceward serve", "onceward work", "uvicorn")
 DATABASE_HOST = "@localhost/"
 STOP_SECONDS = 30
 
-pytestmark = pytest.mark.skipif(not shutil.which("curl"), reason="the quickstarts use curl")
+pytestmark = pytest.mark.skipif(
+    not shutil.which("curl"), reason="curl, which the pages tell people to paste, is missing"
+)
 
 
 def section(document: str, heading: str) -> list[tuple[str, str]]:

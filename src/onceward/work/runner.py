@@ -52,7 +52,7 @@ _log = logging.getLogger("onceward.work")
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _MAX_SETTLE_TRIES: Final = 5
 _ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends a task or the process. Every other error settles its job."""
+"""Exceptions that end the task or the process. Every other error settles its job."""
 _UNREADABLE: Final = "the handler raised an error that cannot be described"
 _SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s in a batch"
 

@@ -11,19 +11,24 @@ PINS := pyproject.toml constraints.txt
 
 # LOWEST_TESTED and HIGHEST_TESTED of store/postgres/driver.py.
 DRIVERS := 3.2.3 3.3.8
+# The oldest psycopg is tested together with the oldest of these, the newest with the pinned ones.
+OLDEST_SERVER := uvicorn==0.30 httptools==0.6.4
 DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postgres_waiting.py \
-	tests/conformance/test_record.py tests/conformance/test_claim.py
+	tests/conformance/test_record.py tests/conformance/test_claim.py \
+	tests/unit/test_uvicorn_contract.py tests/unit/test_connection.py \
+	tests/integration/test_server_limits.py
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check drivers prove bench oracles clean
+.PHONY: help serve test check drivers prove prove-edge bench oracles clean
 
 help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
-	@echo 'make drivers run the store tests with the oldest and the newest supported psycopg'
+	@echo 'make drivers test with the oldest and the newest supported psycopg and uvicorn'
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
+	@echo 'make prove-edge compare the HTTP server with h11, attack it    (ARGS="--only framing" for one stage)'
 	@echo 'make oracles check the presets against 72 libraries, 900 MB       (LIGHT=1 for the small ones)'
 	@echo 'make clean   remove environments and caches; databases stay'
 
@@ -44,6 +49,9 @@ drivers: $(DRIVERS:%=.venv-drivers/%/.ready)
 
 prove: .venv/.dev
 	$(BIN)/python -m prove $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+prove-edge: .venv/.dev
+	$(BIN)/python -m prove.edge $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: bench/.venv/.ready
 	bench/.venv/bin/python -m bench $(or $(ARGS),run)
@@ -66,14 +74,15 @@ clean:
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.runtime $@
 
-# All versions as pinned, except psycopg's.
+# All versions as pinned, except psycopg's and, with the oldest one, the server's.
 .venv-drivers/%/.ready: $(PINS)
 	@echo 'Installing psycopg $* into .venv-drivers/$* ...'
 	@$(PYTHON) -m venv .venv-drivers/$*
-	@grep -vE '^psycopg(-binary)?==' constraints.txt > .venv-drivers/$*/constraints.txt
+	@grep -vE '^(psycopg(-binary)?|uvicorn|httptools)==' constraints.txt > .venv-drivers/$*/constraints.txt
 	@.venv-drivers/$*/bin/python -m pip --disable-pip-version-check -qq install \
 		--constraint .venv-drivers/$*/constraints.txt \
-		--editable '.[dev]' 'psycopg[binary]==$*'
+		--editable '.[dev]' 'psycopg[binary]==$*' \
+		$(if $(filter $(firstword $(DRIVERS)),$*),$(OLDEST_SERVER),$(shell grep -E '^(uvicorn|httptools)==' constraints.txt))
 	@touch $@
 
 # The peers have their own environment, so that their dependencies do not constrain ours.

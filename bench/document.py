@@ -10,6 +10,7 @@ from bench.processes import ROOT
 from bench.ratios import PastRun, find_ratios, ratio_table
 from bench.registry import select
 from bench.results import Results
+from bench.schedule import BENCHMARKS
 from bench.tables import make_tables
 
 PAGE = ROOT / "docs" / "benchmarks.md"
@@ -24,14 +25,18 @@ def write(every: Sequence[Results], history: Sequence[PastRun], page: Path = PAG
 
 
 def fill_blocks(text: str, every: Sequence[Results], history: Sequence[PastRun]) -> str:
-    """Return the page with every block filled. Raises ValueError if a block has no content."""
+    """Return the page with every block filled.
+
+    Raises ValueError if a block is unknown or a result has no block.
+    """
     contents = dict(_contents(every, history))
 
     def fill(block: re.Match[str]) -> str:
         begin, name, end = block.groups()
-        if name not in contents:
-            raise ValueError(f"nothing was measured for the block {name!r}")
-        return f"{begin}\n{contents.pop(name)}\n\n{end}"
+        if name not in contents and name not in BENCHMARKS:
+            raise ValueError(f"the block {name!r} is not a benchmark")
+        content = contents.pop(name, f"Not measured yet: `python -m bench refresh {name}`.")
+        return f"{begin}\n{content}\n\n{end}"
 
     filled = BLOCK.sub(fill, text)
     if contents:

@@ -7,13 +7,14 @@ from bench.deliveries import LOADS
 from bench.registry import (
     BATCH,
     BY_NAME,
-    EMPTY_ENDPOINT,
     INGEST,
     LATENCY,
+    LIMITS,
     ONCEWARD,
     ONCEWARD_OWN,
     ONCEWARD_SHARED,
     PROCESS,
+    RECEIVE,
     STORE_TITLES,
 )
 from bench.results import Results
@@ -65,9 +66,7 @@ def _full_case(results: Results, case: str) -> str:
 
 def _others(results: Results) -> list[str]:
     return [
-        name
-        for name in results.contenders
-        if not BY_NAME[name].is_onceward and name != EMPTY_ENDPOINT
+        name for name in results.contenders if not BY_NAME[name].is_onceward and name not in LIMITS
     ]
 
 
@@ -75,6 +74,18 @@ def _ingest(results: Results) -> Iterator[Loss]:
     for load in LOADS:
         for name in _others(results):
             yield from _slower(results, load, name, ONCEWARD)
+
+
+def _receive(results: Results) -> Iterator[Loss]:
+    for case in results.cases:
+        for name in _others(results):
+            yield from _slower(results, case, name, ONCEWARD)
+            cpu_us, onceward_us = (
+                results.median(each, case, "cpu_us") for each in (name, ONCEWARD)
+            )
+            if cpu_us and onceward_us and cpu_us < onceward_us:
+                yield Loss(_full_case(results, f"{case}, CPU"), name, f"{cpu_us:.1f} µs",
+                           ONCEWARD, f"{onceward_us:.1f} µs")  # fmt: skip
 
 
 def _process(results: Results) -> Iterator[Loss]:
@@ -116,4 +127,4 @@ def _rate(results: Results, case: str, name: str) -> float | None:
     return results.median(name, case, "rate")
 
 
-_LOSSES = {INGEST: _ingest, PROCESS: _process, LATENCY: _latency}
+_LOSSES = {INGEST: _ingest, RECEIVE: _receive, PROCESS: _process, LATENCY: _latency}

@@ -23,6 +23,11 @@ POLL_SECONDS = 0.02
 LOG_CHARACTERS = 4_000
 KILOBYTES_PER_MB = 1_024
 
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+# Fields of /proc/<pid>/stat, counted after the name, which may contain spaces.
+_GROUP_FIELD = 2
+_CPU_FIELDS = slice(11, 15)
+
 
 class TrialFailed(Exception):
     """A process failed to do its part; the message ends with its log."""
@@ -95,6 +100,10 @@ class ContenderProcess:
         }
         return Memory(kilobytes["VmRSS"] / KILOBYTES_PER_MB, kilobytes["VmHWM"] / KILOBYTES_PER_MB)
 
+    def cpu_seconds(self) -> float:
+        """Return the CPU time of the process and its children so far, user and system."""
+        return group_cpu_seconds(self._process.pid)
+
     def stop(self) -> None:
         """Ask the process to drain, and wait until it has exited."""
         self._process.terminate()
@@ -105,6 +114,22 @@ class ContenderProcess:
         if self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
+
+
+def group_cpu_seconds(group: int) -> float:
+    """Return the CPU time of a process group so far, in steps of a clock tick.
+
+    The time of a child is its own until its parent has waited for it, then its parent's.
+    """
+    ticks = 0
+    for file in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = file.read_text().rpartition(")")[2].split()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended during the search
+        if int(fields[_GROUP_FIELD]) == group:
+            ticks += sum(map(int, fields[_CPU_FIELDS]))
+    return ticks / TICKS_PER_SECOND
 
 
 def run_role(module: str, role: str, config: ContenderConfig, *rest: str) -> None:

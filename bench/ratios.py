@@ -68,10 +68,31 @@ def _ingest(results: Results) -> Iterator[Ratio]:
         for name in (ON_CONFLICT, ON_CONFLICT_ASYNCPG, EMPTY_ENDPOINT)
     )
     yield Ratio("ingest, to ON CONFLICT on psycopg", _divide(unique, psycopg), 4.0)
-    yield Ratio("ingest, to ON CONFLICT on asyncpg", _divide(unique, asyncpg))
+    yield Ratio("ingest, to ON CONFLICT on asyncpg", _divide(unique, asyncpg), 6.0)
     yield Ratio("ingest, to the empty endpoint", _divide(unique, empty), 0.33)
     yield Ratio("ingest, half duplicates to unique ids", _divide(duplicates, unique), 0.9)
     yield Ratio("ingest, one id to unique ids", _divide(one_id, unique), 0.9)
+
+
+CPU_TARGETS = {"64 connections": 1.0, "256 connections": 0.7}
+RATE_TARGETS = {"64 connections": 0.5, "256 connections": 0.8}
+
+
+def _receive(results: Results) -> Iterator[Ratio]:
+    for value, title, targets, is_at_most in (
+        ("cpu_us", "CPU", CPU_TARGETS, True),
+        ("rate", "rate", RATE_TARGETS, False),
+    ):
+        for case, target in targets.items():
+            onceward, empty = (
+                results.median(name, case, value) for name in (ONCEWARD, EMPTY_ENDPOINT)
+            )
+            yield Ratio(
+                f"receiving, {title} to the empty endpoint, {case}",
+                _divide(onceward, empty),
+                target,
+                is_at_most,
+            )
 
 
 def _single(results: Results) -> Iterator[Ratio]:
@@ -137,6 +158,7 @@ def _to_empty(results: Results, case: str, value: str) -> float | None:
 
 _RATIOS = {
     "ingest": _ingest,
+    "receive": _receive,
     "single": _single,
     "verify": _verify,
     "process": _process,

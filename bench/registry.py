@@ -10,7 +10,7 @@ from bench.redis_server import find_redis
 POSTGRES, SQLITE = STORES = ("postgres", "sqlite")
 STORE_TITLES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
 
-INGEST, PROCESS, LATENCY = "ingest", "process", "latency"
+INGEST, RECEIVE, PROCESS, LATENCY = "ingest", "receive", "process", "latency"
 CRASH_RECEIVE, CRASH_WORK = "crash-receive", "crash-work"
 
 ONCEWARD, ONCEWARD_WITH_WORKER = "onceward", "onceward-with-worker"
@@ -18,7 +18,8 @@ ONCEWARD_OWN, ONCEWARD_SHARED = "onceward-own", "onceward-shared"
 ON_CONFLICT, ON_CONFLICT_ASYNCPG = "on-conflict-psycopg", "on-conflict-asyncpg"
 SINGLE_LOOPS = ("loop-psycopg", "loop-asyncpg")
 BATCH_LOOPS = ("loop-psycopg-batch", "loop-asyncpg-batch")
-PGQUEUER, DBOS, EMPTY_ENDPOINT = "pgqueuer", "dbos", "empty-endpoint"
+PGQUEUER, DBOS = "pgqueuer", "dbos"
+EMPTY_ENDPOINT, BARE_PROTOCOL = LIMITS = ("empty-endpoint", "bare-protocol")
 
 CONCURRENCY = 8
 BATCH_SIZE = 64
@@ -77,7 +78,7 @@ _SQLITE_ONLY = frozenset({SQLITE})
 _ALL = (INGEST, PROCESS, LATENCY, CRASH_RECEIVE, CRASH_WORK)
 
 _ONCEWARD = (
-    _contender(ONCEWARD, "Onceward", INGEST, CRASH_RECEIVE, module="onceward",
+    _contender(ONCEWARD, "Onceward", INGEST, RECEIVE, CRASH_RECEIVE, module="onceward",
                stores=_BOTH_STORES),
     _contender(ONCEWARD_WITH_WORKER, "Onceward, handlers in the same process", INGEST,
                module="onceward", stores=_BOTH_STORES, has_worker=True),
@@ -93,7 +94,7 @@ _HANDWRITTEN = (
                module="check_then_insert", requires=("fastapi",)),
     _contender(ON_CONFLICT, "FastAPI, INSERT … ON CONFLICT, psycopg", INGEST, CRASH_RECEIVE,
                module="handwritten_psycopg", requires=("fastapi",)),
-    _contender(ON_CONFLICT_ASYNCPG, "FastAPI, INSERT … ON CONFLICT, asyncpg", INGEST,
+    _contender(ON_CONFLICT_ASYNCPG, "FastAPI, INSERT … ON CONFLICT, asyncpg", INGEST, RECEIVE,
                module="handwritten_asyncpg", requires=("fastapi", "asyncpg")),
     _contender("on-conflict-sqlite", "FastAPI, INSERT … ON CONFLICT", INGEST,
                module="handwritten_sqlite", requires=("fastapi",), stores=_SQLITE_ONLY),
@@ -131,10 +132,14 @@ _LIBRARIES = (
                is_redis_durable=False),
 )  # fmt: skip
 
-_LIMIT = _contender(EMPTY_ENDPOINT, "upper limit: an empty endpoint", INGEST,
-                    module="empty_endpoint", stores=_BOTH_STORES)  # fmt: skip
+_LIMITS = (
+    _contender(EMPTY_ENDPOINT, "limit of uvicorn: an empty endpoint", INGEST, RECEIVE,
+               module="empty_endpoint", stores=_BOTH_STORES),
+    _contender(BARE_PROTOCOL, "real limit: a bare protocol on httptools", INGEST, RECEIVE,
+               module="bare_protocol", stores=_BOTH_STORES),
+)  # fmt: skip
 
-CONTENDERS: Sequence[Contender] = (*_ONCEWARD, *_HANDWRITTEN, *_LIBRARIES, _LIMIT)
+CONTENDERS: Sequence[Contender] = (*_ONCEWARD, *_HANDWRITTEN, *_LIBRARIES, *_LIMITS)
 BY_NAME = {contender.name: contender for contender in CONTENDERS}
 
 

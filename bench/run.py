@@ -19,7 +19,8 @@ from bench.registry import Contender, select
 from bench.results import Sample
 from bench.seed import ID_ORDERS
 
-# More than the empty endpoint accepts, so that no burst runs out of requests.
+# More than the empty endpoint accepts, so that no burst runs out of requests. Only a burst of the
+# bare protocol may; it then ends early.
 REQUESTS_PER_SECOND = 40_000
 WARM_UP_SECONDS = 0.7
 WARM_UP_REQUESTS = 15_000
@@ -34,6 +35,19 @@ class Schedule:
 
     rounds: int
     seconds: float = 1.0
+
+    def bursts(self, max_seconds: float) -> "Bursts":
+        """Divide the seconds of a round into equal bursts."""
+        count = max(1, round(self.seconds / max_seconds))
+        return Bursts(count, self.seconds / count)
+
+
+@dataclass(frozen=True)
+class Bursts:
+    """How many bursts of load each contender gets in a round, and how long each is."""
+
+    count: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,15 @@ class Trial:
     label: str
     seconds: float
     run: Callable[[], list[Sample]]
+
+
+@dataclass(frozen=True)
+class Receiver:
+    """A contender that is serving."""
+
+    contender: Contender
+    config: ContenderConfig
+    server: ContenderProcess
 
 
 @dataclass
@@ -180,12 +203,23 @@ class Run:
             require_success(send(plan), server)
             yield server
 
+    @contextmanager
+    def receiver(self, contender: Contender) -> Iterator[Receiver]:
+        """Deploy a contender and run its receiver, warmed up."""
+        with self.deployed(contender) as config, self.serving(contender, config) as server:
+            yield Receiver(contender, config, server)
+
 
 def alternate(items: Sequence[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Yield every item in every round, in reverse order in every second round."""
     for number in range(rounds):
-        for item in items if number % 2 == 0 else reversed(items):
+        for item in round_order(items, number):
             yield number, item
+
+
+def round_order(items: Sequence[T], number: int) -> Iterator[T]:
+    """Return the items in the order of a round."""
+    return iter(items) if number % 2 == 0 else reversed(items)
 
 
 def require_success(report: LoadReport, server: ContenderProcess) -> LoadReport:

@@ -18,7 +18,7 @@ from bench.registry import (
     STORE_TITLES,
 )
 from bench.results import Results, Spread
-from bench.suite import crash, latency, single, verify
+from bench.suite import crash, latency, receive, single, verify
 from bench.workloads import INSERT, WORKLOADS
 
 DURABILITY = {
@@ -98,18 +98,19 @@ def _contenders(results: Results) -> list[str]:
 
 
 def _ingest(results: Results) -> Iterator[Table]:
-    onceward, limit = (results.median(name, UNIQUE, "rate") for name in (ONCEWARD, EMPTY_ENDPOINT))
+    onceward, empty = (results.median(name, UNIQUE, "rate") for name in (ONCEWARD, EMPTY_ENDPOINT))
     rows = [
         [
             _title(name),
             *(format_spread(results.spread(name, load, "rate")) for load in LOADS),
             format_spread(results.spread(name, UNIQUE, "p99_ms")),
             format_ratio(onceward, results.median(name, UNIQUE, "rate")),
-            format_ratio(results.median(name, UNIQUE, "rate"), limit),
+            format_ratio(results.median(name, UNIQUE, "rate"), empty),
         ]
         for name in _contenders(results)
     ]
-    columns = ["", *(f"{load}/s" for load in LOADS), "p99 ms", "Onceward ÷ this", "this ÷ limit"]
+    columns = ["", *(f"{load}/s" for load in LOADS), "p99 ms", "Onceward ÷ this",
+               "this ÷ empty endpoint"]  # fmt: skip
     yield Table(
         f"Ingest on {STORE_TITLES[results.store]}",
         columns,
@@ -117,6 +118,37 @@ def _ingest(results: Results) -> Iterator[Table]:
         "Requests acknowledged per second by one server process over 64 keep-alive connections. "
         f"p99 and the ratios are for unique ids. {DURABILITY[results.store]} {MEDIANS}",
         _notes(results),
+    )
+
+
+def _receive(results: Results) -> Iterator[Table]:
+    rows = [
+        [
+            case,
+            _title(name),
+            format_spread(results.spread(name, case, "cpu_us"), 1),
+            format_spread(results.spread(name, case, "rate")),
+            *(
+                format_ratio(
+                    results.median(name, case, value), results.median(EMPTY_ENDPOINT, case, value)
+                )
+                for value in ("cpu_us", "rate")
+            ),
+        ]
+        for case in receive.CASES
+        for name in _contenders(results)
+        if results.spread(name, case, "cpu_us")
+    ]
+    columns = ["load", "", "µs of CPU", "requests/s", "CPU ÷ empty endpoint",
+               "rate ÷ empty endpoint"]  # fmt: skip
+    yield Table(
+        f"Receive on {STORE_TITLES[results.store]}",
+        columns,
+        rows,
+        "CPU time of the server process, user and system, for each acknowledged request, with "
+        f"unique ids; the database's is not in it. {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+        text_columns=2,
     )
 
 
@@ -293,6 +325,7 @@ def _notes(results: Results) -> list[str]:
 
 _TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
     "ingest": _ingest,
+    "receive": _receive,
     "single": _single,
     "verify": _verify,
     "process": _process,

@@ -49,12 +49,15 @@ class Plan:
     """The share of each target that a pass requires."""
     overrun: float
     """The factor by which a phase may exceed its time to reach its target."""
+    streams: int = 2_000
+    """Streams of requests that are compared with h11."""
 
     def within(self, minutes: float) -> "Plan":
         """Return as much of the plan as fits into this time."""
         share = min(1.0, minutes / self.minutes)
         stores = {name: plan.scaled(share) for name, plan in self.stores.items()}
-        return replace(self, minutes=minutes, stores=stores)
+        streams = max(1, round(self.streams * share))
+        return replace(self, minutes=minutes, stores=stores, streams=streams)
 
 
 SHORT = Plan(
@@ -124,4 +127,5 @@ LONG = Plan(
     },
     required=0.5,
     overrun=1.0,
+    streams=100_000,
 )

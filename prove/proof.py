@@ -1,4 +1,4 @@
-"""The whole proof: both stores side by side, each in its own process, and the bad inputs."""
+"""The whole proof: both stores side by side, each in its own process, bad inputs, and the edge."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from rich.progress import (
 )
 
 from prove.bad_inputs import run_bad_inputs
+from prove.edge import EdgeResult, run_edge
 from prove.plan import Plan
 from prove.sabotage import active_sabotage
 from prove.stages import StageRunner, StoreResult
@@ -39,7 +40,10 @@ _progress_queue: list[ProgressQueue] = []
 
 
 def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Verdict:
-    """Run all stages of each store, and the bad inputs when the first store is done."""
+    """Run all stages of each store, the bad inputs when the first store is done, and the edge.
+
+    The edge runs alone: it measures latencies.
+    """
     started = time.monotonic()
     with Progress(*COLUMNS, console=console) as progress, ExitStack() as stack:
         context = get_context("spawn")
@@ -53,6 +57,8 @@ def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Ver
         _show_progress([*runs, *([tests] if tests else [])], queue, progress, until=all)
         results = [run.result() for run in runs]
         bad_inputs = tests.result() if tests else None
+        edge = None if active_sabotage() else pool.submit(run_edge_stages, plan, seed)
+        _show_progress([edge] if edge else [], queue, progress, until=all)
     return Verdict(
         seed=seed,
         form=plan.name,
@@ -61,6 +67,7 @@ def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Ver
         results=results,
         requirements=requirements(plan, results),
         bad_inputs=bad_inputs,
+        edge=edge.result() if edge else None,
     )
 
 
@@ -71,6 +78,15 @@ def run_store(store: str, plan: Plan, seed: int) -> StoreResult:
         _progress_queue[0].put((f"{store}: {stage}", done, total))
 
     return StageRunner(store, plan, seed=seed, show=show).run()
+
+
+def run_edge_stages(plan: Plan, seed: int) -> EdgeResult:
+    """Run the stages of the HTTP edge in this process."""
+
+    def show(stage: str, done: int, total: int) -> None:
+        _progress_queue[0].put((stage, done, total))
+
+    return run_edge(seed, show, streams=plan.streams)
 
 
 def _set_queue(queue: ProgressQueue) -> None:

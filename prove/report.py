@@ -4,6 +4,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from prove.edge import show_edge
 from prove.stages import StoreResult
 from prove.verdict import Verdict, kills_per_minute, total
 
@@ -16,6 +17,8 @@ def show(verdict: Verdict, console: Console) -> None:
         passed, failed = verdict.bad_inputs.passed, verdict.bad_inputs.failed
         console.print(f"Bad inputs: {passed} tests passed, {failed} failed.")
         console.print(escape(verdict.bad_inputs.tail))
+    if verdict.edge is not None:
+        show_edge(verdict.edge, console)
     for result in verdict.results:
         for stage, reason in result.not_run.items():
             console.print(f"[yellow]Not run on {result.store}: {stage} ({escape(reason)})[/]")

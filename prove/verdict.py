@@ -8,6 +8,7 @@ from typing import Any
 from onceward.runtime.failpoints import POINTS
 from prove.bad_inputs import BadInputsResult
 from prove.checker import Figures
+from prove.edge import EdgeResult
 from prove.plan import Plan, StorePlan
 from prove.stages import StoreResult
 
@@ -43,6 +44,7 @@ class Verdict:
     results: list[StoreResult]
     requirements: list[Requirement]
     bad_inputs: BadInputsResult | None = None
+    edge: EdgeResult | None = None
 
     @property
     def is_green(self) -> bool:
@@ -52,6 +54,7 @@ class Verdict:
             not any(result.counts for result in self.results)
             and all(requirement.is_met for requirement in self.requirements)
             and (tests is None or (tests.failed == 0 and tests.passed > 0))
+            and (self.edge is None or self.edge.is_green)
         )
 
     @property
@@ -76,6 +79,7 @@ class Verdict:
             "stores": {result.store: _result_json(result) for result in self.results},
             "unmet": [asdict(entry) for entry in self.requirements if not entry.is_met],
             "bad_inputs": asdict(self.bad_inputs) if self.bad_inputs else None,
+            "edge": self.edge.as_json() if self.edge else None,
         }
 
     def bounds(self) -> Iterator[tuple[str, int, float]]:

@@ -6,10 +6,11 @@ import uuid
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from onceward.model.admin import JobItem, OperatorAction, PageQuery
-from onceward.model.events import Arrival, Receipt
+from onceward.model.events import Arrival, Event, Receipt
 from onceward.model.jobs import Claim, Fail, FailureType, HandlerEntry, Job, Lease, Route
 from onceward.ports import Store
 from onceward.runtime.clock import Clock, SystemClock
@@ -41,6 +42,20 @@ def arrival(
     """Return a verified delivery."""
     sha256 = hashlib.sha256(body).digest()
     return Arrival(source, event_id, type, reference, sha256, b'{"via":"test"}', body)
+
+
+def make_event(source: str = "stripe", payload: object = None) -> Event[Any]:
+    """Return an event as a handler gets it."""
+    return Event(
+        id="evt_1",
+        source=source,
+        type="invoice.paid",
+        reference=None,
+        received_at=datetime.now(UTC),
+        body=b"",
+        headers={},
+        _decode=lambda: payload,
+    )
 
 
 def arrivals(count: int, *, type: str = "invoice.paid", prefix: str = "evt") -> list[Arrival]:

@@ -26,9 +26,22 @@ class RunningInbox:
 
     async def post(self, event_type: str, payload: object = None, event_id: str = "evt_1") -> None:
         """Send an event, which must be accepted."""
-        body = {"event_id": event_id, "event_type": event_type, "payload": payload}
-        response = await self._http.post("/events/ingest", json=body)
+        response = await self.try_post(event_type, payload, event_id)
         assert response.status_code == 202, response.text
+
+    async def try_post(
+        self, event_type: str, payload: object = None, event_id: str = "evt_1"
+    ) -> httpx.Response:
+        """Send an event, and return the response."""
+        body = {"event_id": event_id, "event_type": event_type, "payload": payload}
+        return await self._http.post("/events/ingest", json=body)
+
+    async def warnings(self) -> list[str]:
+        """Return the warnings of ``/readyz``, which must be ready."""
+        response = await self._http.get("/readyz")
+        assert response.status_code == 200, response.text
+        found: list[str] = response.json()["warnings"]
+        return found
 
     async def jobs(self) -> dict[str, JobItem]:
         """Return all jobs, keyed by ``event id/handler``."""

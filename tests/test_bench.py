@@ -3,10 +3,14 @@
 import json
 import random
 import re
+import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -27,19 +31,28 @@ from bench.deliveries import (
     random_ids,
     sign,
 )
-from bench.load_generator import LoadPlan
+from bench.load_generator import LoadPlan, LoadReport
 from bench.losses import find_losses
 from bench.plot import draw, make_charts
-from bench.processes import TrialFailed, free_port, received_ids, send
+from bench.processes import (
+    TICKS_PER_SECOND,
+    TrialFailed,
+    free_port,
+    group_cpu_seconds,
+    received_ids,
+    send,
+)
 from bench.progress import run_trials
 from bench.ratios import append_history, find_ratios, load_history, ratio_table
 from bench.registry import (
+    BARE_PROTOCOL,
     BATCH,
     BATCH_SIZE,
     BY_NAME,
     CONTENDERS,
     EMPTY_ENDPOINT,
     ON_CONFLICT,
+    ON_CONFLICT_ASYNCPG,
     ONCEWARD,
     ONCEWARD_OWN,
     ONCEWARD_SHARED,
@@ -49,7 +62,7 @@ from bench.registry import (
 from bench.results import Results, Sample
 from bench.run import Options, Run, Schedule, Trial, alternate
 from bench.schedule import BENCHMARKS, PUBLISHED
-from bench.suite import ingest, latency, process
+from bench.suite import ingest, latency, process, receive
 from bench.tables import make_tables
 from onceward.settings import Settings
 
@@ -59,7 +72,8 @@ SHORT = Schedule(rounds=1, seconds=0.5)
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    options = Options(contenders=(ONCEWARD, EMPTY_ENDPOINT), connections=16, max_jobs=2_000)
+    contenders = (ONCEWARD, EMPTY_ENDPOINT, BARE_PROTOCOL)
+    options = Options(contenders=contenders, connections=16, max_jobs=2_000)
     with open_databases("postgres") as databases:
         run = Run(options, databases)
         yield run
@@ -78,7 +92,10 @@ def test_a_short_run_produces_results_tables_and_charts(run: Run, tmp_path: Path
     loaded = results.load(tmp_path, ["ingest", "process"], ["postgres"])
 
     assert loaded == every
-    assert loaded[0].contenders == [ONCEWARD, ONCEWARD_WITH_WORKER, EMPTY_ENDPOINT]
+    assert loaded[0].contenders == [
+        *(ONCEWARD, ONCEWARD_WITH_WORKER),
+        *(EMPTY_ENDPOINT, BARE_PROTOCOL),
+    ]
     assert loaded[0].cases == list(LOADS)
     assert loaded[1].contenders == [ONCEWARD_OWN, ONCEWARD_SHARED]
     for found in loaded:
@@ -88,6 +105,85 @@ def test_a_short_run_produces_results_tables_and_charts(run: Run, tmp_path: Path
     titles = [table.title for found in loaded for table in make_tables(found)]
     assert titles == ["Ingest on PostgreSQL", "Process on PostgreSQL"]
     assert ET.fromstring(draw(make_charts(loaded))).tag.endswith("svg")  # noqa: S314 - our own
+
+
+def test_receiving_is_measured_in_alternating_bursts_of_new_requests(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first_requests: list[tuple[int, bytes]] = []
+
+    def send_and_remember(plan: LoadPlan) -> LoadReport:
+        with Path(plan.file).open("rb") as file:
+            file.seek(plan.skip * plan.request_bytes)
+            first_requests.append((plan.port, file.read(plan.request_bytes)))
+        return send(plan)
+
+    monkeypatch.setattr(receive, "MAX_BURST_SECONDS", 0.3)
+    monkeypatch.setattr(receive, "send", send_and_remember)
+    found = Results("receive", "postgres")
+    for outcome in run_trials(receive.plan(run, Schedule(1, seconds=0.6)), Console(quiet=True)):
+        assert outcome.failure is None
+        found.samples += outcome.samples
+
+    order = [ONCEWARD, EMPTY_ENDPOINT, BARE_PROTOCOL]
+    assert [(sample.contender, sample.case) for sample in found.samples] == [
+        (name, case) for name in order + order[::-1] for case in receive.CASES
+    ]
+    assert len(set(first_requests)) == len(found.samples), "a contender got a request again"
+    for case in receive.CASES:
+        onceward, empty, bare = (found.median(name, case, "cpu_us") or 0 for name in order)
+        assert 0 < bare < min(onceward, empty)
+        rate = found.median(BARE_PROTOCOL, case, "rate") or 0
+        assert rate > (found.median(ONCEWARD, case, "rate") or 0)
+
+
+BURN_IN_A_CHILD = """
+import os, sys, time
+child = os.fork()
+if not child:
+    while time.process_time() < 0.3:
+        pass
+    print("burnt", flush=True)
+    os.read(0, 1)
+    os._exit(0)
+os.waitpid(child, 0)
+print("waited for", flush=True)
+os.read(0, 1)
+"""
+
+
+def test_the_cpu_time_of_a_process_includes_its_children() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", BURN_IN_A_CHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        start_new_session=True,
+    ) as process:
+        assert process.stdin
+        assert process.stdout
+        assert process.stdout.readline() == b"burnt\n"
+        living = group_cpu_seconds(process.pid)
+        process.stdin.write(b".")
+        assert process.stdout.readline() == b"waited for\n"
+        ended = group_cpu_seconds(process.pid)
+        process.send_signal(signal.SIGKILL)
+
+    two_ticks = 2 / TICKS_PER_SECOND  # user and system time are rounded down
+    assert 0.3 - two_ticks <= living < 2.0
+    assert 0.3 - two_ticks <= ended < 2.0
+
+
+def test_the_published_bursts_of_receiving_are_long_and_few(run: Run) -> None:
+    schedule = PUBLISHED["postgres"]["receive"]
+    bursts = schedule.bursts(receive.MAX_BURST_SECONDS)
+
+    assert bursts.seconds * TICKS_PER_SECOND >= 200
+    assert bursts.count >= 4
+    (trial,) = receive.plan(run, schedule)
+    assert trial.seconds < 180.0  # for three contenders of four
+    sqlite = Run(replace(run.options, store="sqlite"), run.databases, folder=run.folder)
+    assert receive.plan(sqlite, schedule) == []
 
 
 def test_the_ledger_holds_what_the_load_generator_counted(run: Run, tmp_path: Path) -> None:
@@ -187,7 +283,11 @@ def test_a_failed_trial_does_not_stop_the_others(error: Exception, reason: str) 
 
 
 def ingest_results() -> Results:
-    found = Results("ingest", "postgres", {"date": "2026-11-17T00:00:00+00:00"})
+    environment = dict.fromkeys(
+        ("cores", "processor", "memory_gb", "system", "python", "store", "server_version"), "x"
+    )
+    environment |= {"date": "2026-11-17T00:00:00+00:00", "command": "python -m bench refresh"}
+    found = Results("ingest", "postgres", {**environment, "packages": {}})
     for number, rate in enumerate((900.0, 8_000.0, 8_200.0)):
         found.samples.append(Sample(ONCEWARD, UNIQUE, number, {"rate": rate}))
         found.samples.append(Sample(ON_CONFLICT, UNIQUE, number, {"rate": 2_000.0}))
@@ -199,6 +299,53 @@ def test_a_target_is_met_by_the_ratio_of_medians() -> None:
 
     assert is_met["ingest, to ON CONFLICT on psycopg"] is True
     assert is_met["ingest, to the empty endpoint"] is None
+
+
+def receive_results(**cpu_us: float) -> Results:
+    """Return results in which Onceward has half the rate of the empty endpoint."""
+    found = Results("receive", "postgres")
+    for case in receive.CASES:
+        for name, cost in cpu_us.items():
+            rate = 10_000.0 if name == ONCEWARD else 20_000.0
+            values = {"cpu_us": cost, "rate": rate}
+            found.samples.append(Sample(name.replace("_", "-"), case, 0, values))
+    return found
+
+
+def test_the_cost_of_receiving_has_targets() -> None:
+    ratios = find_ratios([receive_results(onceward=24.0, empty_endpoint=30.0)])
+
+    assert [(ratio.title, ratio.value, ratio.is_met) for ratio in ratios] == [
+        ("receiving, CPU to the empty endpoint, 64 connections", 0.8, True),
+        ("receiving, CPU to the empty endpoint, 256 connections", 0.8, False),
+        ("receiving, rate to the empty endpoint, 64 connections", 0.5, True),
+        ("receiving, rate to the empty endpoint, 256 connections", 0.5, False),
+    ]
+
+
+def test_the_cost_of_receiving_is_shown_beside_the_empty_endpoint() -> None:
+    found = receive_results(bare_protocol=7.5, onceward=45.0, empty_endpoint=30.0)
+
+    (table,) = make_tables(found)
+
+    first, *_ = receive.CASES
+    assert [row[2:] for row in table.rows if row[0] == first] == [
+        ["45.0", "10,000", "1.50", "0.50"],
+        ["30.0", "20,000", "1.00", "1.00"],
+        ["7.5", "20,000", "0.25", "1.00"],
+    ]
+    assert len(table.rows) == 3 * len(receive.CASES)
+
+
+def test_a_contender_that_receives_cheaper_is_a_loss_and_a_limit_is_not() -> None:
+    found = receive_results(
+        onceward=45.0, on_conflict_asyncpg=40.0, empty_endpoint=30.0, bare_protocol=7.5
+    )
+
+    losses = find_losses([found])
+
+    assert {loss.contender for loss in losses} == {ON_CONFLICT_ASYNCPG}
+    assert [loss.value for loss in losses] == ["20,000/s", "40.0 µs"] * len(receive.CASES)
 
 
 def test_the_ratios_of_every_run_are_stored_and_shown_as_a_range(tmp_path: Path) -> None:
@@ -250,10 +397,6 @@ def test_latency_is_measured_below_the_maximum_of_each_contender() -> None:
 
 def test_a_block_of_the_page_is_replaced_and_the_rest_stays() -> None:
     found = ingest_results()
-    found.environment |= {"command": "python -m bench refresh", "packages": {}}
-    found.environment |= dict.fromkeys(
-        ("cores", "processor", "memory_gb", "system", "python", "store", "server_version"), "x"
-    )
     names = ("ratios", "losses", "environment", "ingest")
     blocks = [f"before\n<!-- measured: {name} -->\nold\n<!-- end -->\n" for name in names]
 
@@ -264,6 +407,18 @@ def test_a_block_of_the_page_is_replaced_and_the_rest_stays() -> None:
     assert "old" not in text
     with pytest.raises(ValueError, match="no block for ingest"):
         document.fill_blocks("".join(blocks[:3]), [found], [])
+
+
+def test_a_benchmark_without_results_is_shown_as_not_measured() -> None:
+    found = ingest_results()
+
+    def page(*names: str) -> str:
+        blocks = ("ratios", "losses", "environment", "ingest", *names)
+        return "".join(f"<!-- measured: {name} -->\n<!-- end -->\n" for name in blocks)
+
+    assert "refresh receive" in document.fill_blocks(page("receive"), [found], [])
+    with pytest.raises(ValueError, match="'recieve' is not a benchmark"):
+        document.fill_blocks(page("recieve"), [found], [])
 
 
 def test_the_page_shows_the_stored_results() -> None:

@@ -1,4 +1,4 @@
-"""The upper limit: uvicorn and a raw ASGI app that reads the body and stores nothing."""
+"""The limit of uvicorn: the server and a raw ASGI app that reads the body and stores nothing."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -8,12 +8,16 @@ from bench.contenders.server import run_server
 
 Message = MutableMapping[str, Any]
 
+RESPONSE_BODY = b'{"accepted":true}'
 _START: Message = {
     "type": "http.response.start",
     "status": 202,
-    "headers": [(b"content-type", b"application/json"), (b"content-length", b"17")],
+    "headers": [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(RESPONSE_BODY)),
+    ],
 }
-_BODY: Message = {"type": "http.response.body", "body": b'{"accepted":true}'}
+_BODY: Message = {"type": "http.response.body", "body": RESPONSE_BODY}
 
 
 async def app(

@@ -1,15 +1,18 @@
-"""The HTTP server of every contender but Onceward, which brings its own."""
+"""The HTTP server of every contender but Onceward and the bare protocol, which bring their own."""
 
 from typing import Any
 
 import uvicorn
+
+HOST = "127.0.0.1"
+BACKLOG = 4_096
 
 
 def run_server(app: Any, port: int, **options: Any) -> None:
     """Run uvicorn as in production: uvloop, httptools, no access log."""
     uvicorn.run(
         app,
-        host="127.0.0.1",
+        host=HOST,
         port=port,
         loop="uvloop",
         http="httptools",
@@ -19,6 +22,6 @@ def run_server(app: Any, port: int, **options: Any) -> None:
         proxy_headers=False,
         server_header=False,
         timeout_keep_alive=75,
-        backlog=4096,
+        backlog=BACKLOG,
         **options,
     )

@@ -5,19 +5,18 @@ time, and each gets a burst of a second, one contender after the other, under on
 other.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from functools import partial
 
-from bench.contenders.interface import ContenderConfig
 from bench.deliveries import HALF_DUPLICATES, LOADS, UNIQUE
-from bench.processes import ContenderProcess, send
-from bench.registry import INGEST, Contender
+from bench.processes import send
+from bench.registry import INGEST
 from bench.results import Sample
 from bench.run import (
     REQUESTS_PER_SECOND,
     WARM_UP_SECONDS,
+    Bursts,
+    Receiver,
     Run,
     Schedule,
     Trial,
@@ -33,67 +32,41 @@ MAX_BURST_SECONDS = 1.0
 REQUESTS_PER_BURST = REQUESTS_PER_SECOND * 3 // 2
 
 
-@dataclass(frozen=True)
-class _Receiver:
-    """A contender that is serving."""
-
-    contender: Contender
-    config: ContenderConfig
-    server: ContenderProcess
-
-
 def plan(run: Run, schedule: Schedule) -> list[Trial]:
     """Plan one trial a round: every contender gets the same bursts under every load."""
-    burst_seconds = _burst_seconds(schedule) + BURST_OVERHEAD_SECONDS
-    contender_seconds = (
-        START_SECONDS + WARM_UP_SECONDS + _bursts(schedule) * len(LOADS) * burst_seconds
-    )
+    bursts = schedule.bursts(MAX_BURST_SECONDS)
+    burst_seconds = bursts.seconds + BURST_OVERHEAD_SECONDS
+    contender_seconds = START_SECONDS + WARM_UP_SECONDS + bursts.count * len(LOADS) * burst_seconds
     return [
         Trial(
             f"ingest, round {number + 1}",
             len(run.contenders(INGEST)) * contender_seconds,
-            partial(_run_round, run, schedule, number),
+            partial(_run_round, run, bursts, number),
         )
         for number in range(schedule.rounds)
     ]
 
 
-def _bursts(schedule: Schedule) -> int:
-    return max(1, round(schedule.seconds / MAX_BURST_SECONDS))
-
-
-def _burst_seconds(schedule: Schedule) -> float:
-    return schedule.seconds / _bursts(schedule)
-
-
-def _run_round(run: Run, schedule: Schedule, number: int) -> list[Sample]:
+def _run_round(run: Run, bursts: Bursts, number: int) -> list[Sample]:
     samples = []
     with ExitStack() as stack:
         receivers = {
-            contender.name: stack.enter_context(_receiver(run, contender))
+            contender.name: stack.enter_context(run.receiver(contender))
             for contender in run.contenders(INGEST)
             if not contender.has_worker
         }
-        for burst, contender in alternate(run.contenders(INGEST), _bursts(schedule)):
+        for burst, contender in alternate(run.contenders(INGEST), bursts.count):
             with ExitStack() as burst_stack:
                 receiver = receivers.get(contender.name)
                 if receiver is None:  # its worker would take time from the other contenders
-                    receiver = burst_stack.enter_context(_receiver(run, contender))
+                    receiver = burst_stack.enter_context(run.receiver(contender))
                 for load in LOADS:
-                    values = _send(run, receiver, schedule, load, burst)
+                    values = _send(run, receiver, bursts, load, burst)
                     samples.append(Sample(contender.name, load, number, values))
     return samples
 
 
-@contextmanager
-def _receiver(run: Run, contender: Contender) -> Iterator[_Receiver]:
-    with run.deployed(contender) as config, run.serving(contender, config) as server:
-        yield _Receiver(contender, config, server)
-
-
-def _send(
-    run: Run, receiver: _Receiver, schedule: Schedule, load: str, burst: int
-) -> dict[str, float]:
+def _send(run: Run, receiver: Receiver, bursts: Bursts, load: str, burst: int) -> dict[str, float]:
     """Send a burst of requests that this contender has not seen, unless the load repeats one."""
     first = burst * REQUESTS_PER_BURST
     skip, count = {
@@ -102,8 +75,8 @@ def _send(
     }.get(load, (0, 1))
     load_plan = run.load_plan(
         receiver.config,
-        run.deliveries(_bursts(schedule) * REQUESTS_PER_BURST),
-        _burst_seconds(schedule),
+        run.deliveries(bursts.count * REQUESTS_PER_BURST),
+        bursts.seconds,
         load=load,
         skip=skip,
         count=count,

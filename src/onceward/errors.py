@@ -4,6 +4,7 @@
 
     OncewardError
     ├── ConfigurationError            the configuration cannot work; lists every fault
+    │   └── MigrationsPending         the database lacks migrations
     ├── RequestRefused                a request is not accepted; `http/` maps it to a status
     │   ├── SignatureRejected         the request does not verify; the sender never learns why
     │   ├── RepeatedHeader            a header that must be unique occurs twice
@@ -16,6 +17,7 @@
     │   └── LedgerUnavailable         the commit failed or was too slow; the sender should retry
     ├── StoreError                    the database did not do what was asked
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
+    │   │   └── StoreBlocked          reached, but locked or read-only; says what to do
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
@@ -29,12 +31,13 @@
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
         ├── MalformedPayload          the payload does not fit; names the field
-        └── TransactionMisuse         the handler used `tx` or `effects` wrongly
+        └── TransactionMisuse         the handler used `tx`, `effects` or `event` wrongly
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from enum import StrEnum
 
 
@@ -50,10 +53,23 @@ class ConfigurationError(OncewardError):
         super().__init__("\n".join(self.faults))
 
 
+class MigrationsPending(ConfigurationError):
+    """The database lacks migrations, and this process does not apply them.
+
+    `state` says which database lacks what, and `command` applies them.
+    """
+
+    def __init__(self, state: str, command: str = "onceward migrate app.py") -> None:
+        self.state = state
+        super().__init__(f"{state}. Run: {command}")
+
+
 class RequestRefused(OncewardError):
     """A request is not accepted. `code` is for programs, `message` for people."""
 
     code = "refused"
+    hint = ""
+    """A sentence that follows the message in the log, for the operators alone."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         self.message = message
@@ -146,6 +162,10 @@ class StoreUnavailable(StoreError):
     """The database is unreachable, full or busy. Nothing was written."""
 
 
+class StoreBlocked(StoreUnavailable):
+    """The database was reached, but cannot be used now. The message says what to do."""
+
+
 class OutcomeUnknown(StoreError):
     """The connection was lost during the commit. Only the database knows whether it succeeded."""
 
@@ -187,10 +207,15 @@ class TransactionIdleTimeout(OncewardError):
 
 
 class RetryLater(OncewardError):
-    """Raise it in a handler to run the job again after `seconds`."""
+    """Raise it in a handler to run the job again after `seconds`, a number or a timedelta.
 
-    def __init__(self, seconds: float, reason: str = "the handler asked for a retry") -> None:
-        self.seconds = seconds
+    If `seconds` is not above 0, the job waits as after any other error.
+    """
+
+    def __init__(
+        self, seconds: float | timedelta, reason: str = "the handler asked for a retry"
+    ) -> None:
+        self.seconds = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
         super().__init__(reason)
 
 
@@ -203,4 +228,4 @@ class MalformedPayload(PermanentError):
 
 
 class TransactionMisuse(PermanentError):
-    """The handler used `tx` or `effects` in a way that cannot work."""
+    """The handler used `tx`, `effects`, `event` or RetryLater in a way that cannot work."""

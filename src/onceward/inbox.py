@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, Unpack
 
 from onceward.errors import ConfigurationError
 from onceward.http.auth import TOKENS_VARIABLE, parse_tokens
@@ -25,6 +26,7 @@ from onceward.settings import (
     Settings,
     SettingsOptions,
     check_options,
+    default_database_note,
     misspelled_variables,
     resolve,
 )
@@ -43,6 +45,62 @@ from onceward.work.preparation import Preparation, preparation_faults
 _log = logging.getLogger("onceward.settings")
 
 F = TypeVar("F", bound=HandlerFunction)
+
+
+_OPENS_ITSELF: Final = (
+    "a mounted inbox opens itself at its first request, and `onceward serve app.py` opens it at "
+    "start"
+)
+_SERVE_ADVICE: Final = (
+    "an inbox is not an application: serve the app that mounts it, such as `uvicorn app:app`, or "
+    "run `onceward serve app.py`"
+)
+_ALTERNATIVES: Final = {
+    **dict.fromkeys(
+        ("start", "startup", "open", "connect", "lifespan", "close", "stop", "shutdown"),
+        f": {_OPENS_ITSELF}",
+    ),
+    **dict.fromkeys(
+        ("run", "serve", "work", "worker", "workers"),
+        ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox",
+    ),
+    **dict.fromkeys(
+        ("post", "get", "put", "route", "webhook", "handler", "handle", "event", "subscribe"),
+        '; write @inbox.on("event.type", source="…") above a handler',
+    ),
+    **dict.fromkeys(
+        ("app", "router", "routes", "mount", "wsgi"),
+        '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())',
+    ),
+}
+"""Advice for names that users expect an Inbox to have."""
+
+
+def _alternative(name: str) -> str:
+    if name.startswith("_"):  # FastAPI asks a router for its private names
+        return '; mount it: app.mount("/hooks", inbox.asgi())'
+    if name in _ALTERNATIVES:
+        return _ALTERNATIVES[name]
+    names = [each for each in vars(Inbox) if not each.startswith("_")]
+    return suggest_or_list(name, names, "it has")
+
+
+def _mount_advice(method: str) -> str:
+    path = "/hooks" if method == "asgi" else "/ops"
+    call = f"inbox.{method}()"
+    return f'mount {call}, with parentheses: app.mount("{path}", {call})'
+
+
+def _without_arguments(method: Callable[[Inbox], ASGIApp]) -> Callable[[Inbox], ASGIApp]:
+    """Refuse the arguments of an ASGI application: then the method itself was mounted."""
+
+    @functools.wraps(method)
+    def call(inbox: Inbox, *arguments: object) -> ASGIApp:
+        if arguments:
+            raise ConfigurationError(_mount_advice(method.__name__))
+        return method(inbox)
+
+    return call
 
 
 class Inbox:
@@ -171,6 +229,7 @@ class Inbox:
         """
         self._retired += names
 
+    @_without_arguments
     def asgi(self) -> ASGIApp:
         """Return an ASGI application that only receives.
 
@@ -179,6 +238,7 @@ class Inbox:
         self._check_settings()
         return MountedApp(self._mount, lambda service: service.receive_app(), SystemClock())
 
+    @_without_arguments
     def admin_asgi(self) -> ASGIApp:
         """Return an ASGI application with the admin API at its root. It requires a token.
 
@@ -186,6 +246,27 @@ class Inbox:
         """
         self._check_settings()
         return MountedApp(self._mount, lambda service: service.admin_app(prefix=""), SystemClock())
+
+    def __call__(self, scope: object = None, *_: object) -> Never:
+        """Raise ConfigurationError: an inbox is not an application."""
+        # A framework mounts with its own app or a path; uvicorn tries a call without arguments.
+        is_mounted = isinstance(scope, dict) and bool("app" in scope or scope.get("root_path"))
+        raise ConfigurationError(_mount_advice("asgi") if is_mounted else _SERVE_ADVICE)
+
+    async def __aenter__(self) -> Never:
+        """Raise ConfigurationError: an inbox opens itself."""
+        raise ConfigurationError(f"`async with inbox` is not needed: {_OPENS_ITSELF}")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Complete the protocol, so that `__aenter__` is called."""
+
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Never:
+            """Raise AttributeError, with what to write instead."""
+            if name.startswith("__"):
+                raise AttributeError(f"Inbox has no {name!r}")
+            raise AttributeError(f"Inbox has no {name!r}{_alternative(name)}")
 
     def _mount(self) -> Service:
         """Return the service that all mounted applications share."""
@@ -257,6 +338,9 @@ class Inbox:
             failpoints=Failpoints(environment.get("ONCEWARD_FAILPOINTS", "")),
             dev=dev,
             mounted=mounted,
+            database_note=default_database_note(
+                {*self._settings, *(command_line or ())}, environment
+            ),
         )
 
 

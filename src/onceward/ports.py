@@ -38,7 +38,7 @@ from onceward.model.jobs import (
     Reschedule,
     UnroutedType,
 )
-from onceward.model.workers import LiveWorker
+from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
 from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
@@ -237,6 +237,10 @@ class AdminStore(Protocol):
     async def ready(self) -> None:
         """Raise StoreError unless the ledger can be read."""
 
+    @property
+    def warnings(self) -> Sequence[str]:
+        """Return the reasons why writes fail now, for everyone to see."""
+
 
 class RejectionStore(Protocol):
     """Stores rejected requests."""
@@ -282,7 +286,14 @@ class Registry(Protocol):
 class WorkerRegistry(Protocol):
     """The workers that are alive, in any process."""
 
-    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+    async def renew_worker(
+        self,
+        worker: str,
+        handlers: Sequence[str],
+        health: WorkerHealth = HEALTHY,
+        *,
+        is_start: bool,
+    ) -> None:
         """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
 
     async def remove_worker(self, worker: str) -> None:
@@ -300,6 +311,9 @@ class UnroutedEvents(Protocol):
 
         Each has the id of its newest event; the oldest of these comes first.
         """
+
+    async def routed_sources(self, *, limit: int) -> frozenset[str]:
+        """Return the sources of those among the newest `limit` events that a handler wanted."""
 
 
 class Store(

@@ -10,14 +10,16 @@ import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
 from onceward.http.access_log import AccessLog, DirectAccessLog
 from onceward.http.admin_app import ADMIN, AdminApp
 from onceward.http.auth import Authenticator, token_hash
 from onceward.http.openapi.document import document
+from onceward.http.proxies import Proxies
 from onceward.http.receive_app import ReceiveApp
 from onceward.http.responses import ASGIApp
 from onceward.http.root_app import RootApp
+from onceward.http.throttle import Throttle
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.model.workers import HEARTBEAT_SECONDS
@@ -42,6 +44,7 @@ from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
+from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.handlers import Handler
 from onceward.work.preparation import Preparation, run_preparations
 from onceward.work.runner import JobRunner
@@ -72,8 +75,11 @@ class Service:
         failpoints: Failpoints,
         dev: bool,
         mounted: bool = False,
+        database_note: str = "",
     ) -> None:
         self.settings = settings
+        self.database_note = database_note
+        """Why the database is the default one, or an empty text."""
         self._mounted = mounted
         self.handlers = handlers
         self.dev = dev
@@ -90,8 +96,21 @@ class Service:
         self.sources: Mapping[str, Source] = self._live_sources.by_name
         self._recorder = Recorder(self.store, settings, self._clock)
         self._rejections = Rejections(self.store, keep=settings.rejection_rows)
-        self._watch = WorkerWatch(self.store, self._clock, advice=self.worker_advice)
-        self._ignored_watch = IgnoredWatch(self.store, _subscriptions(handlers.values()))
+        self._throttle = Throttle(self._clock)
+        self._watch = WorkerWatch(
+            self.store,
+            self._clock,
+            advice=self.worker_advice,
+            database_text=database_note or f"This process uses {self.database}",
+        )
+        self._ignored_watch = IgnoredWatch(
+            self.store,
+            _subscriptions(handlers.values()),
+            {name: source.preset.types for name, source in sources.items()},
+        )
+        self._abandoned_calls = AbandonedCalls(
+            handlers, limit=max(settings.workers, 1), clock=self._clock
+        )
         self._receives = False
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
@@ -110,7 +129,10 @@ class Service:
                 "SQLite supports one process: run `onceward serve app.py`, which receives and "
                 "runs handlers, or use PostgreSQL and run `onceward work app.py` as well"
             )
-        return "Run `onceward work app.py` as well, with the file that defines this inbox"
+        return (
+            "Run `onceward work app.py` as well, with the file that defines this inbox and with "
+            "the same database"
+        )
 
     @property
     def database(self) -> str:
@@ -208,7 +230,7 @@ class Service:
     def worker(self) -> Worker:
         """Return a worker for the handlers of this process, and count them as running."""
         self._watch.own_handlers = frozenset(self.handlers)
-        return Worker(
+        worker = Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",
             queue=self.store,
             registry=self.store,
@@ -220,16 +242,20 @@ class Service:
                     max_seconds=self.settings.retry_max_seconds,
                     random=random.random,
                     secrets=self._live_sources.secrets,
+                    show_values=self.settings.show_error_values,
                     handler_rules={name: each.retry for name, each in self.handlers.items()},
                     source_rules={name: each.retry for name, each in self.sources.items()},
                 ),
                 clock=self._clock,
                 failpoints=self._failpoints,
+                abandoned_calls=self._abandoned_calls,
             ),
             handlers=list(self.handlers),
             settings=self.settings,
             clock=self._clock,
         )
+        self._watch.own_name, self._watch.own_health = worker.name, worker.health
+        return worker
 
     def app(self) -> RootApp | DirectAccessLog:
         """Return an application that receives and serves the admin API, for ``onceward serve``."""
@@ -259,7 +285,10 @@ class Service:
             store_secret=self._live_sources.store_secret,
             authenticator=self._authenticator(),
             ready=self.store.ready,
-            warnings=lambda: self._watch.warnings,
+            warnings=lambda: (
+                *(self.store.warnings or self._recorder.warnings),
+                *self._watch.warnings,
+            ),
             settings=self.settings,
             clock=self._clock,
             failpoints=self._failpoints,
@@ -282,8 +311,17 @@ class Service:
 
     def _authenticator(self) -> Authenticator:
         return Authenticator(
-            tokens=self._tokens, allowed_hosts=self.settings.allowed_hosts, dev=self.dev
+            tokens=self._tokens,
+            throttle=self._throttle,
+            proxies=Proxies(self.settings.trusted_proxies),
+            count_failure=self._count_failure,
+            allowed_hosts=self.settings.allowed_hosts,
+            dev=self.dev,
         )
+
+    def _count_failure(self, cause: RejectionCause, check: str) -> None:
+        """Count a request without a valid admin token, as a rejection of `INGEST_SOURCE`."""
+        self._rejections.count(INGEST_SOURCE, cause, check, self._clock.now())
 
 
 def _subscriptions(handlers: Iterable[Handler]) -> Iterator[Subscription]:

@@ -21,6 +21,8 @@ _OTHER_VARIABLES: Final = frozenset(
     {"FAILPOINTS", "SECRET", "TOKEN", "TEST_POSTGRES", "WRITE_DOCS"}
 )
 """Variables with the prefix that are not settings."""
+_OPTIONS: Final = frozenset({"HOST", "LOG", "PORT"})
+"""Options of the command line that are not settings."""
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
@@ -49,15 +51,22 @@ class Settings:
     driver_fast_wait: bool = _setting(
         default=True, doc="Use Onceward's wait for PostgreSQL, which costs less than psycopg's own"
     )
+    own_http_protocol: bool = _setting(
+        default=True, doc="Serve HTTP with Onceward's own connection; false uses uvicorn's"
+    )
     allowed_hosts: tuple[str, ...] = _setting(
         (), "Host names accepted by unsigned sources, besides loopback"
     )
     trusted_proxies: tuple[str, ...] = _setting(
         (),
-        "Proxies whose X-Forwarded-Proto and X-Forwarded-Host are trusted: addresses, networks",
+        "Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses, networks",
     )
     access_log: bool = _setting(
         default=False, doc="Log a line for each request, to the logger onceward.access"
+    )
+    show_error_values: bool = _setting(
+        default=False,
+        doc="Show values in the stored errors of handlers; secrets stay masked",
     )
     max_body_bytes: int = _setting(
         5 * 1024 * 1024, "Largest body; a larger one gets 413", minimum=1
@@ -67,7 +76,15 @@ class Settings:
     )
     max_headers: int = _setting(100, "Most headers in a request; more get 431", minimum=8)
     body_timeout_seconds: float = _setting(
-        10.0, "Time for a body to arrive; then 408", minimum=0.05
+        10.0, "Time for a head, and again for a body, to arrive; then 408", minimum=0.05
+    )
+    max_connections: int = _setting(
+        1000, "Most open connections; more get 503, except the first 16 from loopback", minimum=1
+    )
+    max_connections_per_address: int = _setting(
+        100,
+        "Most open connections from one address; not for loopback and trusted_proxies",
+        minimum=1,
     )
     commit_timeout_seconds: float = _setting(
         2.0, "Time for the ledger to commit; then 503, and the sender retries", minimum=0.05
@@ -128,13 +145,17 @@ class SettingsOptions(TypedDict, total=False):
     migrate_at_start: bool
     allow_weak_durability: bool
     driver_fast_wait: bool
+    own_http_protocol: bool
     allowed_hosts: tuple[str, ...] | list[str]
     trusted_proxies: tuple[str, ...] | list[str]
     access_log: bool
+    show_error_values: bool
     max_body_bytes: int
     max_header_bytes: int
     max_headers: int
     body_timeout_seconds: float
+    max_connections: int
+    max_connections_per_address: int
     commit_timeout_seconds: float
     max_pending_events: int
     max_pending_bytes: int
@@ -183,12 +204,29 @@ def misspelled_variables(environment: Iterable[str]) -> list[str]:
     """
     known = {entry.name.upper() for entry in fields(Settings)} | {"ADMIN_TOKENS"}
     names = {name.removeprefix(ENV_PREFIX) for name in environment if name.startswith(ENV_PREFIX)}
-    suggestions = {name: nearest(name, known) for name in sorted(names - known - _OTHER_VARIABLES)}
+    options = sorted(names & _OPTIONS)
+    unknown = sorted(names - known - _OTHER_VARIABLES - _OPTIONS)
+    suggestions = {name: nearest(name, known) for name in unknown}
     return [
-        f"{ENV_PREFIX}{name} is not a setting; did you mean {ENV_PREFIX}{suggestion}?"
-        for name, suggestion in suggestions.items()
-        if suggestion is not None
+        *(f"{ENV_PREFIX}{name} is not a setting; use --{name.lower()}" for name in options),
+        *(
+            f"{ENV_PREFIX}{name} is not a setting; did you mean {ENV_PREFIX}{suggestion}?"
+            for name, suggestion in suggestions.items()
+            if suggestion is not None
+        ),
     ]
+
+
+def default_database_note(options: Collection[str], environment: Mapping[str, str]) -> str:
+    """Return why the database is the default one, or an empty text if it was chosen.
+
+    `options` are the names of the settings in the code and on the command line.
+    """
+    variable = f"{ENV_PREFIX}DATABASE_URL"
+    if "database_url" in options or environment.get(variable):
+        return ""
+    note = f"{variable} is not set, so the database is {Settings.database_url}"
+    return f"{note}; DATABASE_URL is not read" if "DATABASE_URL" in environment else note
 
 
 def check_options(options: Mapping[str, Any]) -> None:

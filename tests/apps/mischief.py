@@ -55,3 +55,9 @@ async def block(event: Event[Wait], tx: Transaction) -> None:
 async def die(event: Event[Any], tx: Transaction) -> None:
     await note(event, tx)
     os._exit(7)
+
+
+@inbox.on("stuck", timeout_seconds=0.1)
+def hang(event: Event[Wait]) -> None:
+    signal_start(event.payload)
+    time.sleep(event.payload.seconds)  # past the timeout, as a stuck library call would

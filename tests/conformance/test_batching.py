@@ -17,6 +17,7 @@ from onceward.runtime import timeouts
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.work import batching
+from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.batching import COMMIT_AFTER_SECONDS, BatchOutcome
 from onceward.work.handlers import HandlerFunction, TransactionMode, make_handler
 from onceward.work.leases import LeasedJob
@@ -71,6 +72,7 @@ def make_runner(
         settlement_policy=NoFailure(base_seconds=1, max_seconds=1, random=lambda: 0.0),
         clock=clock or FakeClock(),
         failpoints=Failpoints(),
+        abandoned_calls=AbandonedCalls({"credit": handler}, limit=1, clock=FakeClock()),
     )
 
 

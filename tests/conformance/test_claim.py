@@ -51,8 +51,9 @@ async def test_jobs_of_several_handlers_share_one_order(store: Store) -> None:
     for number in range(6):
         kind = "order.new" if number % 2 else "invoice.paid"
         await record(store, arrival(f"evt_{number}", type=kind))
-    leased = await lease(store, handlers=["credit", "notify"], limit=5)
-    assert [job.event_id for job in leased.jobs] == [f"evt_{number}" for number in range(5)]
+    for expected in (["evt_0", "evt_1", "evt_2"], ["evt_3", "evt_4", "evt_5"]):
+        leased = await lease(store, handlers=["credit", "notify"], limit=3)
+        assert [job.event_id for job in leased.jobs] == expected
 
 
 async def test_a_worker_claims_only_jobs_of_its_own_handlers(store: Store) -> None:

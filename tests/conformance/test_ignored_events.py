@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -35,10 +35,12 @@ def types(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [entry.__dict__["type"] for entry in reports(caplog)]
 
 
-async def started_watch(store: Store, *patterns: str) -> IgnoredWatch:
+async def started_watch(
+    store: Store, *patterns: str, source: str | None = "stripe", selectors: Sequence[str] = ()
+) -> IgnoredWatch:
     label = "handler 'remember' (app.py:42)"
-    routes = [Subscription("remember", label, Route(pattern, "stripe")) for pattern in patterns]
-    watch = IgnoredWatch(store, routes)
+    routes = [Subscription("remember", label, Route(pattern, source)) for pattern in patterns]
+    watch = IgnoredWatch(store, routes, {"stripe": selectors})
     await watch.start()
     return watch
 
@@ -142,15 +144,104 @@ async def test_a_type_cannot_forge_a_line(store: Store, caplog: pytest.LogCaptur
     assert "of type 'a\\nERROR forged %s' match" in caplog.text
 
 
-async def test_events_without_a_type_are_reported(
-    store: Store, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("selectors", "reads"),
+    [
+        (["json:type", "json:action"], "the type from json:type, which is absent"),
+        ([], "no type"),
+    ],
+)
+async def test_events_without_a_type_are_a_warning_with_the_selector(
+    store: Store, caplog: pytest.LogCaptureFixture, selectors: list[str], reads: str
 ) -> None:
-    watch = await started_watch(store, "payment")
+    watch = await started_watch(store, "payment", source=None, selectors=selectors)
     await record(store, arrival(type=""))
     await watch.refresh()
     (message,) = caplog.messages
-    assert message.startswith("source 'stripe': events without a type match no handler")
-    assert '@inbox.on("*", source="stripe")' in message
+    assert message == (
+        "source 'stripe': events without a type match no handler and end ignored; "
+        f"the source reads {reads}: set type= on the source, "
+        'or write @inbox.on("*", source="stripe")'
+    )
+    assert reports(caplog)[0].levelno == logging.WARNING
+
+
+async def test_events_without_a_type_of_another_process_have_no_selector(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = await started_watch(store, "payment", source="ingest")
+    await record(store, arrival(type="", source="ingest"))
+    await watch.refresh()
+    assert caplog.messages[0].endswith('end ignored; write @inbox.on("*", source="ingest")')
+
+
+async def test_a_type_that_is_spelled_otherwise_is_a_warning_with_both_fixes(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = await started_watch(store, "charge.paid")
+    await record(store, arrival("a"), arrival("b", type="charge.payed"))
+    await watch.refresh()
+    (message,) = caplog.messages
+    assert message == (
+        "source 'stripe': events of type 'charge.payed' match no handler and end ignored; "
+        "did you mean 'charge.paid' of handler 'remember' (app.py:42)? "
+        'If the sender is right, write @inbox.on("charge.payed", source="stripe")'
+    )
+    assert reports(caplog)[0].levelno == logging.WARNING
+
+
+@pytest.mark.parametrize("source", [None, "stripe"])
+async def test_a_source_of_which_no_event_matches_is_a_warning_once(
+    store: Store, caplog: pytest.LogCaptureFixture, source: str | None
+) -> None:
+    watch = await started_watch(store, "charge.paid", "refund.*", "charge.paid", source=source)
+    await record(store, arrival("a", source="ingest"))  # of another source
+    await record(store, arrival("b", type="customer.new"), arrival("c", type="customer.old"))
+    await watch.refresh()
+    assert caplog.messages[0] == (
+        "source 'stripe': events of type 'customer.new' match no handler and end ignored; "
+        "no recent event of this source matched one; the handlers want 'charge.paid', 'refund.*'"
+    )
+    assert [entry.levelname for entry in reports(caplog)] == ["WARNING", "INFO"]
+
+
+async def test_the_warning_suggests_the_nearest_pattern_or_lists_some(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = await started_watch(store, *(f"kind{number}.made" for number in range(12)))
+    await record(store, arrival("a", type="customer.new"))
+    await watch.refresh()
+    assert caplog.messages[0].endswith("'kind8.made', 'kind9.made' and 2 more")
+    watch = await started_watch(store, "charge.succeeded", "refund.*")
+    await record(store, arrival("b", type="charge.success"))
+    await watch.refresh()
+    assert caplog.messages[1].endswith(" matched one; did you mean 'charge.succeeded'?")
+
+
+async def test_a_source_of_which_an_event_matched_is_no_mistake(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await record(store, arrival("a"))  # before the start
+    watch = await started_watch(store, "invoice.paid")
+    await record(store, arrival("b", type="customer.new"))
+    await watch.refresh()
+    assert [entry.levelname for entry in reports(caplog)] == ["INFO"]
+
+
+async def test_a_source_without_handlers_is_no_mistake(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = await started_watch(store, "invoice.paid", source="github")
+    await record(store, arrival("a", type="customer.new"), arrival("b", type=""))
+    await watch.refresh()
+    assert [entry.levelname for entry in reports(caplog)] == ["INFO", "INFO"]
+
+
+async def test_the_sources_of_routed_events_are_those_of_the_newest(store: Store) -> None:
+    assert await store.routed_sources(limit=10) == frozenset()
+    await record(store, arrival("a"), arrival("b", source="ingest"), arrival("c", type="x"))
+    assert await store.routed_sources(limit=10) == {"stripe", "ingest"}
+    assert await store.routed_sources(limit=2) == {"ingest"}
 
 
 async def test_a_watch_waits_for_the_end_of_an_outage(

@@ -8,6 +8,7 @@ import pytest
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
+from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.batching import BatchOutcome
 from onceward.work.leases import LeasedJob
 from onceward.work.runner import JobRunner
@@ -19,6 +20,7 @@ class BlockingRunner(JobRunner):
     """A runner whose batches last until they are cancelled."""
 
     def __init__(self) -> None:
+        self.abandoned_calls = AbandonedCalls({}, limit=1, clock=SystemClock())
         self.batches: list[Sequence[LeasedJob]] = []
 
     async def run_batch(self, jobs: Sequence[LeasedJob]) -> BatchOutcome:

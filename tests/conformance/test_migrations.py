@@ -7,17 +7,24 @@ import sqlite3
 import psycopg
 import pytest
 
-from onceward.errors import ConfigurationError
-from onceward.store.migrate import migrations
+from onceward.errors import ConfigurationError, StoreBlocked, StoreError, StoreUnavailable
+from onceward.store import migrate
+from onceward.store.locks import Lock
+from onceward.store.migrate import Migration, migrations
 from onceward.store.postgres import connections as postgres_connections
+from onceward.store.postgres import schema
 from onceward.store.sqlite import store as sqlite
+from onceward.version import __version__
 from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, make_store, opened, record
 
 
+def dialect(url: str) -> str:
+    return "sqlite" if url.startswith("sqlite:") else "postgres"
+
+
 def labels(url: str) -> list[str]:
-    dialect = "sqlite" if url.startswith("sqlite:") else "postgres"
-    return [migration.label for migration in migrations(dialect)]
+    return [migration.label for migration in migrations(dialect(url))]
 
 
 async def error_at_open(url: str, *, serving: bool, migrate_at_start: bool) -> str:
@@ -53,16 +60,158 @@ async def test_a_store_can_migrate_before_it_is_opened(bare_database_url: str) -
     await store.close()
 
 
-async def test_migrations_of_a_newer_version_are_ignored(database_url: str) -> None:
-    async with opened(database_url):
+async def test_a_schema_of_a_newer_version_works_with_a_warning(
+    bare_database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(bare_database_url):
         pass
-    RawDatabase(database_url).rows(
+    assert caplog.messages == []
+    RawDatabase(bare_database_url).rows(
         "INSERT INTO onceward.migrations (number, name) VALUES (9999, 'from_the_future')"
     )
-    for serving in (True, False):
-        async with opened(database_url, serving=serving) as store:
+    for serving, migrate_at_start in ((True, True), (True, False), (False, True)):
+        caplog.clear()
+        async with opened(
+            bare_database_url, serving=serving, migrate_at_start=migrate_at_start
+        ) as store:
+            (line,) = caplog.records
+            assert (line.name, line.levelname) == ("onceward.store", "WARNING")
+            assert line.getMessage().startswith(
+                f"a newer version migrated the database: Onceward {__version__} does not know 9999 "
+                "from_the_future. Upgrade this process."
+            )
             await record(store, arrival())
             assert await store.migrate() == []
+
+
+async def test_a_migration_with_another_name_is_refused(bare_database_url: str) -> None:
+    async with opened(bare_database_url):
+        pass
+    RawDatabase(bare_database_url).rows(
+        "UPDATE onceward.migrations SET name = 'x' WHERE number = 2"
+    )
+    for serving, migrate_at_start in ((True, True), (True, False), (False, True)):
+        message = await error_at_open(
+            bare_database_url, serving=serving, migrate_at_start=migrate_at_start
+        )
+        assert "has the migration 0002 x, but" in message
+        assert "this number is 0002 tracebacks" in message
+
+
+@pytest.mark.parametrize(
+    ("number", "label", "reason"),
+    [
+        (1, "0001 schema", "already exists"),
+        (2, "0002 tracebacks", "column"),
+        (3, "0003 workers", "already exists"),
+        (4, "0004 worker_health", "column"),
+    ],
+)
+async def test_a_migration_without_its_row_is_named_and_the_row_fixes_it(
+    bare_database_url: str, number: int, label: str, reason: str
+) -> None:
+    async with opened(bare_database_url) as store:
+        await record(store, arrival())
+    raw_db = RawDatabase(bare_database_url)
+    raw_db.rows(f"DELETE FROM onceward.migrations WHERE number = {number}")  # noqa: S608
+    message = await error_at_open(bare_database_url, serving=True, migrate_at_start=True)
+    failure, advice = message.splitlines()
+    assert failure.startswith(f"Migration {label} failed: ")
+    assert reason in failure
+    table = "onceward_migrations" if raw_db.is_sqlite else "onceward.migrations"
+    assert f"{table} lacks its row. Restore the database" in advice
+    statement = advice.partition("add the row: ")[2]
+    raw_db.rows(statement)
+    async with opened(bare_database_url) as store:
+        assert len(await store.events(EVERYTHING)) == 1
+
+
+async def test_a_table_of_other_software_is_named(bare_database_url: str) -> None:
+    raw_db = RawDatabase(bare_database_url)
+    if not raw_db.is_sqlite:
+        raw_db.rows("CREATE SCHEMA onceward")
+    raw_db.rows("CREATE TABLE onceward.events (id integer)")
+    for _ in range(2):
+        message = await error_at_open(bare_database_url, serving=True, migrate_at_start=True)
+        if raw_db.is_sqlite:
+            path = bare_database_url.removeprefix("sqlite:///")
+            assert message == (
+                f"{path} has tables that Onceward did not create: table onceward_events already "
+                "exists, but onceward_migrations does not exist. Choose another file, such as "
+                "sqlite:///other.db, with --database, ONCEWARD_DATABASE_URL or Inbox(…)."
+            )
+        else:
+            assert message.startswith("The schema onceward of the database ")
+            assert message.endswith(
+                ' has tables that Onceward did not create: relation "events" already exists, but '
+                "onceward.migrations does not exist. Choose another database, such as "
+                "postgresql://…/other, with --database, ONCEWARD_DATABASE_URL or Inbox(…)."
+            )
+
+
+async def test_a_failing_migration_is_named(
+    bare_database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = Migration(5, "broken", "CREATE TABLE broken (id integer); SELECT no_such_function()")
+    known = migrations(dialect(bare_database_url))
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*known, broken])
+    store = make_store(bare_database_url)
+    try:
+        with pytest.raises(StoreError, match=r"^Migration 0005 broken failed: .*no_such_function"):
+            await store.open(serving=True)
+    finally:
+        await store.close()
+    tables = "sqlite_master" if bare_database_url.startswith("sqlite:") else "pg_tables"
+    column = "name" if tables == "sqlite_master" else "tablename"
+    count = f"SELECT count(*) FROM {tables} WHERE {column} = 'broken'"  # noqa: S608
+    assert RawDatabase(bare_database_url).value(count) == 0
+
+
+async def test_a_migration_that_waits_too_long_for_a_table_is_named(
+    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    store = make_store(bare_postgres_url)
+    await store.migrate()
+    raw_db = RawDatabase(bare_postgres_url)
+    raw_db.rows("ALTER TABLE onceward.attempts DROP COLUMN traceback")
+    raw_db.rows("DELETE FROM onceward.migrations WHERE number = 2")
+    with psycopg.connect(bare_postgres_url) as other:
+        other.execute("LOCK TABLE onceward.attempts IN ACCESS SHARE MODE")
+        with pytest.raises(StoreUnavailable, match=r"^Migration 0002 tracebacks failed: .*lock"):
+            await store.migrate()
+    assert await store.migrate() == ["0002 tracebacks"]
+    await store.close()
+
+
+async def test_a_process_that_waits_too_long_for_another_to_migrate_says_so(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    store = make_store(postgres_url)
+    with psycopg.connect(postgres_url) as other:
+        other.execute(postgres_connections.lock_statement(Lock.MIGRATIONS).encode())
+        with pytest.raises(StoreUnavailable, match=r"^Another process held the lock of migrations"):
+            await store.open(serving=True)
+    await store.close()
+
+
+@pytest.mark.parametrize("migrate_at_start", [True, False])
+async def test_a_locked_table_is_reported_with_the_process_that_locked_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, migrate_at_start: bool
+) -> None:
+    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    store = make_store(postgres_url, migrate_at_start=migrate_at_start)
+    with psycopg.connect(postgres_url) as other:
+        other.execute("LOCK TABLE onceward.migrations")
+        with pytest.raises(StoreBlocked) as raised:
+            await store.open(serving=True)
+        pid = other.info.backend_pid
+    assert str(raised.value) == (
+        f"Another transaction locked onceward's tables for 0.2 seconds (pid {pid}). End it, or "
+        "start again"
+    )
+    await store.close()
 
 
 async def test_concurrent_processes_apply_each_migration_once(
@@ -85,7 +234,7 @@ async def test_the_error_names_the_migrations_and_the_command(
         bare_database_url, serving=serving, migrate_at_start=migrate_at_start
     )
     assert "0001 schema" in message
-    assert "onceward migrate" in message
+    assert message.endswith(". Run: onceward migrate app.py")
 
 
 async def test_a_process_that_does_not_serve_creates_nothing(
@@ -108,7 +257,7 @@ async def test_maintenance_creates_the_partitions_of_the_coming_weeks(postgres_u
     assert raw_db.count("onceward.payloads_default") == 0
 
 
-@pytest.mark.parametrize("step", ["open", "migrate"])
+@pytest.mark.parametrize("step", ["serve", "open", "migrate"])
 async def test_a_database_that_is_too_old_is_refused(
     bare_database_url: str, step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -117,7 +266,7 @@ async def test_a_database_that_is_too_old_is_refused(
     store = make_store(bare_database_url)
     try:
         with pytest.raises(ConfigurationError, match=r"needs (4\.0\.0|99) or newer"):
-            await (store.open(serving=True) if step == "open" else store.migrate())
+            await (store.migrate() if step == "migrate" else store.open(serving=step == "serve"))
     finally:
         await store.close()
 

@@ -12,6 +12,7 @@ from onceward.model.jobs import JobStatus, Reschedule
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.work import runner
+from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.handlers import make_handler
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
@@ -109,7 +110,10 @@ async def test_an_outage_is_reported_without_delay(
 
 
 async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
-    postgres_cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    postgres_cluster: Cluster,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def stop_the_database() -> None:
         postgres_cluster.stop()
@@ -129,11 +133,16 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
             settlement_policy=SettlementPolicy(base_seconds=1, max_seconds=1, random=lambda: 0.0),
             clock=SystemClock(),
             failpoints=Failpoints(),
+            abandoned_calls=AbandonedCalls({}, limit=1, clock=SystemClock()),
         )
         try:
             assert not await jobs.run(token, job)
         finally:
             postgres_cluster.start()
+    line = caplog.messages[-1]
+    assert line.startswith(f"job {job.id} could not be settled; it runs again when its lease ")
+    assert "expires: " in line
+    assert vars(caplog.records[-1])["error"] == line.partition("expires: ")[2] != ""
 
 
 async def outcome(call: Callable[[], Awaitable[object]]) -> object:

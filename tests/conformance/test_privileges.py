@@ -1,15 +1,27 @@
 """PostgreSQL alone: the privileges that a role needs, as docs/install.md states them."""
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import psycopg
 import pytest
 
-from onceward.errors import StoreError
+from onceward import Inbox
+from onceward.errors import ConfigurationError
+from onceward.runtime.redact import LIMIT_CHARACTERS, one_line
+from onceward.runtime.sql_text import Sql
+from onceward.store.postgres.privileges import NEEDED_ON_TABLES
+from onceward.store.queries import Queries
+from onceward.work import heartbeat
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.factories import arrival, lease, make_store, opened, record
+from tests.inprocess import run_inbox
 
 ROLE = "onceward_app"
+SEPARATE_ROLES = ("shop_owner", "shop_receiver", "shop_worker")
+INSTALL_PAGE = Path(__file__).parents[2] / "docs" / "install.md"
 RUNTIME_GRANTS = f"""
     GRANT USAGE ON SCHEMA onceward TO {ROLE};
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA onceward TO {ROLE};
@@ -42,11 +54,67 @@ async def receives_and_works(url: str) -> bool:
         return await store.settle_done(leased.token, leased.jobs[0].id)
 
 
+async def error_at_open(url: str, *, serving: bool = True, migrate_at_start: bool = True) -> str:
+    store = make_store(url, migrate_at_start=migrate_at_start)
+    try:
+        with pytest.raises(ConfigurationError) as raised:
+            await store.open(serving=serving)
+    finally:
+        await store.close()
+    assert len(one_line(str(raised.value))) <= LIMIT_CHARACTERS  # logs show no more
+    return str(raised.value)
+
+
+@pytest.fixture
+async def granted_url(bare_postgres_url: str, role_url: str) -> str:
+    """Return the URL of a database for a role that has the grants of docs/install.md."""
+    owner = make_store(bare_postgres_url)
+    await owner.migrate()
+    await owner.close()
+    run(bare_postgres_url, RUNTIME_GRANTS)
+    return role_url
+
+
 async def test_a_role_that_may_only_connect_is_refused(role_url: str) -> None:
-    store = make_store(role_url)
-    with pytest.raises(StoreError, match="permission denied for database"):
-        await store.open(serving=True)
-    await store.close()
+    message = await error_at_open(role_url)
+    assert f"the role {ROLE} may not apply them: permission denied for database" in message
+    assert f"GRANT CREATE ON DATABASE {database(role_url)} TO {ROLE}" in message
+    assert "docs/install.md" in message
+
+
+async def test_the_grant_of_the_error_lets_the_role_migrate(
+    bare_postgres_url: str, role_url: str
+) -> None:
+    (grant,) = re.findall(r"GRANT [^.]*", await error_at_open(role_url))
+    run(bare_postgres_url, grant)
+    assert await receives_and_works(role_url)
+
+
+@pytest.mark.parametrize("usage", [True, False])
+async def test_a_schema_of_another_role_must_be_migrated_by_that_role(
+    bare_postgres_url: str, role_url: str, *, usage: bool
+) -> None:
+    run(bare_postgres_url, "CREATE SCHEMA onceward")
+    if usage:
+        run(bare_postgres_url, f"GRANT USAGE ON SCHEMA onceward TO {ROLE}")
+    message = await error_at_open(role_url)
+    assert "permission denied for schema onceward" in message
+    assert "Run `onceward migrate` as postgres, which owns the schema" in message
+
+
+async def test_a_table_of_another_role_must_be_migrated_by_that_role(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    run(
+        bare_postgres_url,
+        "ALTER TABLE onceward.attempts DROP COLUMN traceback;"
+        "DELETE FROM onceward.migrations WHERE number = 2",
+    )
+    run(bare_postgres_url, f"ALTER SCHEMA onceward OWNER TO {ROLE}")
+    message = await error_at_open(granted_url)
+    assert "lacks migrations (0002 tracebacks)" in message
+    assert "must be owner of table attempts" in message
+    assert "Run `onceward migrate` as postgres" in message
 
 
 async def test_create_on_the_database_is_enough(bare_postgres_url: str, role_url: str) -> None:
@@ -63,12 +131,244 @@ async def test_the_owner_of_the_schema_needs_nothing_else(
     assert await receives_and_works(role_url)  # nothing is left to migrate
 
 
-async def test_a_role_with_grants_on_the_tables_can_receive_and_work(
-    bare_postgres_url: str, role_url: str
+async def test_a_role_with_grants_on_the_tables_can_receive_and_work(granted_url: str) -> None:
+    assert await receives_and_works(granted_url)
+    assert RawDatabase(granted_url).count("onceward.migrations") > 0
+
+
+@pytest.mark.parametrize("migrate_at_start", [True, False])
+@pytest.mark.parametrize(
+    ("revoked", "missing"),
+    [
+        ("USAGE ON SCHEMA onceward", "USAGE on the schema onceward"),
+        ("SELECT ON TABLE onceward.migrations", "SELECT on the table onceward.migrations"),
+        ("UPDATE ON TABLE onceward.jobs", "UPDATE on the table onceward.jobs"),
+        (
+            "INSERT, DELETE ON TABLE onceward.payloads",
+            "INSERT, DELETE on the table onceward.payloads",
+        ),
+        (
+            "USAGE ON SEQUENCE onceward.ledger_ids",
+            "USAGE on the sequence onceward.ledger_ids",
+        ),
+    ],
+)
+async def test_a_missing_grant_is_named_and_the_statement_fixes_it(
+    bare_postgres_url: str, granted_url: str, revoked: str, missing: str, *, migrate_at_start: bool
 ) -> None:
-    owner = make_store(bare_postgres_url)
-    await owner.migrate()
-    await owner.close()
-    run(bare_postgres_url, RUNTIME_GRANTS)
-    assert await receives_and_works(role_url)
-    assert RawDatabase(role_url).count("onceward.migrations") > 0
+    run(bare_postgres_url, f"REVOKE {revoked} FROM {ROLE}")
+    message = await error_at_open(granted_url, migrate_at_start=migrate_at_start)
+    assert message == (
+        f"The role {ROLE} lacks {missing}.\n"
+        f"Run as postgres: GRANT {revoked} TO {ROLE}. docs/install.md lists all grants."
+    )
+    run(bare_postgres_url, f"GRANT {revoked} TO {ROLE}")
+    assert await receives_and_works(granted_url)
+
+
+async def test_a_function_that_only_its_owner_may_execute_is_named(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    function = "FUNCTION onceward.make_payload_partitions"
+    run(bare_postgres_url, f"REVOKE EXECUTE ON {function} FROM PUBLIC")
+    grant = f"GRANT EXECUTE ON {function} TO {ROLE}"
+    assert grant in await error_at_open(granted_url)
+    run(bare_postgres_url, grant)
+    assert await receives_and_works(granted_url)
+
+
+async def test_many_missing_grants_are_few_statements(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    run(
+        bare_postgres_url,
+        f"REVOKE ALL ON ALL TABLES IN SCHEMA onceward FROM {ROLE};"
+        f"REVOKE ALL ON ALL SEQUENCES IN SCHEMA onceward FROM {ROLE};"
+        f"REVOKE ALL ON SCHEMA onceward FROM {ROLE}",
+    )
+    message = await error_at_open(granted_url)
+    assert f"privileges on {len(NEEDED_ON_TABLES)} tables (onceward.attempts, " in message
+    statements = message.partition("Run as postgres: ")[2].partition(". docs/")[0]
+    assert len(statements.split("; ")) == 3
+    run(bare_postgres_url, statements)
+    assert await receives_and_works(granted_url)
+
+
+async def test_a_command_names_a_missing_grant_on_the_schema(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    run(bare_postgres_url, f"REVOKE USAGE ON SCHEMA onceward FROM {ROLE}")
+    assert "USAGE on the schema" in await error_at_open(granted_url, serving=False)
+
+
+async def test_update_on_the_sequence_is_as_good_as_usage(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    sequence = "SEQUENCE onceward.ledger_ids"
+    run(
+        bare_postgres_url,
+        f"REVOKE USAGE ON {sequence} FROM {ROLE}; GRANT UPDATE ON {sequence} TO {ROLE}",
+    )
+    assert await receives_and_works(granted_url)
+
+
+async def test_names_that_sql_must_quote_are_quoted(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    odd_role = f'"{ROLE} of ""ann"""'
+    run(
+        bare_postgres_url, f"DROP ROLE IF EXISTS {odd_role}; ALTER ROLE {ROLE} RENAME TO {odd_role}"
+    )
+    try:
+        run(bare_postgres_url, f"REVOKE UPDATE ON onceward.jobs FROM {odd_role}")
+        url = granted_url.replace(f"{ROLE}@", f"{ROLE}%20of%20%22ann%22@")
+        message = await error_at_open(url)
+        assert f"GRANT UPDATE ON TABLE onceward.jobs TO {odd_role}." in message
+    finally:
+        run(bare_postgres_url, f"ALTER ROLE {odd_role} RENAME TO {ROLE}")
+
+
+async def test_a_missing_table_is_named(bare_postgres_url: str, granted_url: str) -> None:
+    run(bare_postgres_url, "DROP TABLE onceward.workers, onceward.tokens")
+    message = await error_at_open(granted_url)
+    assert message.startswith(
+        "The database lacks the table onceward.tokens, the table onceward.workers, although"
+    )
+    assert "complete backup" in message
+
+
+# The list of privileges is exactly what the statements use.
+
+
+async def test_refused_writes_are_a_warning_until_one_succeeds(
+    bare_postgres_url: str, granted_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with run_inbox(Inbox(), granted_url) as bench:
+        run(bare_postgres_url, f"REVOKE INSERT ON onceward.events FROM {ROLE}")
+        for number in range(3):
+            assert (await bench.try_post("a", event_id=f"evt_{number}")).status_code == 503
+        assert (
+            "The last events could not be recorded, and their senders got 503: permission denied "
+            "for table events. The log onceward.receive has the details."
+        ) in await bench.warnings()
+        run(bare_postgres_url, f"GRANT INSERT ON onceward.events TO {ROLE}")
+        await bench.post("a")
+        assert not [text for text in await bench.warnings() if "could not be recorded" in text]
+    assert [line.getMessage() for line in caplog.records if line.name == "onceward.receive"] == [
+        "ledger unavailable; asking senders to retry: permission denied for table events",
+        "ledger available again; asked 3 requests to retry",
+    ]
+
+
+async def test_a_worker_that_may_not_claim_is_a_warning_of_every_receiver(
+    bare_postgres_url: str, granted_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeat, "HEARTBEAT_SECONDS", 0.05)
+    inbox = Inbox()
+
+    @inbox.on("a")
+    async def credit() -> None:
+        """Do nothing."""
+
+    receiver = inbox.service({"database_url": granted_url}, dev=True)
+    await receiver.open()
+
+    async def warnings() -> tuple[str, ...]:
+        await receiver._watch.refresh()
+        return receiver._watch.warnings
+
+    async def is_well() -> bool:
+        return not await warnings()
+
+    async with run_inbox(inbox, granted_url) as bench:
+        await eventually_async(is_well, "the worker is seen")
+        run(bare_postgres_url, f"REVOKE UPDATE ON onceward.jobs FROM {ROLE}")
+        await bench.post("a")
+        (warning,) = await eventually_async(warnings, "the receiver warns")
+        start, _, reason = warning.partition(" UTC: ")
+        assert re.fullmatch(r"Worker \S+:\d+ has claimed no job since \S+ \S+", start)
+        assert reason == "permission denied for table jobs."
+        assert await bench.warnings() == [warning]  # the worker's own process, too
+        run(bare_postgres_url, f"GRANT UPDATE ON onceward.jobs TO {ROLE}")
+        await eventually_async(is_well, "the warning ends")
+        await bench.wait_until_idle()
+    await receiver.close()
+
+
+def explain(connection: psycopg.Connection, statement: Sql) -> None:
+    """Let PostgreSQL check the privileges of a statement without running it."""
+    nulls = dict.fromkeys(statement.names)
+    psycopg.ClientCursor(connection).execute(b"EXPLAIN " + statement.pyformat, nulls)
+
+
+def statements() -> list[Sql]:
+    """Return all named statements, with the blocks of every condition."""
+    queries = Queries("postgres")
+    return [
+        statement
+        for name, text in queries._texts.items()
+        for statement in queries(name, *re.findall(r"-- if (\w+)", text))
+    ]
+
+
+async def test_the_needed_privileges_are_those_of_the_statements(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    for name, privileges in NEEDED_ON_TABLES.items():
+        run(
+            bare_postgres_url,
+            f"REVOKE ALL ON onceward.{name} FROM {ROLE};"
+            f"GRANT {', '.join(privileges)} ON onceward.{name} TO {ROLE}",
+        )
+    unneeded = []
+    with psycopg.connect(granted_url, autocommit=True) as connection:
+        for statement in statements():
+            explain(connection, statement)
+        for name, privileges in NEEDED_ON_TABLES.items():
+            if name == "migrations":
+                continue  # its statements are not named
+            using = [each for each in statements() if f"onceward.{name}" in each.text]
+            for privilege in privileges:
+                run(bare_postgres_url, f"REVOKE {privilege} ON onceward.{name} FROM {ROLE}")
+                if not any(is_denied(connection, each) for each in using):
+                    unneeded.append(f"{privilege} on {name}")
+                run(bare_postgres_url, f"GRANT {privilege} ON onceward.{name} TO {ROLE}")
+    assert unneeded == []
+
+
+def is_denied(connection: psycopg.Connection, statement: Sql) -> bool:
+    try:
+        explain(connection, statement)
+    except psycopg.errors.InsufficientPrivilege:
+        return True
+    return False
+
+
+async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
+    bare_postgres_url: str,
+) -> None:
+    section = INSTALL_PAGE.read_text().partition("### Separate roles")[2].partition("###")[0]
+    roles, tables = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
+    name = database(bare_postgres_url)
+    roles = roles.replace("CREATE DATABASE shop OWNER", f"ALTER DATABASE {name} OWNER TO")
+    run(bare_postgres_url, roles)
+    try:
+        owner, receiver, worker = (
+            bare_postgres_url.replace("postgres@", f"{role}@") for role in SEPARATE_ROLES
+        )
+        migrating = make_store(owner)
+        await migrating.migrate()
+        await migrating.close()
+        run(owner, tables)
+        async with opened(receiver) as store:
+            await record(store, arrival())
+        async with opened(worker) as store:
+            leased = await lease(store)
+            assert await store.settle_done(leased.token, leased.jobs[0].id)
+        run(worker, "INSERT INTO orders VALUES ('1', 100)")
+        with pytest.raises(psycopg.errors.InsufficientPrivilege):
+            run(receiver, "SELECT * FROM orders")
+    finally:
+        run(bare_postgres_url, f"ALTER DATABASE {name} OWNER TO postgres")
+        for role in SEPARATE_ROLES:
+            run(bare_postgres_url, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")

@@ -54,6 +54,15 @@ async def test_jobs_that_must_run_alone_are_claimed_one_at_a_time(
     assert [claimed.solo_waiting for claimed in claims] == [True, True, False, False]
 
 
+async def test_a_solo_job_behind_older_jobs_is_waiting(store: Store, raw_db: RawDatabase) -> None:
+    await store.record(arrivals(3))
+    assert not (await claim(store, limit=1)).solo_waiting
+    raw_db.rows(
+        "UPDATE onceward.jobs SET solo = TRUE WHERE id = (SELECT max(id) FROM onceward.jobs)"
+    )
+    assert (await claim(store, limit=0)).solo_waiting
+
+
 async def test_a_solo_claim_leases_no_other_jobs(store: Store) -> None:
     await store.record(arrivals(2))
     alone = await claim(store, solo=True)

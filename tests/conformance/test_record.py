@@ -5,12 +5,14 @@ import hashlib
 import random
 import time
 from collections import Counter
+from typing import Any
 
 import pytest
 
 from onceward.errors import Unwritable
 from onceward.model.events import Outcome
 from onceward.ports import Store
+from onceward.store.postgres import recording
 from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, arrivals, lease, opened, record
 
@@ -112,6 +114,12 @@ async def test_an_event_has_the_identified_fields(store: Store) -> None:
     assert job.reference == item.related_reference == "cus_\N{SNOWMAN}"
     assert job.received_at == item.received_at
     assert str(job.event) == item.id
+
+
+async def test_a_missing_reference_is_not_an_empty_one(store: Store) -> None:
+    await record(store, arrival("a"), arrival("b", reference="cus_1"), arrival("c", reference=""))
+    items = {item.event_id: item.related_reference for item in await store.events(EVERYTHING)}
+    assert items == {"a": None, "b": "cus_1", "c": ""}
 
 
 async def test_a_conflict_does_not_replace_the_first_body(store: Store) -> None:
@@ -289,6 +297,24 @@ async def test_a_recent_event_whose_id_now_belongs_to_another_is_recorded_again(
     assert again[0].event != lost.event
     counts = raw_db.rows("SELECT deliveries FROM onceward.events ORDER BY id")
     assert counts == [(1,), (2,)]
+
+
+async def test_duplicates_of_several_recent_events_need_one_statement(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next statement would count them too, but it looks up every key."""
+    run, statements = recording._run_with_retries, []
+
+    async def count(*arguments: Any) -> list[tuple[Any, ...]]:
+        statements.append(arguments)
+        return await run(*arguments)
+
+    async with opened(postgres_url) as store:
+        await record(store, *map(arrival, "abc"))
+        monkeypatch.setattr(recording, "_run_with_retries", count)
+        receipts = await record(store, *map(arrival, "cabc"))
+    assert {receipt.outcome for receipt in receipts} == {DUPLICATE}
+    assert len(statements) == 1
 
 
 async def test_receivers_that_count_the_same_events_do_not_deadlock(postgres_url: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable
+from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable, Unwritable
 from onceward.http.responses import error_response
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import BatchGroup, Store
@@ -88,6 +88,26 @@ async def test_an_outage_is_logged_when_it_begins_and_when_it_ends(
         "ledger unavailable; asking senders to retry: connection refused",
         "ledger available again; asked 3 requests to retry",
     ]
+
+
+@pytest.mark.parametrize("error", [StoreUnavailable, Unwritable, RuntimeError])
+async def test_a_recorder_warns_while_the_last_write_failed(
+    spy: Spy, error: type[Exception]
+) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    await recorder.submit([arrival("before")])
+    assert [*recorder.warnings] == []
+    spy.failing = error('server at "db.internal" (10.0.0.3), port 5432: too many clients')
+    with pytest.raises(LedgerUnavailable):
+        await recorder.submit([arrival()])
+    (warning,) = recorder.warnings
+    assert warning.startswith("The last events could not be recorded, and their senders got 503: ")
+    assert "port 5432: too many clients. The log onceward.receive has the details." in warning
+    assert "db.internal" not in warning  # anyone can read it
+    assert "10.0.0.3" not in warning
+    spy.failing = None
+    await recorder.submit([arrival()])
+    assert [*recorder.warnings] == []
 
 
 async def test_requests_that_arrive_during_a_write_form_the_next_batch(

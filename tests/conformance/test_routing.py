@@ -9,7 +9,7 @@ from onceward.model.events import ProcessingState
 from onceward.model.jobs import HandlerEntry, Route
 from onceward.ports import Store
 from support.database import RawDatabase
-from tests.factories import EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
+from tests.factories import CREDIT, EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
 
 
 async def handlers_of(store: Store, type: str, *routes: Route, source: str = "stripe") -> list[str]:
@@ -125,6 +125,18 @@ async def test_routes_that_no_process_renews_are_deleted(store: Store, raw_db: R
     await record(store, arrival("a"), arrival("b", type="invoice.voided"))
     (item,) = await store.jobs(EVERYTHING)
     assert item.external_event_id == "b"
+
+
+async def test_a_renewed_route_outlives_the_registration_of_another_version(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    for version in (CREDIT, CHANGED):
+        minutes = 6 * 60_000_000 if raw_db.is_sqlite else "interval '6 minutes'"
+        raw_db.rows(f"UPDATE onceward.routes SET seen_at = seen_at - {minutes}")  # noqa: S608 - no outside data
+        await store.register(SOURCES, [version], [])
+    await record(store, arrival("a"))
+    (item,) = await store.jobs(EVERYTHING)
+    assert item.handler == "credit"
 
 
 async def test_a_handler_that_no_process_has_keeps_its_routes(

@@ -1,14 +1,19 @@
 """SQLite alone: one file, one writer, one serving process."""
 
 import asyncio
+import fcntl
 import gc
+import re
 import signal
 import sqlite3
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +28,7 @@ from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.store.sqlite import store as sqlite
 from onceward.store.sqlite import transaction as sqlite_transaction
+from onceward.store.sqlite.file_lock import FileLock
 from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,
@@ -42,6 +48,10 @@ from tests.factories import (
 ROOT = Path(__file__).parents[2]
 INSERT = "INSERT INTO notes VALUES (1)"
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT 1 FROM n) SELECT sum(i) FROM n"
+
+
+class Colour(Enum):
+    RED = "red"
 
 
 @pytest.fixture
@@ -171,7 +181,8 @@ async def test_the_store_is_unavailable_while_another_process_locks_the_file(
     async with opened(sqlite_url) as store:
         await record(store, arrival("before"))
         with locked(raw_db):
-            with pytest.raises(StoreUnavailable, match="locked"):
+            assert not store.warnings
+            with pytest.raises(StoreUnavailable, match="use tx instead"):
                 await record(store, arrival("during"))
             with pytest.raises(StoreUnavailable):
                 await claim(store)
@@ -179,9 +190,55 @@ async def test_the_store_is_unavailable_while_another_process_locks_the_file(
                 async with working(store) as work:
                     await work.tx.execute("DELETE FROM onceward_audit")
             await store.ready()  # reading needs no lock
+            assert store.warnings
         (receipt,) = await record(store, arrival("during"))
         assert receipt.outcome is Outcome.RECORDED
+        assert not store.warnings
         assert len((await lease(store)).jobs) == 2
+
+
+async def test_a_transaction_of_a_handler_notices_a_lock_and_its_end(
+    sqlite_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
+    async with opened(sqlite_url) as store:
+        with locked(raw_db):
+            with pytest.raises(StoreUnavailable, match="use tx instead"):
+                async with working(store) as work:
+                    await work.tx.execute("SELECT 1")
+            assert store.warnings
+        async with working(store) as work:
+            await work.tx.execute("SELECT 1")
+        assert not store.warnings
+
+
+@pytest.mark.parametrize("journal_mode", ["delete", "wal"])  # fails at opening, or to migrate
+async def test_a_locked_file_cannot_be_opened_and_the_error_says_why(
+    sqlite_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch, journal_mode: str
+) -> None:
+    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
+    raw_db.rows(f"PRAGMA journal_mode = {journal_mode}")
+    with locked(raw_db), pytest.raises(StoreUnavailable, match="another connection holds"):
+        await make_store(sqlite_url).open(serving=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "fault"),
+    [
+        (Decimal("9.99"), "a Decimal; pass str(…)"),
+        (["secret"], "a list; pass json.dumps(…)"),
+        ({"secret"}, "a set; pass json.dumps(list(…))"),
+        (object(), "an object; pass a str, a number, bytes or None"),
+        (Colour.RED, "a Colour; pass its .value"),
+        (2**64, "an int, which is too large for the database; pass str(…)"),
+    ],
+)
+async def test_a_value_that_sqlite_cannot_store_is_named(
+    store: Store, value: object, fault: str
+) -> None:
+    async with working(store) as work:
+        with pytest.raises(TransactionMisuse, match=f":b is {re.escape(fault)}$"):
+            await work.tx.execute("SELECT :a, :b", {"a": 1, "b": value})
 
 
 async def test_recording_waits_for_a_short_lock_of_another_process(
@@ -200,6 +257,45 @@ async def test_a_second_serving_process_is_refused(store: Store, sqlite_url: str
         await second.open(serving=True)
     assert "PostgreSQL" in str(raised.value)
     await record(store, arrival())
+    with pytest.raises(ConfigurationError, match="one serving process"):
+        await second.open(serving=True)  # the refused start left the lock alone
+
+
+def lock_files(folder: Path) -> list[str]:
+    return [path.name for path in folder.glob("*.lock")]
+
+
+async def test_no_lock_file_stays_behind(sqlite_url: str, tmp_path: Path) -> None:
+    async with opened(sqlite_url):
+        assert lock_files(tmp_path) == ["onceward.db.lock"]
+    refused = make_store(sqlite_url, migrate_at_start=False)
+    RawDatabase(sqlite_url).rows("DELETE FROM onceward_migrations")
+    with pytest.raises(ConfigurationError):
+        await refused.open(serving=True)
+    assert lock_files(tmp_path) == []
+
+
+def test_a_lock_on_a_deleted_file_does_not_count(tmp_path: Path) -> None:
+    """Open the file as another process does, delete it, and lock it: a third one has the lock."""
+    database = str(tmp_path / "onceward.db")
+    first, third = FileLock(database), FileLock(database)
+    first.acquire()
+    flock = fcntl.flock
+
+    with pytest.MonkeyPatch.context() as patch:
+
+        def pass_the_lock_on(*arguments: Any) -> None:
+            patch.undo()
+            first.release()
+            third.acquire()
+            flock(*arguments)
+
+        patch.setattr(fcntl, "flock", pass_the_lock_on)
+        with pytest.raises(ConfigurationError, match="one serving process"):
+            FileLock(database).acquire()
+    third.release()
+    first.acquire()
+    first.release()
 
 
 async def test_a_command_may_use_the_file_while_it_is_served(store: Store, sqlite_url: str) -> None:
@@ -252,6 +348,20 @@ async def test_opening_the_file_reclaims_the_leases_of_a_killed_process(
         leased = await lease(store, solo=True)
         assert leased.jobs[0].attempts == 0
         assert await store.settle_done(leased.token, leased.jobs[0].id)
+
+
+async def test_an_attempt_whose_lease_had_not_expired_ends_after_its_start(
+    sqlite_url: str, raw_db: RawDatabase
+) -> None:
+    async with opened(sqlite_url) as store:
+        await record(store, arrival())
+        await lease(store)
+    async with opened(sqlite_url) as store:
+        await lease(store, solo=True)
+    async with opened(sqlite_url):
+        assert raw_db.rows("SELECT number, started_at <= ended_at FROM onceward.attempts") == [
+            (1, 1)
+        ]
 
 
 async def test_opening_the_file_blames_a_solo_job_that_killed_the_process(

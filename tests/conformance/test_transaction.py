@@ -16,6 +16,7 @@ from support.database import RawDatabase
 from tests.factories import arrival, leased_job, record, working
 
 INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
+QUOTED = "is in quotes, which makes it a text and no parameter;"
 
 
 @pytest.fixture
@@ -82,9 +83,9 @@ async def test_rows_are_dicts_by_column_name(tx: Transaction) -> None:
     [
         ("SELECT :a", "A"),
         ("SELECT CAST(:a AS text) || CAST(:a AS text) || :b", "AAB"),
-        ("SELECT ':a'", ":a"),
-        ("SELECT 'it''s :a'", "it's :a"),
-        ('SELECT x.":a" FROM (SELECT 1 AS ":a") AS x', 1),
+        ("SELECT ':c'", ":c"),
+        ("SELECT 'it''s :c'", "it's :c"),
+        ('SELECT x.":c" FROM (SELECT 1 AS ":c") AS x', 1),
         ("SELECT 1 -- :absent %s", 1),
         ("/* :absent; %(x)s */ SELECT 1", 1),
         ("SELECT 7 % 4", 3),
@@ -169,7 +170,21 @@ async def test_a_missing_parameter_is_named_in_the_error(tx: Transaction) -> Non
         ("SELECT $1", ["x"], 'not a list: write :name instead of $1, and pass {"name": …}'),
         ("SELECT '?'", ["x"], 'write :name in the statement, and pass {"name": …}'),
         ("SELECT ?", {"a": 1}, 'named: write :name instead of ?, and pass {"name": …}'),
-        ("SELECT %(a)s", {"a": 1}, 'named: write :name instead of %(a)s, and pass {"name": …}'),
+        ("SELECT %(a)s", {"a": 1}, "helper: write :a, not %(a)s"),
+        ("SELECT :b, %(a)s", {"a": 1, "b": 2}, "helper: write :a, not %(a)s"),
+        ("SELECT ':a'", {"a": "secret"}, f":a {QUOTED} write :a without quotes"),
+        ("SELECT ':a', :b", {"a": 1, "b": 2}, f":a {QUOTED} write :a without quotes"),
+        (
+            "SELECT '%:a%'",
+            {"a": "secret"},
+            f":a {QUOTED} write :a without quotes, joined to other texts with ||",
+        ),
+        ("SELECT :a", {"a": {"secret": 1}}, "helper: :a is a dict; pass json.dumps(…)"),
+        (
+            "SELECT :a, :b",
+            {"a": 1, "b": object()},
+            "helper: :b is an object; pass a str, a number, bytes or None",
+        ),
         (["SELECT 1"], None, "the statement is a list; pass the SQL as a str"),
     ],
 )
@@ -187,6 +202,27 @@ async def test_unusable_parameters_are_refused_with_the_line_and_the_fix(
     )
     assert str(refused.value).endswith(fault)
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "parameters"),
+    [
+        ("SELECT ':a'", {}),
+        ("SELECT ':a', :a", {"a": "x"}),
+        ("SELECT '12:30:a'", {"a": "x"}),
+        ("SELECT 1 -- :a, %(a)s", {"a": "x"}),
+        ("SELECT :b", {"a": "x", "b": "y"}),
+    ],
+)
+async def test_a_text_that_looks_like_a_parameter_is_allowed_where_it_is_meant(
+    tx: Transaction, sql: str, parameters: dict[str, str]
+) -> None:
+    assert len(await tx.fetch(sql, parameters)) == 1
+
+
+async def test_a_wrong_statement_is_not_blamed_on_its_values(tx: Transaction) -> None:
+    with pytest.raises(Exception, match="nowhere"):
+        await tx.execute("SELECT * FROM nowhere WHERE id = :a", {"a": 1})
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,11 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 
 import pytest
 
+from onceward.model.workers import HEALTHY, HEARTBEAT_SECONDS, WorkerHealth
 from onceward.operate.worker_watch import WorkerWatch
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
@@ -31,6 +33,11 @@ def age_heartbeats(raw_db: RawDatabase) -> None:
     raw_db.rows(f"UPDATE onceward.workers SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
 
 
+def shift_heartbeats(raw_db: RawDatabase, seconds: float) -> None:
+    by = int(seconds * 1_000_000) if raw_db.is_sqlite else f"interval '{seconds} seconds'"
+    raw_db.rows(f"UPDATE onceward.workers SET seen_at = seen_at + {by}")  # noqa: S608 - no outside data
+
+
 @asynccontextmanager
 async def beating(store: Store, worker: str = "w") -> AsyncIterator[Heartbeat]:
     beat = Heartbeat(store, worker=worker, handlers=["credit"])
@@ -41,7 +48,7 @@ async def beating(store: Store, worker: str = "w") -> AsyncIterator[Heartbeat]:
 
 
 def make_watch(store: Store, *routed: str) -> WorkerWatch:
-    watch = WorkerWatch(store, SystemClock(), advice="Run one")
+    watch = WorkerWatch(store, SystemClock(), advice="Run one", database_text="It is x")
     watch.routed = frozenset(routed)
     return watch
 
@@ -67,6 +74,37 @@ async def test_a_renewal_keeps_the_start_and_a_restart_does_not(store: Store) ->
     assert restarted.started_at > started.started_at
 
 
+async def test_a_renewal_stores_the_health(store: Store) -> None:
+    at = datetime(2026, 1, 1, tzinfo=UTC)
+    ill = WorkerHealth({"credit": at}, claims_failed_since=at, claim_error="'no' \"privilege\"")
+    for health in (ill, HEALTHY):
+        await store.renew_worker("w", ["credit"], health, is_start=False)
+        (found,) = await store.live_workers()
+        assert found.health == health
+
+
+async def test_a_worker_of_the_previous_version_is_healthy(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    now = "(SELECT unixepoch() * 1000000)" if raw_db.is_sqlite else "now()"
+    raw_db.rows(
+        "INSERT INTO onceward.workers (name, handlers, started_at, seen_at) "  # noqa: S608
+        f"VALUES ('old', '[\"credit\"]', {now}, {now})"
+    )
+    (found,) = await store.live_workers()
+    assert (found.name, found.health) == ("old", HEALTHY)
+
+
+@pytest.mark.parametrize("health", ["{bad", "null", '{"paused": 1}', '{"added_later": 1}'])
+async def test_a_worker_whose_health_cannot_be_read_is_alive(
+    store: Store, raw_db: RawDatabase, health: str
+) -> None:
+    await store.renew_worker("w", ["credit"], is_start=True)
+    raw_db.rows(f"UPDATE onceward.workers SET health = '{health}'")  # noqa: S608 - no outside data
+    (found,) = await store.live_workers()
+    assert found.health == HEALTHY
+
+
 async def test_a_worker_that_stops_is_removed(store: Store) -> None:
     await store.renew_worker("stopped", ["credit"], is_start=True)
     await store.renew_worker("running", ["credit"], is_start=True)
@@ -86,6 +124,17 @@ async def test_a_worker_without_a_recent_heartbeat_is_dead_and_purged(
     assert raw_db.count("onceward.workers") == 1
     await store.renew_worker("dead", ["credit"], is_start=False)
     assert await live_names(store) == ["alive", "dead"]
+
+
+@pytest.mark.parametrize(("intervals", "alive"), [(-5, []), (-2, ["w"]), (2, ["w"]), (5, [])])
+async def test_a_worker_may_miss_a_heartbeat_and_keeps_its_row_for_a_while(
+    store: Store, raw_db: RawDatabase, intervals: int, alive: list[str]
+) -> None:
+    await store.renew_worker("w", ["credit"], is_start=True)
+    shift_heartbeats(raw_db, intervals * HEARTBEAT_SECONDS)
+    await store.register(SOURCES, HANDLERS, [])
+    assert raw_db.count("onceward.workers") == 1
+    assert await live_names(store) == alive
 
 
 @pytest.mark.parametrize("handlers", ["{bad", "null", "5", '{"a": 1}', "[[1]]"])
@@ -144,9 +193,9 @@ async def test_a_watch_warns_while_no_worker_is_alive(
     watch = make_watch(store, "credit", "notify")
     await watch.refresh()
     (warning,) = watch.warnings
-    assert warning.startswith("No worker has been seen since 2")
+    assert warning.startswith("No worker has been seen since this process started: ")
     assert warning.endswith("events are recorded, but no handler runs. Run one.")
-    assert "credit, notify" in caplog.text
+    assert "(credit, notify). Run one. It is x." in caplog.text
     await watch.refresh()
     assert [*watch.warnings] == [warning]
     assert len(caplog.records) == 1  # it is logged when it begins, not again
@@ -171,6 +220,35 @@ async def test_a_watch_warns_of_handlers_that_no_worker_runs(
     assert "wait: notify." in caplog.text
 
 
+async def test_a_watch_counts_the_handlers_of_all_workers(store: Store) -> None:
+    watch = make_watch(store, "credit", "notify")
+    await store.renew_worker("a", ["credit"], is_start=True)
+    await store.renew_worker("b", ["notify"], is_start=True)
+    await watch.refresh()
+    assert watch.warnings == ()
+
+
+async def test_a_watch_reports_when_other_handlers_lose_their_worker(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    watch = make_watch(store, "credit", "notify")
+    for running, waiting in (("credit", "notify"), ("notify", "credit")):
+        await store.renew_worker("w", [running], is_start=True)
+        await watch.refresh()
+        entry = caplog.records[-1]
+        assert f"wait: {waiting}." in entry.getMessage()
+        assert entry.__dict__["count"] == 1
+    assert len(caplog.records) == 2
+
+
+async def test_a_watch_beside_its_own_worker_reports_the_handlers_of_others(store: Store) -> None:
+    watch = make_watch(store, "credit", "notify")
+    watch.own_handlers = frozenset({"credit"})
+    await watch.refresh()
+    (warning,) = watch.warnings
+    assert "some of the handlers" in warning
+
+
 async def test_a_watch_counts_the_worker_of_its_own_process(store: Store) -> None:
     watch = make_watch(store, "credit")
     watch.own_handlers = frozenset({"credit"})
@@ -178,8 +256,21 @@ async def test_a_watch_counts_the_worker_of_its_own_process(store: Store) -> Non
     assert watch.warnings == ()
 
 
-async def test_without_handlers_no_worker_is_needed(store: Store) -> None:
+async def test_a_watch_warns_once_while_no_process_has_handlers(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
     watch = make_watch(store)
+    for _ in range(2):
+        await watch.refresh()
+    (warning,) = watch.warnings
+    assert warning == (
+        "This inbox has no handlers, and no worker has registered any: every event ends "
+        "ignored. Import the modules that define them in the module that mounts the inbox, or "
+        "below the line that creates it."
+    )
+    assert caplog.messages == [warning]
+    watch.routed = frozenset({"credit"})  # a worker has registered it
+    await store.renew_worker("w", ["credit"], is_start=True)
     await watch.refresh()
     assert watch.warnings == ()
 

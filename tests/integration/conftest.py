@@ -31,11 +31,11 @@ def inbox() -> Inbox:
     return inbox
 
 
-@pytest.fixture(params=["streamed", "direct"])
+@pytest.fixture(params=["streamed", "direct", "uvicorn"])
 def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     """Start services that stop with the test.
 
-    Posts arrive in two writes (streamed) or in one (direct), which take different code paths.
+    Posts arrive in two writes (streamed), in one (direct), or through uvicorn's own protocol.
     """
     single_write = request.param == "direct"
     started: list[RunningInbox] = []
@@ -43,6 +43,7 @@ def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
     def start(
         url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
     ) -> RunningInbox:
+        settings.setdefault("own_http_protocol", request.param != "uvicorn")
         inbox = make_inbox(url, **settings) if isinstance(url, str) else url
         started.append(RunningInbox(inbox, dev=dev, host=host, single_write=single_write))
         return started[-1]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import msgspec
 import pytest
 
 from onceward import Inbox
@@ -57,3 +58,33 @@ def test_one_handler_without_a_source_gets_an_event(inbox: Inbox, banner: Banner
     assert f"curl {ADDRESS}/events/ingest" in shown
     assert '"event_type":"order.paid"' in shown
     assert "onceward send" not in shown
+
+
+class Invoice(msgspec.Struct):
+    """A model that Stripe's example fits."""
+
+    data: dict[str, object]
+
+
+class Order(msgspec.Struct):
+    """A model that Stripe's example does not fit."""
+
+    order: int
+
+
+def test_an_example_that_does_not_fit_the_model_is_replaced(inbox: Inbox, banner: Banner) -> None:
+    inbox.on("charge.*", source="stripe", model=Order)(handle)
+    shown = banner(inbox)
+    assert "--times 2 --type charge.example --data event.json\n" in shown
+    line = handle.__code__.co_firstlineno
+    place = f"(tests/integration/test_banner.py:{line})"
+    note = "event.json is a body of your own, which fits the model of handler 'handle'"
+    assert f"  {note} {place}.\n" in shown
+
+
+def test_a_handler_whose_model_fits_the_example_comes_first(inbox: Inbox, banner: Banner) -> None:
+    inbox.on("charge.*", source="stripe", model=Order, name="other")(handle)
+    inbox.on("invoice.paid", source="stripe", model=Invoice)(handle)
+    shown = banner(inbox)
+    assert "--times 2\n" in shown
+    assert "event.json" not in shown

@@ -11,6 +11,7 @@ import httpx
 import psycopg
 import pytest
 
+from onceward.runtime.redact import redact_url
 from support.database import RawDatabase
 from support.processes import COMMAND, eventually
 from tests.integration.commands import APP, environment, error_of, post, run, serve, started
@@ -130,9 +131,20 @@ def test_the_command_line_overrides_code_and_code_overrides_the_environment(fold
         ),
         ("postgresql://ann:{password}@[::1", "is not a PostgreSQL address"),
         ("postgresql://ann:{password}%zz@db/app", "is not a PostgreSQL address"),
-        ("postgresql://ann:{password}@x@db/app", "is not a PostgreSQL address"),
-        ("postgresql://ann:{password}/x@db/app", "is not a PostgreSQL address"),
-        ("postgresql://ann:{password}@db/app?x=1", "is not a PostgreSQL address"),
+        ("postgresql://ann:{password}@x@db/app", "Percent-encode it: write %40 for @"),
+        ("postgresql://ann:{password}/x@db/app", "Percent-encode it: write %40 for @"),
+        ("postgresql://ann:x@{password}/x@db/app", "Percent-encode it: write %40 for @"),
+        ("postgresql://ann:12/{password}@db/app", "Percent-encode it: write %40 for @"),
+        ("postgresql://ann:x@{password}:12/x@db/app", "Percent-encode it: write %40 for @"),
+        ("postgresql://ann:x@y?{password}@db/app", "is not a PostgreSQL address"),
+        ("postgresql://ann:x#{password}@127.0.0.1:1/app", "Connection refused"),
+        ("postgresql://ann:{password}@db/app?x=1", "unknown parameter 'x'; PostgreSQL has no such"),
+        ("postgresql://ann:{password}@db/app?sslmod=require", "'sslmod'; did you mean 'sslmode'?"),
+        ("postgresql://ann:{password}@db/app?ssl=true&pgbouncer=true", "parameter 'pgbouncer'; Po"),
+        ("postgresql://ann:{password}@db:54x/app", "the port '54x' is not a number"),
+        ("postgresql://ann:{password}@db:5432,[::1]:5x/app", "the port '5x' is not a number"),
+        ("postgresql://ann:{password}/app", "the port is not a number; write postgresql://user:p"),
+        ("postgresql://ann:{password}?x=y", "the port is not a number; write postgresql://user:p"),
         ("postgresql://ann:{password}@127.0.0.1:1/app", "Connection refused"),
         ("postgresql://127.0.0.1:1/app?password={password}", "Check the database: --database"),
     ],
@@ -140,10 +152,10 @@ def test_the_command_line_overrides_code_and_code_overrides_the_environment(fold
 def test_an_unusable_database_is_an_error_without_its_password(
     folder: Path, url: str, message: str
 ) -> None:
-    address = url.format(password="hunter2")
+    address = url.format(password="hunt3r")
     error = error_of("serve", "app.py", "--port", "0", "--database", address, cwd=folder)
     assert message in error
-    assert "hunter2" not in error
+    assert "hunt3r" not in error
     assert "\\n" not in error
 
 
@@ -194,6 +206,7 @@ def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str
     ):
         assert first.facts["workers"] == 0
         eventually(lambda: "No worker has been seen since" in first.log, "it warns")
+        assert f"the same database. This process uses {redact_url(postgres_url)}." in first.log
         assert post(first.address, "evt_1").json()["duplicate"] is False
         assert post(second.address, "evt_1").json()["duplicate"] is True
         jobs = httpx.get(f"{first.address}/admin/jobs").json()["items"]
@@ -206,9 +219,23 @@ def test_processes_share_one_postgresql_database(folder: Path, postgres_url: str
 
 
 def test_work_without_handlers_or_workers_is_an_error(folder: Path) -> None:
-    assert "has nothing to run" in error_of("work", "app.py", "--workers", 0, cwd=folder)
+    assert "has nothing to run: workers is 0" in error_of(
+        "work", "app.py", "--workers", 0, cwd=folder
+    )
     (folder / "idle.py").write_text("from onceward import Inbox\ninbox = Inbox()")
-    assert "has nothing to run" in error_of("work", "idle.py", cwd=folder)
+    fix = "(import the modules that define them in idle.py)"
+    assert f"it has no handlers {fix}" in error_of("work", "idle.py", cwd=folder)
+
+
+def test_a_worker_on_sqlite_says_that_nothing_can_receive(folder: Path) -> None:
+    with started("work", "app.py", cwd=folder) as worker:
+        assert (
+            "SQLite supports one process: nothing can receive while this worker runs. "
+            "ONCEWARD_DATABASE_URL is not set, so the database is sqlite:///onceward.db. "
+            "Use the PostgreSQL database of the app that receives, or run `onceward serve app.py`."
+        ) in worker.log
+    with started("work", "app.py", "--database", "sqlite:///other.db", cwd=folder) as worker:
+        assert "worker runs. The database is sqlite:///other.db. Use" in worker.log
 
 
 def test_migrate_applies_migrations_once(folder: Path, bare_database_url: str) -> None:
@@ -225,7 +252,60 @@ def test_an_outdated_schema_is_an_error_when_migrate_at_start_is_off(
     command = ("serve", "app.py", "--port", "0", "--database", bare_database_url)
     error = error_of(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
     assert "lacks migrations (0001 schema" in error
-    assert "Run: onceward migrate" in error
+    assert error.endswith(f"). Run: onceward migrate --database {bare_database_url}\n")
+
+
+@pytest.mark.parametrize("command", [("serve", "shop.py", "--port", "0"), ("work", "shop.py")])
+def test_the_command_for_an_outdated_schema_names_the_database_of_the_app(
+    command: tuple[str, ...], tmp_path: Path, bare_postgres_url: str
+) -> None:
+    url = bare_postgres_url.replace("postgres@", "postgres:s3cretword@")
+    (tmp_path / "shop.py").write_text(APP.format(arguments=f"{url!r}, migrate_at_start=False"))
+    error = error_of(*command, cwd=tmp_path)
+    assert error.startswith(f"onceward: The database {redact_url(url)} lacks migrations (0001 ")
+    assert error.endswith("). Run: onceward migrate shop.py\n")
+    assert run("migrate", "shop.py", cwd=tmp_path).returncode == 0
+    with started(*serve("shop.py"), cwd=tmp_path) as running:
+        assert running.facts["handlers"]
+
+
+def test_the_command_for_an_outdated_schema_shows_no_password(
+    folder: Path, bare_postgres_url: str
+) -> None:
+    url = bare_postgres_url.replace("postgres@", "postgres:s3cretword@")
+    command = ("serve", "app.py", "--port", "0", "--database", url)
+    error = error_of(*command, cwd=folder, ONCEWARD_MIGRATE_AT_START="false")
+    assert error.endswith("). Run: onceward migrate --database …\n")
+    assert "s3cretword" not in error
+
+
+def test_migrate_without_an_app_and_a_database_creates_nothing(folder: Path) -> None:
+    error = error_of("migrate", cwd=folder, DATABASE_URL="postgresql://db/shop")
+    assert error == (
+        "onceward: Name the app or the database: `onceward migrate app.py`, --database URL, or "
+        "ONCEWARD_DATABASE_URL (DATABASE_URL is not read).\n"
+    )
+    assert not (folder / "onceward.db").exists()
+    run("migrate", cwd=folder, ONCEWARD_DATABASE_URL="sqlite:///chosen.db")
+    run("migrate", "app.py", cwd=folder)
+    assert {path.name for path in folder.glob("*.db")} == {"chosen.db", "onceward.db"}
+
+
+def test_a_role_without_a_grant_does_not_start(folder: Path, bare_postgres_url: str) -> None:
+    run("migrate", "--database", bare_postgres_url, cwd=folder)
+    with psycopg.connect(bare_postgres_url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS onceward_cli; CREATE ROLE onceward_cli LOGIN")
+        connection.execute("GRANT USAGE ON SCHEMA onceward TO onceward_cli")
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA onceward TO onceward_cli")
+        url = bare_postgres_url.replace("postgres@", "onceward_cli@")
+        try:
+            error = error_of("serve", "app.py", "--port", "0", "--database", url, cwd=folder)
+        finally:
+            connection.execute("DROP OWNED BY onceward_cli; DROP ROLE onceward_cli")
+    missing, advice = error.splitlines()
+    sequence = "onceward.ledger_ids"
+    assert missing == f"onceward: The role onceward_cli lacks USAGE on the sequence {sequence}."
+    assert f"GRANT USAGE ON SEQUENCE {sequence} TO onceward_cli. docs/install.md" in advice
 
 
 def test_weak_durability_of_sqlite_must_be_allowed(folder: Path) -> None:
@@ -328,11 +408,13 @@ def test_the_log_is_json_without_secrets(folder: Path) -> None:
     rejected, unknown = (line["message"] for line in lines)
     assert rejected == (
         "/webhooks/stripe: 401: expected one timestamp, found 0; "
-        "`onceward verify stripe --app app.py` explains a captured request"
+        "`onceward verify stripe --app app.py` explains a captured request (from 127.0.0.1)"
     )
     assert unknown == (
-        "/webhooks/\\n\\x1b[31m: 404: no source has this name; the sources are stripe"
+        "/webhooks/\\n\\x1b[31m: 404: no source has this name; the sources are stripe "
+        "(from 127.0.0.1)"
     )
+    assert {line["client"] for line in lines} == {"127.0.0.1"}
     assert {line["logger"] for line in lines} == {"onceward.http"}
 
 
@@ -357,3 +439,47 @@ def test_a_signal_stops_the_service_within_two_seconds(
 def test_a_port_out_of_range_is_refused(folder: Path, port: str) -> None:
     error = error_of("serve", "app.py", "--port", port, cwd=folder)
     assert error == f"onceward: --port {port} is out of range; use 0 to 65535\n"
+
+
+def test_a_role_that_may_not_create_tables_at_start_gets_the_reason_and_the_grant(
+    folder: Path, bare_postgres_url: str
+) -> None:
+    with (folder / "app.py").open("a") as file:
+        file.write("@inbox.at_start\nasync def tables(tx):\n")
+        file.write("    await tx.execute('CREATE TABLE IF NOT EXISTS orders (id text)')\n")
+    run("migrate", "--database", bare_postgres_url, cwd=folder)
+    with psycopg.connect(bare_postgres_url, autocommit=True) as connection:
+        connection.execute("REVOKE CREATE ON SCHEMA public FROM PUBLIC; CREATE TABLE orders ()")
+        connection.execute("DROP ROLE IF EXISTS recv; CREATE ROLE recv LOGIN")
+        connection.execute("GRANT USAGE ON SCHEMA onceward TO recv")
+        connection.execute("GRANT ALL ON ALL TABLES IN SCHEMA onceward TO recv")
+        connection.execute("GRANT ALL ON ALL SEQUENCES IN SCHEMA onceward TO recv")
+        url = bare_postgres_url.replace("postgres@", "recv@")
+        try:
+            done = run(*serve("app.py", "--database", url), cwd=folder)
+            grant = "GRANT CREATE ON SCHEMA public TO recv"
+            assert done.stderr.splitlines()[0] == (
+                "onceward: @inbox.at_start tables failed: InsufficientPrivilege: permission denied "
+                "for schema public (app.py:12 in tables). The role recv may not create tables in "
+                "public, and PostgreSQL checks this even for IF NOT EXISTS. Create the table as "
+                f"the owner and remove this at_start, or: {grant}"
+            )
+            connection.execute(grant.encode())
+            with started(*serve("app.py", "--database", url), cwd=folder) as running:
+                assert running.facts["handlers"]
+        finally:
+            connection.execute("DROP OWNED BY recv; DROP ROLE recv")
+
+
+def test_an_error_that_is_not_about_the_address_gives_its_own_advice_alone(
+    folder: Path, bare_postgres_url: str
+) -> None:
+    run("migrate", "--database", bare_postgres_url, cwd=folder)
+    name = bare_postgres_url.rpartition("/")[2]
+    setting = "default_transaction_read_only = on"
+    RawDatabase(bare_postgres_url).rows(f"ALTER DATABASE {name} SET {setting}")
+    command = ("serve", "app.py", "--port", "0", "--database", bare_postgres_url)
+    assert error_of(*command, cwd=folder) == (
+        "onceward: The database is read-only: a standby, or default_transaction_read_only is set "
+        "for the role or database.\n"
+    )

@@ -88,17 +88,23 @@ async def test_async_and_sync_handlers_write_in_the_transaction_of_their_job(
     @inbox.on("a")
     def in_a_thread(event: Event[Any], tx: SyncTransaction, effects: SyncEffects) -> None:
         threads.add(threading.current_thread())
-        assert effects.once(f"thread:{event.id}")
-        assert tx.execute(INSERT, {"text": "thread"}) == 1
-        assert tx.fetch("SELECT text FROM notes WHERE text = 'thread'") == [{"text": "thread"}]
-        assert tx.fetch_value("SELECT count(*) FROM notes WHERE text = 'thread'") == 1
+        assert effects.once(f"thread:{event.id}", reference="order 7")
+        note = {"text": "thread"}
+        assert tx.execute(INSERT, note) == 1
+        assert tx.fetch("SELECT text FROM notes WHERE text = :text", note) == [note]
+        assert tx.fetch_one("SELECT text FROM notes WHERE text = :text", note) == note
+        assert tx.fetch_value("SELECT count(*) FROM notes WHERE text = :text", note) == 1
 
     async with run_inbox(inbox, database_url) as bench:
         await bench.post("a")
         await bench.wait_until_idle()
-        assert [job.last_error for job in (await bench.jobs()).values()] == [None, None]
-        keys = {effect.idempotency_key for effect in await bench.effects()}
-    assert keys == {"loop:evt_1", "thread:evt_1"}
+        jobs = await bench.jobs()
+        effects = {effect.idempotency_key: effect for effect in await bench.effects()}
+    assert [job.last_error for job in jobs.values()] == [None, None]
+    assert effects.keys() == {"loop:evt_1", "thread:evt_1"}
+    assert effects["loop:evt_1"].job_id == jobs["evt_1/in_the_loop"].id
+    in_thread = effects["thread:evt_1"]
+    assert (in_thread.job_id, in_thread.reference) == (jobs["evt_1/in_a_thread"].id, "order 7")
     assert notes(database_url) == ["loop", "thread"]
     assert len(threads) == 2
 

@@ -138,6 +138,7 @@ def test_a_missing_key_that_is_no_environment_variable_has_no_hint(folder: Path)
     ("file", "text", "hint"),
     [
         ("app.py", "import not_there", "pip install …` (the package may have another name than"),
+        ("app.py", "from oncward import Inbox", "Did you mean 'onceward'?"),
         ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET."),
         ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
         ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
@@ -151,6 +152,52 @@ def test_an_error_in_the_app_says_what_may_help(
     done = run("serve", file, cwd=folder)
     assert done.returncode == 2
     assert hint in done.stderr.splitlines()[1]
+
+
+@pytest.mark.parametrize(
+    ("command", "advice"),
+    [
+        (["work", "shop/hooks.py"], "onceward work shop.hooks"),
+        (["send", "stripe", "--app", "shop/hooks.py"], "onceward send … --app shop.hooks"),
+        (["verify", "stripe", "--app", "shop/hooks.py"], "onceward verify … --app shop.hooks"),
+    ],
+)
+def test_the_form_of_a_module_is_shown_for_the_command_that_ran(
+    folder: Path, command: list[str], advice: str
+) -> None:
+    (folder / "shop").mkdir()
+    (folder / "shop/hooks.py").write_text("from . import parts")
+    done = run(*command, cwd=folder)
+    assert done.stderr.splitlines()[1].endswith(f"is loaded as a module: {advice}")
+
+
+@pytest.mark.parametrize(
+    ("name", "suggestion"), [("RetryLatr", "; did you mean 'RetryLater'?"), ("Warehouse", "")]
+)
+def test_a_name_that_cannot_be_imported_is_shown_without_paths(
+    folder: Path, name: str, suggestion: str
+) -> None:
+    (folder / "app.py").write_text(f"from onceward import {name}")
+    done = run("serve", "app.py", cwd=folder)
+    assert done.stderr.splitlines()[0] == (
+        "onceward: app.py cannot be loaded: ImportError: "
+        f"cannot import name '{name}' from 'onceward'{suggestion}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("app", "state"), [("app.py", ""), ("app", "partially initialized module ")]
+)
+def test_a_circular_import_is_explained_without_paths(folder: Path, app: str, state: str) -> None:
+    text = (folder / "app.py").read_text()
+    (folder / "app.py").write_text(f"import parts\n{text}")
+    (folder / "parts.py").write_text("from app import inbox")
+    done = run("serve", app, cwd=folder)
+    assert done.stderr.splitlines()[0] == (
+        f"onceward: {app} cannot be loaded: ImportError: cannot import name 'inbox' from {state}"
+        "'app'; the modules import each other: import the second one below the line that creates "
+        "the inbox"
+    )
 
 
 @pytest.mark.parametrize(
@@ -174,6 +221,10 @@ def test_an_error_in_the_app_says_what_may_help(
         ),
         ("inbox.on('x', source='strpe', name='n')(credit)", "'strpe'; did you mean 'stripe'?"),
         ("inbox.on(credit)", "onceward: app.py:10: @inbox.on needs the event types"),
+        (
+            "__import__('onceward').Retry(600, 5)",
+            "onceward: app.py:10: Retry: base_seconds is 600, more than",
+        ),
     ],
 )
 def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:

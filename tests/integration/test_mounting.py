@@ -1,12 +1,15 @@
 """The inbox mounted in a user's own application."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -193,6 +196,7 @@ async def test_a_mounted_inbox_warns_until_a_worker_runs(
         (warning,) = await eventually_async(warnings, "the inbox warns")
         assert "No worker has been seen since" in warning
         assert "`onceward work app.py`" in warning
+        assert "postgresql:" not in warning  # anyone can read it
         assert "No worker has been seen since" in caplog.text
         service = make_inbox(postgres_url).service()
         await service.open()
@@ -216,6 +220,39 @@ async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) 
         (warning,) = await eventually_async(warnings, "the inbox warns")
         assert "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run" in warning
         assert "or remove the mount and run `onceward serve app.py`" in warning
+
+
+async def test_a_mounted_inbox_without_handlers_warns(database_url: str) -> None:
+    app = Inbox(database_url).asgi()
+
+    async def warnings() -> list[str]:
+        found: list[str] = (await http.get("/readyz")).json()["warnings"]
+        return found
+
+    async with running(app), client(app) as http:
+        (warning,) = await eventually_async(warnings, "the inbox warns")
+        assert warning.startswith("This inbox has no handlers, and no worker has registered any")
+
+
+async def test_a_mounted_inbox_says_why_it_is_on_sqlite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ONCEWARD_DATABASE_URL", raising=False)
+    inbox = Inbox()
+
+    @inbox.on("order.paid")
+    async def credit(event: Any) -> None: ...
+
+    async def warning() -> str:
+        lines = [entry.getMessage() for entry in caplog.records if entry.name == "onceward.workers"]
+        return next(iter(lines), "")
+
+    async with running(inbox.asgi()):
+        line = await eventually_async(warning, "the inbox warns")
+    assert line.endswith(
+        "ONCEWARD_DATABASE_URL is not set, so the database is sqlite:///onceward.db."
+    )
 
 
 async def test_a_failed_startup_reports_the_reason(sqlite_url: str) -> None:
@@ -310,15 +347,17 @@ async def test_a_mounted_app_names_the_paths_of_the_sender(
     lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
     assert lines[0].startswith("/hooks/github: 404: There is nothing at /hooks/github.")
     assert lines[1] == (
-        "/hooks/webhooks/githb: 404: no source has this name; did you mean 'github'?"
+        "/hooks/webhooks/githb: 404: no source has this name; did you mean 'github'? "
+        "(from 127.0.0.1)"
     )
     assert lines[2] == (
         "/hooks/webhooks/nobody: 404: no source has this name; the sources are "
-        "stripe, github, partner, gocardless, xero, trello, meta, lab"
+        "stripe, github, partner, gocardless, xero, trello, meta, lab (from 127.0.0.1)"
     )
     assert lines[3] == (
         "/hooks/webhooks/github: 401: no signature matched the secret; compare the secret with the "
-        "provider's; `onceward verify github --app app.py` explains a captured request"
+        "provider's, and check that no middleware or proxy changes the body; "
+        "`onceward verify github --app app.py` explains a captured request (from 127.0.0.1)"
     )
     assert inbox._mounted is not None
     await inbox._mounted.close()
@@ -362,6 +401,37 @@ async def test_senders_get_503_while_the_database_is_down(
         await inbox._mounted.close()
 
 
+async def test_a_mounted_inbox_opens_again_after_a_failed_preparation(database_url: str) -> None:
+    inbox = make_inbox(database_url)
+    failures = [OSError("not yet")]
+
+    @inbox.at_start
+    async def tables(tx: Transaction) -> None:
+        assert await tx.fetch_value("SELECT 1") == 1
+        if failures:
+            raise failures.pop()
+
+    async with client(inbox.asgi()) as http:
+        statuses = [(await post_signed(http, "", "evt_1")).status_code for _ in range(2)]
+    assert statuses == [503, 202]
+    assert inbox._mounted is not None
+    await inbox._mounted.close()
+
+
+async def test_a_retired_handler_is_not_missed(database_url: str) -> None:
+    missed: list[list[str]] = []
+    for inbox in (make_inbox(database_url), Inbox(database_url), Inbox(database_url)):
+        if len(missed) == 2:
+            inbox.retire(*missed[1])
+        service = inbox.service()
+        await service.open()
+        missed.append(service.unhandled)
+        await service.close()
+    before, without, retired = missed
+    assert (before, retired) == ([], [])
+    assert without
+
+
 async def test_a_websocket_is_closed(sqlite_url: str) -> None:
     sent: asyncio.Queue[Any] = asyncio.Queue()
 
@@ -371,3 +441,53 @@ async def test_a_websocket_is_closed(sqlite_url: str) -> None:
     scope = {"type": "websocket", "path": "/webhooks/partner", "headers": []}
     await make_inbox(sqlite_url).asgi()(scope, connect, sent.put)
     assert sent.get_nowait() == {"type": "websocket.close"}
+
+
+@pytest.mark.parametrize(
+    ("mistake", "call"),
+    [("asgi", "inbox.asgi()"), ("admin_asgi", "inbox.admin_asgi()"), ("", "inbox.asgi()")],
+)
+async def test_a_mount_without_parentheses_names_the_call(
+    sqlite_url: str, mistake: str, call: str
+) -> None:
+    inbox: Any = Inbox(sqlite_url)
+    app = FastAPI()
+    app.mount("/hooks", getattr(inbox, mistake) if mistake else inbox)
+    async with client(app) as http:
+        with pytest.raises(ConfigurationError, match=re.escape(f"mount {call}, with parentheses")):
+            await http.get("/hooks/healthz")
+
+
+def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
+    app, router = FastAPI(), Inbox(sqlite_url).asgi()
+    with pytest.raises(AttributeError) as raised:
+        app.include_router(router)  # type: ignore[arg-type] # the mistake
+    assert str(raised.value).startswith("this is an ASGI app, not a router: it has no '")
+    assert str(raised.value).endswith('; mount it: app.mount("/hooks", inbox.asgi())')
+    assert not hasattr(router, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("post", '; write @inbox.on("event.type", source="…") above a handler'),
+        ("start", ": a mounted inbox opens itself at its first request, and `onceward serve app"),
+        ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
+        ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
+        ("sourc", "; did you mean 'source'?"),
+        ("colour", "; it has admin_asgi, asgi, at_start, on, retire, service, source, sources"),
+    ],
+)
+def test_a_name_that_an_inbox_lacks_is_explained(sqlite_url: str, name: str, advice: str) -> None:
+    inbox = Inbox(sqlite_url)
+    with pytest.raises(AttributeError) as raised:
+        getattr(inbox, name)
+    assert str(raised.value).startswith(f"Inbox has no {name!r}{advice}")
+    assert not hasattr(inbox, "_colour")
+
+
+async def test_an_inbox_is_no_context_manager(sqlite_url: str) -> None:
+    inbox: Any = Inbox(sqlite_url)
+    with pytest.raises(ConfigurationError, match="`async with inbox` is not needed: a mounted"):
+        async with inbox:
+            pass

@@ -65,6 +65,14 @@ def test_the_reason_of_a_rejection_is_shown_to_operators_only(service: RunningIn
     assert "was not kept. Set keep_rejected=True" in response.json()["message"]
 
 
+def test_rejections_are_stored_when_the_service_stops(service: RunningInbox) -> None:
+    for number in range(3):
+        service.send(stripe_webhook(f"evt_{number}", secret="whsec_another_account"))
+    service.close()
+    counted = service.raw_db.value("SELECT sum(count) FROM onceward.rejection_counts")
+    assert int(counted) == 3
+
+
 def test_a_flood_of_rejections_is_counted_in_few_rows(service: RunningInbox) -> None:
     for number in range(200):
         headers = {"stripe-signature": f"t={number},v1=00"}
@@ -139,6 +147,21 @@ def test_a_rejected_challenge_is_logged(
         "/webhooks/github",
     ]
     assert "challenge rejected; check the source's verify_token" in lines[0]
+
+
+def test_a_signed_url_behind_an_unknown_proxy_is_explained(
+    service: RunningInbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    forwarded = {"x-forwarded-proto": "https"}
+    signatures = {"x-trello-webhook": "A" * 27 + "=", "x-hub-signature-256": "sha256=" + "0" * 64}
+    for source in ("trello", "github"):  # Trello signs the URL
+        response = service.http.post(
+            f"/webhooks/{source}", content=b"{}", headers=forwarded | signatures
+        )
+        assert response.status_code == 401
+    trello, github = [line for line in caplog.messages if "no signature matched" in line]
+    assert "if 127.0.0.1 is your proxy, add it to trusted_proxies or set url=" in trello
+    assert "trusted_proxies" not in github
 
 
 # Conflicts.

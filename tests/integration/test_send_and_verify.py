@@ -1,6 +1,8 @@
 """`onceward send`, `verify` and `secrets`."""
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import httpx
@@ -54,7 +56,17 @@ def test_send_posts_an_event_that_the_source_accepts(folder: Path) -> None:
         assert json.loads(json.loads(chosen.stdout)["body"])["event_id"] == "evt_mine"
         wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
         assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
-        assert wrong.stderr == "The inbox's log and /admin/rejections name the reason.\n"
+        assert wrong.stderr == (
+            "The inbox's log, and the list `rejections` of its admin API, name the reason.\n"
+        )
+        plain = f"{service.address.replace('http:', 'https:')}/webhooks/stripe"
+        refused = run("send", "stripe", "--secret", SECRET, "--to", plain, cwd=folder)
+        host = service.address.removeprefix("http://")
+        assert refused.stderr == (
+            f"onceward: the server at {host} speaks plain HTTP; write --to {service.address}\n"
+        )
+        lost = run("send", "stripe", "--secret", SECRET, "--to", f"{to}s", cwd=folder)
+        assert (lost.stdout[:3], lost.stderr) == ("404", "")
         (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')
         own = run(
             "send", "stripe", "--secret", SECRET, "--to", to, "--data", "body.json", cwd=folder
@@ -145,11 +157,81 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("request_text", "message"),
+    [
+        ("", "REQUEST is empty"),
+        ("\n\r\n", "REQUEST is empty"),
+        ('POST / HTTP/1.1\nhost: x\n{"a": 1}', "REQUEST has no empty line between headers and"),
+        ("POST / HTTP/1.1\r\nhost: x\r\nplain", "REQUEST has no empty line between headers and"),
+    ],
+)
+def test_verify_says_what_a_captured_request_lacks(
+    folder: Path, request_text: str, message: str
+) -> None:
+    (folder / "request").write_text(request_text, newline="")
+    done = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+
+
+def test_verify_accepts_a_request_that_ends_with_its_headers(folder: Path) -> None:
+    (folder / "request").write_text("POST / HTTP/1.1\nhost: x\n")
+    done = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+    assert done.returncode == 1
+    assert "✗" in done.stdout
+
+
+class NotFound(BaseHTTPRequestHandler):
+    """An app without an inbox at this path."""
+
+    status = 404
+
+    def do_POST(self) -> None:
+        """Answer as FastAPI does."""
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(self.status)
+        self.end_headers()
+        self.wfile.write(b'{"detail":"Not Found"}')
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Log nothing."""
+
+
+class Redirect(NotFound):
+    """An app with an inbox below this path."""
+
+    status = 307
+
+
+@pytest.mark.parametrize("handler", [NotFound, Redirect])
+def test_send_names_the_path_of_the_source(folder: Path, handler: type[NotFound]) -> None:
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}/hooks"
+        sent = run("send", "stripe", "--secret", SECRET, "--to", url, cwd=folder)
+    assert sent.returncode == 1
+    assert sent.stderr == f"This answer is not Onceward's: write --to {url}/webhooks/stripe\n"
+
+
+def test_send_suggests_the_prefix_of_a_mount(folder: Path) -> None:
+    with HTTPServer(("127.0.0.1", 0), NotFound) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        sent = run("send", "stripe", "--secret", SECRET, "--to", f"http://{host}", cwd=folder)
+    assert sent.returncode == 1
+    assert sent.stderr == (
+        "This answer is not Onceward's: if the inbox is mounted, add its prefix: "
+        f"--to http://{host}/PREFIX/webhooks/stripe\n"
+    )
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["sources", "strype"], "there is no preset 'strype'; did you mean 'stripe'?"),
         (["send", "stipe", "--app", "app.py"], "app.py has no source 'stipe'; did you mean 'str"),
         (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
+        (["send", "shop"], "lists all presets; for a source of your app, add --app app.py"),
+        (["verify", "shop"], "lists all presets; for a source of your app, add --app app.py"),
         (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
         (
             ["send", "missing", "--app", "app.py"],

@@ -1,14 +1,18 @@
 """Requests that are too large, too slow or malformed: each gets a response and a close."""
 
 import json
+import socket
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
+import httpx
 import pytest
 
-from onceward.http.server import protocol
+from onceward.http.server import connection as server_connection
+from onceward.http.server import context, limits
+from support.processes import eventually
 from tests.integration.running import (
     JSON,
     RunningInbox,
@@ -32,6 +36,7 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
         max_header_bytes=HEADER_LIMIT,
         max_headers=20,
         body_timeout_seconds=TIMEOUT_SECONDS,
+        commit_timeout_seconds=10,
         max_pending_bytes=2 * BODY_LIMIT,
     )
     running = RunningInbox(inbox, dev=True)
@@ -199,7 +204,10 @@ def test_a_silent_connection_times_out(strict: RunningInbox) -> None:
         assert connection.is_closed()
 
 
-def test_line_breaks_between_requests_do_not_keep_a_connection_open(strict: RunningInbox) -> None:
+def test_line_breaks_between_requests_do_not_keep_a_connection_open(
+    strict: RunningInbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_connection, "KEEP_ALIVE_SECONDS", TIMEOUT_SECONDS)
     with strict.connect() as connection:
         connection.send(request("/healthz", method="GET"))
         assert connection.read_response().status == 200
@@ -244,7 +252,7 @@ def test_a_connection_stays_open_after_a_rejection(strict: RunningInbox) -> None
 def test_an_idle_connection_is_closed(
     strict: RunningInbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(protocol, "KEEP_ALIVE_SECONDS", 0.4)
+    monkeypatch.setattr(server_connection, "KEEP_ALIVE_SECONDS", 0.4)
     with strict.connect() as connection:
         for number in range(4):
             sent = partner_webhook(f"idle-{number}")
@@ -272,14 +280,11 @@ def test_the_last_request_gets_its_response_before_the_close(
         assert connection.is_closed()
 
 
-@pytest.mark.parametrize("name", ["partn%65r", "partner#part", "partner?a=%41#part"])
-def test_an_escaped_target_reaches_its_source(strict: RunningInbox, name: str) -> None:
-    sent = partner_webhook(f"evt_{name}")
+def test_an_escaped_target_reaches_its_source(strict: RunningInbox) -> None:
+    sent = partner_webhook("escaped")
     with strict.connect() as connection:
-        response = connection.send(
-            request(f"/webhooks/{name}", sent.body, headers=sent.headers)
-        ).read_response()
-    assert response.status == 202
+        data = request("/webhooks/partn%65r?a=%41", sent.body, headers=sent.headers)
+        assert connection.send(data).read_response().status == 202
 
 
 def test_concurrent_bodies_share_one_memory_limit(nothing_recorded: RunningInbox) -> None:
@@ -303,12 +308,57 @@ def test_concurrent_bodies_share_one_memory_limit(nothing_recorded: RunningInbox
         assert connection.read_response().status == 422
 
 
+# Connections.
+
+
+def test_this_machine_gets_in_while_all_connections_are_taken(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(limits, "is_loopback", "127.0.0.1".__eq__)  # 127.0.0.66 is remote
+    monkeypatch.setattr(context, "LINE_INTERVAL_SECONDS", 0.0)
+    running = RunningInbox(make_inbox(sqlite_url, max_connections=3), dev=True)
+
+    def connect() -> socket.socket:
+        address = running.host, running.port
+        return socket.create_connection(address, timeout=10, source_address=("127.0.0.66", 0))
+
+    with closing(running), ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(connect())
+        with connect() as refused:
+            assert refused.recv(1_000).startswith(b"HTTP/1.1 503 ")
+        for path in ("/healthz", "/admin/jobs"):
+            assert httpx.get(running.address + path).status_code == 200
+        lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+        assert lines == ["connection refused: max_connections (3) are open; 127.0.0.66 holds 3"]
+        stack.close()
+
+        def is_over() -> bool:
+            httpx.get(f"{running.address}/healthz")
+            return caplog.messages[-1].startswith("connections are accepted again; 1 were refused")
+
+        eventually(is_over, "the log says that it is over")
+
+
 # Malformed.
 
 MALFORMED = {
     "noise": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n",
     "another version": b"POST / HTTP/9.9\r\n\r\n",
     "bytes in the target": b"POST /\xff\xfe HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a host in the target": b"GET http://localhost/healthz HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "a fragment in the target": b"GET /healthz#part HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "no path in the target": b"OPTIONS * HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
+    "two hosts": b"GET /healthz HTTP/1.1\r\nhost: a\r\nhost: a\r\n\r\n",
+    "no host in the header": b"GET /healthz HTTP/1.1\r\nhost: a b, c\r\n\r\n",
+    "no version": b"GET /healthz\r\nhost: localhost\r\n\r\n",
+    "two codings": request(
+        "/events/ingest", headers={"transfer-encoding": "gzip, chunked"}
+    ).replace(b"content-length: 0\r\n", b""),
+    "chunks in HTTP/1.0": request("/events/ingest", headers=CHUNKED)
+    .replace(b"content-length: 0\r\n", b"")
+    .replace(b"HTTP/1.1", b"HTTP/1.0"),
     "no host in the target": b"GET http:// HTTP/1.1\r\nhost: localhost\r\n\r\n",
     "two lengths": request("/events/ingest", b"{}", lines=b"content-length: 3\r\n"),
     "length and chunks": request("/events/ingest", b"0\r\n\r\n", headers=CHUNKED),
@@ -332,16 +382,16 @@ def test_malformed_http_gets_400(nothing_recorded: RunningInbox, sent: bytes) ->
     assert nothing_recorded.http.get("/healthz").status_code == 200
 
 
-def test_an_upgrade_request_is_never_received_without_its_body(
-    nothing_recorded: RunningInbox,
-) -> None:
-    offer = {"x-event-id": "upgrade", "connection": "Upgrade", "upgrade": "websocket"}
-    head, name, rest = request("/webhooks/lab", b"{}", headers=offer).rpartition(b"\r\nupgrade")
-    with nothing_recorded.connect() as connection:
-        connection.send(head + name[:4])  # split, so that the server cannot remove the offer
-        time.sleep(0.05)
-        connection.send(name[4:] + rest)
-        assert connection.read_response().status == 400
+def test_an_upgrade_request_is_received_with_its_body(strict: RunningInbox) -> None:
+    sent = partner_webhook("upgrade")
+    offer = {"connection": "Upgrade", "upgrade": "websocket"}
+    data = request("/webhooks/partner", sent.body, headers=sent.headers | offer)
+    with strict.connect() as connection:
+        connection.send(data[:-3])
+        time.sleep(0.05)  # the rest of the body arrives in another read
+        connection.send(data[-3:])
+        assert connection.read_response().status == 202
+    assert strict.payload("upgrade")[0] == sent.body
 
 
 @pytest.mark.parametrize("path", PATHS)

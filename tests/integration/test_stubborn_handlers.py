@@ -15,6 +15,18 @@ from tests.inprocess import run_inbox
 SLOW_SECONDS = 3.0
 
 
+async def test_the_timeout_of_the_settings_ends_a_handler_without_its_own(sqlite_url: str) -> None:
+    inbox = Inbox()
+
+    @inbox.on("slow", max_attempts=1)
+    async def slow() -> None:
+        await asyncio.sleep(SLOW_SECONDS)
+
+    async with run_inbox(inbox, sqlite_url, handler_timeout_seconds=0.1) as bench:
+        job = await bench.run_event("slow")
+    assert (job.status, job.last_error) == (JobStatus.FAILED, "slow took longer than 0.1 s")
+
+
 async def test_a_handler_that_ignores_its_cancellation_fails_with_a_timeout(
     database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

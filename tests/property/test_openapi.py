@@ -1,6 +1,7 @@
 """The OpenAPI document describes the service, and the service behaves as described."""
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,7 +98,8 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
     path = tmp_path_factory.mktemp("closed") / "onceward.db"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONCEWARD_ADMIN_TOKENS", f"ann:{TOKEN}")
-        running = RunningInbox(make_inbox(f"sqlite:///{path}"), dev=False)
+        inbox = make_inbox(f"sqlite:///{path}", trusted_proxies=["127.0.0.1"])
+        running = RunningInbox(inbox, dev=False)
     running.http.post("/events/ingest", json=BROKEN, headers=BEARER)
     yield running
     running.close()
@@ -114,6 +116,14 @@ def aim(case: Case, service: RunningInbox) -> None:
         case.path_parameters["id"] = str(job)
 
 
+CLIENTS: Final = itertools.count(1)
+
+
+def new_client() -> dict[str, str]:
+    """Return the header of a new client: one that sends many wrong tokens would get 429."""
+    return {"X-Forwarded-For": f"2001:db8:0:{next(CLIENTS):x}::1"}
+
+
 @open_api.parametrize()
 @UNHURRIED
 def test_every_response_is_described(case: Case, service: RunningInbox) -> None:
@@ -125,14 +135,14 @@ def test_every_response_is_described(case: Case, service: RunningInbox) -> None:
 @UNHURRIED
 def test_with_a_token_every_response_is_described(case: Case, closed: RunningInbox) -> None:
     aim(case, closed)
-    case.call_and_validate(base_url=closed.address, headers=BEARER)
+    case.call_and_validate(base_url=closed.address, headers=BEARER | new_client())
 
 
 @closed_api.parametrize()
 @UNHURRIED
 def test_without_a_token_only_public_routes_respond(case: Case, closed: RunningInbox) -> None:
     aim(case, closed)
-    response = case.call(base_url=closed.address)
+    response = case.call(base_url=closed.address, headers=new_client())
     if case.operation.definition.raw["operationId"] in GUARDED:
         assert response.status_code in (401, 405)
 
@@ -237,7 +247,7 @@ def subclasses(error: type[RequestRefused]) -> Iterator[type[RequestRefused]]:
 
 def test_every_error_has_a_status() -> None:
     for refused in subclasses(RequestRefused):
-        if refused is not HttpError:
+        if not issubclass(refused, HttpError):
             error = refused.__new__(refused)
             assert 400 <= status_of(error) < 600, refused
 

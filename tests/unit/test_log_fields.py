@@ -4,6 +4,7 @@ import ast
 import json
 import logging
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -169,3 +170,27 @@ def test_an_exception_of_the_apps_own_log_call_is_written(formatter: logging.For
     assert "ValueError: invalid literal" in text
     for line in text.split("\n")[1:]:
         assert line.startswith("    ")
+
+
+AT_THE_END = """
+import logging, sys
+from onceward.cli._logging import TextFormatter
+
+class Late:
+    def __init__(self):
+        self.format = TextFormatter().format
+        self.record = logging.LogRecord("late", logging.ERROR, "", 1, "the end", (), None)
+        self.stdout = sys.stdout
+
+    def __del__(self):
+        self.stdout.write(self.format(self.record))
+        self.stdout.flush()
+
+sys.late = Late()  # deleted when nothing can be imported any more
+"""
+
+
+def test_a_line_at_the_end_of_the_process_is_formatted() -> None:
+    command = [sys.executable, "-c", AT_THE_END]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("Z ERROR   late: the end")

@@ -20,6 +20,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+def test_a_call_instead_of_brackets_is_refused_with_the_fix() -> None:
+    async def book(event: Event(StructOrder)) -> None:  # type: ignore[valid-type]
+        pass
+
+    with pytest.raises(ConfigurationError) as refused:
+        Inbox().on("a")(book)
+    assert str(refused.value).endswith(
+        "): Event(StructOrder) calls the class; write event: Event[StructOrder], with square "
+        "brackets"
+    )
+
+
 class Envelope(msgspec.Struct, Generic[T]):
     data: T
 

@@ -10,7 +10,8 @@ from typing import Annotated, Any, List, NamedTuple, Protocol, TypedDict  # noqa
 import annotated_types
 import attrs
 import msgspec
-import pydantic.v1
+import pydantic.dataclasses
+import pydantic.v1.dataclasses
 import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -54,6 +55,11 @@ class ModelWithClient(BaseModel):
     clients: list[Client]
 
 
+@pydantic.dataclasses.dataclass(config=ConfigDict(arbitrary_types_allowed=True))
+class PydanticDataclassWithClient:
+    client: Client
+
+
 class ModelWithStruct(BaseModel):
     model_config = ConfigDict(arbitrary_types_allowed=True)
     struct: Struct
@@ -72,6 +78,11 @@ class StructWithConstraint(msgspec.Struct):
 
 
 class OldModel(pydantic.v1.BaseModel):
+    amount: int
+
+
+@pydantic.v1.dataclasses.dataclass
+class OldDataclass:
     amount: int
 
 
@@ -125,9 +136,11 @@ REFUSED: list[tuple[Any, str]] = [
         "StructWithConstraint (msgspec) does not work with Gt (annotated_",
     ),
     (ModelWithClient, "pydantic cannot make Client from JSON (in ModelWithClient.clients); use"),
+    (PydanticDataclassWithClient, "from JSON (in PydanticDataclassWithClient.client); use"),
     (ModelWithFunction, "cannot make a callable from JSON (in ModelWithFunction.callback); use"),
     (Model | Client, "into Model | Client: pydantic does not know the class Client; use"),
     (OldModel, f"into OldModel: OldModel is a pydantic 1 model; {USE}"),
+    (OldDataclass, "into OldDataclass: OldDataclass is a pydantic 1 model; use"),
     (StructWithOldModel, "into StructWithOldModel: OldModel is a pydantic 1 model; use"),
     (WithConverter, "WithConverter.amount has a converter, which msgspec does not run; convert in"),
     (WithInitVar, "dataclasses with InitVar fields are not supported; change it, or use"),
@@ -142,7 +155,7 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "fault"), REFUSED, ids=[str(number) for number in range(27)])
+@pytest.mark.parametrize(("model", "fault"), REFUSED, ids=[str(number) for number in range(29)])
 def test_a_model_that_cannot_work_is_refused_with_the_handler_and_the_fix(
     model: Any, fault: str
 ) -> None:

@@ -270,6 +270,15 @@ def test_every_decoder_refuses_the_same_json_with_the_same_words(body: bytes) ->
     assert fault(PydanticOrder, unknown) == fault(StructOrder, unknown) == "x: NaN is not JSON"
 
 
+@every_order
+def test_an_escaped_control_character_is_no_fault(order: Any) -> None:
+    text = b'"note": "a\\nb\\u0000c"'
+    assert fault(order, b'{%s, "x": NaN}' % text) == "x: NaN is not JSON"
+    assert fault(order, b'{%s, "x": "a\nb"}' % text) == "x: contains a control character"
+    assert fault(order, b'{%s, "x": "a\0b"}' % text) == "x: contains a NUL"
+    assert fault(order, b'{\n%s,\n"x": "\\ud800"}' % text) == "x: contains a lone surrogate"
+
+
 def test_json_that_is_too_deep_for_pydantic_is_refused() -> None:
     body = b'{"x": %s}' % (b"[" * 250 + b"]" * 250)
     assert fault(PydanticOrder, body) == "nested too deeply"

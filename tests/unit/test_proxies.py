@@ -26,6 +26,7 @@ def origin(
         (["10.0.0.1"], "10.0.0.1"),
         (["10.0.0.0/8"], "10.9.9.9"),
         (["10.0.0.0/8"], "::ffff:10.9.9.9"),
+        (["::ffff:10.0.0.0/104"], "10.9.9.9"),
         (["::1"], "::1"),
     ],
 )
@@ -50,3 +51,44 @@ def test_an_invalid_forwarded_value_is_ignored(host: bytes) -> None:
 def test_a_host_name_is_not_a_trusted_proxy() -> None:
     with pytest.raises(ConfigurationError, match=r"'shop\.example' is neither an address"):
         Proxies(["shop.example"])
+
+
+# The address of the client.
+
+
+def client(trusted: list[str], peer: str | None, *forwarded: bytes) -> str:
+    headers = [(b"x-forwarded-for", value) for value in forwarded]
+    scope = {"client": (peer, 1234) if peer is not None else None}
+    return Proxies(trusted).client(scope, Headers(headers))
+
+
+@pytest.mark.parametrize(
+    ("forwarded", "address"),
+    [
+        ([b"203.0.113.7"], "203.0.113.7"),
+        ([b"1.1.1.1, 203.0.113.7"], "203.0.113.7"),
+        ([b"1.1.1.1", b"203.0.113.7"], "203.0.113.7"),
+        ([b"1.1.1.1,203.0.113.7 , 10.0.0.9"], "203.0.113.7"),
+        ([b"203.0.113.7:4711"], "203.0.113.7"),
+        ([b"[2001:db8::1]:4711"], "2001:db8::1"),
+        ([b"2001:db8::1"], "2001:db8::1"),
+        ([b"10.0.0.8, 10.0.0.9"], "10.0.0.8"),
+        ([b"1.1.1.1, unknown"], "10.0.0.1"),
+        ([b"1.1.1.1, "], "10.0.0.1"),
+        ([b"1.1.1.1, \x1b[31m, 10.0.0.9"], "10.0.0.9"),
+        ([b""], "10.0.0.1"),
+        ([], "10.0.0.1"),
+        ([b"1.1.1.1, " + b", ".join([b"10.0.0.9"] * 1000)], "10.0.0.9"),
+    ],
+)
+def test_behind_proxies_the_client_is_the_last_untrusted_address(
+    forwarded: list[bytes], address: str
+) -> None:
+    assert client(["10.0.0.0/8"], "10.0.0.1", *forwarded) == address
+
+
+@pytest.mark.parametrize("trusted", [[], ["10.0.0.0/8"]])
+def test_without_a_trusted_proxy_the_client_is_the_peer(trusted: list[str]) -> None:
+    assert client(trusted, "192.0.2.1", b"203.0.113.7") == "192.0.2.1"
+    assert client(trusted, None, b"203.0.113.7") == ""
+    assert client(trusted, "", b"203.0.113.7") == ""

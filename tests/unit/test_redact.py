@@ -5,7 +5,7 @@ import time
 import psycopg
 import pytest
 
-from onceward.runtime.redact import as_sentence, printable, redact
+from onceward.runtime.redact import as_sentence, printable, redact, redact_url
 from onceward.store.postgres.connections import translate_error
 
 MASK = "[redacted]"
@@ -22,6 +22,39 @@ MASK = "[redacted]"
         'got {"password": "«hunter2»"}',
         "host=db password=«hunter2» user=app",
         "POST /pay?api_key=«abc123»&x=1",
+        "login with password: «hunter2» failed",
+        "login with password = «hunter2» failed",
+        'got {"password": "«correct horse battery»"}',
+        "got {'db_password': '«correct horse battery»', 'user': 'app'}",
+        r'got {\"password\": \"«correct horse\»", \"user\": 5}',
+        "sent X-Api-Key: «abc» to it",
+        "sent x-auth-token: «abc» to it",
+        "sent [(b'x-api-key', b'«abc»')]",
+        "grant refresh_token=«abc» is over",
+        "grant refresh_token: «abc» is over",
+        "grant refreshToken: «abc» is over",
+        'grant {"refresh_token": "«abc»"} is over',
+        "token: «abc123» is over",
+        "client_secret=«abc»",
+        "AccountKey=«abc==»;EndpointSuffix=example",
+        "pin=«1234»",
+        "Cookie: «session=abc; theme=dark»",
+        "Set-Cookie: «session=abc; Path=/»",
+        "got {'Cookie': '«session=abc; theme=dark»'}",
+        "Authorization: «Token abc»",
+        "Authorization: «Digest username=a, response=b»",
+        "got {'Authorization': '«ApiKey abc»'}",
+        "key «SG.abcdefghijkl.mnopqrstuvwx» was refused",
+        "key «AIzaSyA1234567890abcdefg» was refused",
+        "key «ya29.a0AfH6SMBx» was refused",
+        "key «shpat_0123456789abcdef» was refused",
+        "key «npm_0123456789ABCDEF» was refused",
+        "key «hf_ABCDEFGHIJKLMNOP» was refused",
+        "key «glsa_0123456789ABCDEF» was refused",
+        "key «rzp_live_abcdef» was refused",
+        "key «xapp-1-A1-22-ab» was refused",
+        "key «hvs.CAESIJlWh» was refused",
+        "bot «12345678:AAabcdefghijklmnopqrstu» was refused",
         "key «sk_live_51HabcDEF» was refused",
         "key «rk_test_51HabcDEF» was refused",
         "key «whsec_MfKQ9r8GKYqr+/=» was refused",
@@ -58,6 +91,11 @@ def test_text_that_looks_like_a_secret_is_masked(text: str) -> None:
         "cannot open /srv/inbox/src/onceward/sources/presets",
         "amount is 12345678901, which is too much",
         "unexpected token: comma",
+        "the secret: pass it in secrets=",
+        "spinning: 5, and the pinned: 6",
+        "secret_handshake_timeout is too short",
+        "no package pypi-package-name-of-ours",
+        "a basic_session: 5",
         "Größe 5 µm — ok",
         "https://api.example/v1/orders/42 answered 500",
     ],
@@ -157,6 +195,14 @@ def test_bytes_that_are_not_utf8_become_printable() -> None:
         "+/",
         "basic  ",
         "secret='",
+        "token: a",
+        "password='a",
+        "Cookie: ",
+        "hf_",
+        "sq0aaa-",
+        "token",
+        "\\",
+        "password  = ",
     ],
 )
 def test_a_megabyte_of_any_text_is_redacted_quickly(unit: str) -> None:
@@ -175,3 +221,21 @@ def test_a_sentence_keeps_its_own_stop() -> None:
 def test_the_error_of_a_driver_is_one_line() -> None:
     error = psycopg.OperationalError("connection refused\n\tIs the server running?\n")
     assert str(translate_error(error)) == "connection refused. Is the server running?"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://ann:hunter2@db:5432/app?sslmode=require", "postgresql://ann:…@db:5432/app"),
+        ("postgresql://ann:hun#ter2@db/app", "postgresql://ann:…@db/app"),
+        ("postgresql://ann:hun?ter2@db/app", "postgresql://ann:…@db/app"),
+        ("postgresql://ann:hun[ter2@db/app", "postgresql://ann:…@db/app"),
+        ("postgresql://ann:hun:ter2@db/app", "postgresql://ann:…@db/app"),
+        ("postgresql://ann@db/app", "postgresql://ann@db/app"),
+        ("postgresql://[::1]:5432/app", "postgresql://[::1]:5432/app"),
+        ("postgresql:///app?host=/run&password=hun@ter2", "postgresql:///app"),
+        ("sqlite:///a@b#c.db", "sqlite:///a@b#c.db"),
+    ],
+)
+def test_a_database_url_is_shown_without_its_password(url: str, shown: str) -> None:
+    assert redact_url(url) == shown

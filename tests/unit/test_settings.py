@@ -7,7 +7,13 @@ import pytest
 
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
-from onceward.settings import Settings, SettingsOptions, resolve
+from onceward.settings import (
+    Settings,
+    SettingsOptions,
+    default_database_note,
+    misspelled_variables,
+    resolve,
+)
 
 
 def faults_of(**sources: dict[str, object]) -> tuple[str, ...]:
@@ -177,3 +183,19 @@ def test_the_keyword_arguments_of_an_inbox_are_the_settings() -> None:
     options, settings = get_type_hints(SettingsOptions), get_type_hints(Settings)
     lists = {name for name, hint in settings.items() if hint == tuple[str, ...]}
     assert options == settings | dict.fromkeys(lists, tuple[str, ...] | list[str])
+
+
+def test_a_default_database_is_explained() -> None:
+    note = "ONCEWARD_DATABASE_URL is not set, so the database is sqlite:///onceward.db"
+    assert default_database_note([], {}) == note
+    assert default_database_note(["workers"], {"ONCEWARD_DATABASE_URL": ""}) == note
+    other = {"DATABASE_URL": "postgresql://ann:hunter2@db/shop"}
+    assert default_database_note([], other) == f"{note}; DATABASE_URL is not read"
+    assert default_database_note(["database_url"], other) == ""
+    assert default_database_note([], {"ONCEWARD_DATABASE_URL": "sqlite:///x.db"}) == ""
+
+
+@pytest.mark.parametrize("name", ["HOST", "LOG", "PORT"])
+def test_a_variable_for_an_option_of_the_command_line_is_reported(name: str) -> None:
+    (warning,) = misspelled_variables([f"ONCEWARD_{name}", "ONCEWARD_WORKERS"])
+    assert warning == f"ONCEWARD_{name} is not a setting; use --{name.lower()}"

@@ -1,5 +1,6 @@
 """The settlement policy decides whether a failed job is retried, postponed or failed."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ RULES = SettlementPolicy(
     },
     source_rules={"shop": {ConnectionError: Retry(5, 5), KeyError: Retry(7, 7)}},
 )
+NOT_LATER = "the seconds of RetryLater are not above 0, so the usual delay applies"
 
 
 def settle(error: Exception, attempts: int = 0) -> Reschedule | Postpone | Fail:
@@ -83,11 +85,15 @@ def test_a_handler_sets_the_delay_with_retry_later() -> None:
 @pytest.mark.parametrize(
     ("requested", "delay_seconds"),
     [
-        (0, 0.0),
-        (-5, 0.0),
-        (float("-inf"), 0.0),
+        (0.01, 0.01),
+        (0, 2.0),
+        (-5, 2.0),
+        (float("-inf"), 2.0),
+        (-(10**400), 2.0),
+        (timedelta(seconds=-1), 2.0),
         (float("inf"), MAX_DELAY_SECONDS),
         (10**400, MAX_DELAY_SECONDS),
+        (timedelta(minutes=5), 300.0),
         (float("nan"), 2.0),
         ("soon", 2.0),
         (None, 2.0),
@@ -95,6 +101,13 @@ def test_a_handler_sets_the_delay_with_retry_later() -> None:
 )
 def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: float) -> None:
     assert delay(RetryLater(requested)) == delay_seconds
+
+
+def test_a_delay_that_is_not_above_zero_cannot_use_up_the_attempts() -> None:
+    error = RetryLater(-1, "the bank is closed")
+    text = f"the bank is closed; {NOT_LATER}"
+    assert settle(error) == Reschedule(2.0, text)
+    assert settle(error, attempts=1) == Reschedule(4.0, text)
 
 
 def test_the_first_error_of_a_group_settles_the_group() -> None:
@@ -164,10 +177,12 @@ def test_a_rule_takes_an_open_delay_from_the_settings(attempts: int, seconds: fl
     assert settlement == Reschedule(seconds, "ValueError: no")
 
 
-@pytest.mark.parametrize(("requested", "seconds"), [(90, 90.0), (float("nan"), 2.0)])
-def test_retry_later_wins_over_the_rules(requested: float, seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("requested", "seconds", "note"), [(90, 90.0, ""), (float("nan"), 2.0, f"; {NOT_LATER}")]
+)
+def test_retry_later_wins_over_the_rules(requested: float, seconds: float, note: str) -> None:
     error = RetryLater(requested, "the bank is closed")
-    assert settle_by_rule(error, "strict") == Reschedule(seconds, "the bank is closed")
+    assert settle_by_rule(error, "strict") == Reschedule(seconds, f"the bank is closed{note}")
 
 
 def test_a_permanent_error_wins_over_the_rules() -> None:

@@ -155,7 +155,7 @@ def test_verify_accepts_the_request_that_sign_returns() -> None:
         ("figma", b"[]", "json:passcode cannot be set in this body"),
         ("figma", b"not json", "the body is not JSON"),
         ("adyen", b"{}", "no notificationItems"),
-        ("aws-sns", b"{}", "no json:Message"),
+        ("aws-sns", b"{}", "json:Type is none"),
         ("microsoft-graph", b"{}", "no notifications"),
     ],
 )

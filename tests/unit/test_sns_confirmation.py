@@ -1,19 +1,19 @@
 """A subscription is confirmed by fetching the URL in the message, if it is Amazon's."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from onceward import Event, Inbox, PermanentError
 from onceward.work.builtin.sns_confirmation import confirm
+from tests.factories import make_event
 from tests.keys import TOPIC, rsa_pair
 
 CONFIRM_URL = "https://sns.eu-central-1.amazonaws.com/?Action=ConfirmSubscription&Token=2336"
 
 
 def event(payload: Any) -> Event[Any]:
-    return Event("1", "sns", "T", None, datetime.now(UTC), b"", {}, lambda: payload)
+    return make_event("sns", payload)
 
 
 async def test_the_confirmation_url_is_fetched() -> None:

@@ -392,3 +392,29 @@ def test_a_secret_from_a_variable_that_is_not_set_is_refused() -> None:
         make_source("shop", preset="hmac", secrets=[unset])
     with pytest.raises(ConfigurationError, match=f"secret 1 is empty; {advice}"):
         make_source("shop", preset="hmac", secrets=[""])
+
+
+@pytest.mark.parametrize("secret", [" the-secret", "the-secret\t", '"the-secret"', "'the-secret"])
+def test_a_secret_with_a_space_or_quotes_around_it_is_refused(secret: str) -> None:
+    (fault,) = faults_of(secrets=[SECRET, secret])
+    assert fault == (
+        "source 'shop': secret 2 has a space or quotes at its start or end; remove them, or pass "
+        "the secret as bytes if they belong to it"
+    )
+    shop(secrets=[secret.encode()])
+
+
+@pytest.mark.parametrize("secret", ["sk_live_0123456789abcdef", b"rk_test_0123456789abcdef"])
+def test_an_api_key_is_not_the_secret_of_a_webhook(secret: str | bytes) -> None:
+    fault = "secret 1 is an API key; the signing secret of a webhook begins with whsec_"
+    with pytest.raises(ConfigurationError, match=f"^source 'stripe': {fault}$"):
+        make_source("stripe", secrets=[secret])
+    shop(secrets=[secret])
+
+
+def test_a_json_path_is_no_selector() -> None:
+    options: dict[str, Any] = {"id": "json:$.order.id", "type": ["header:X-Type|json:$.type"]}
+    assert faults_of(secrets=[SECRET], reference="json:$ref", **options) == [
+        "source 'shop': id 'json:$.order.id': write json:order.id, without $",
+        "source 'shop': type 'json:$.type': write json:type, without $",
+    ]

@@ -2,7 +2,13 @@
 
 import pytest
 
-from onceward.runtime.suggest import did_you_mean, is_misspelling, nearest, suggest_or_list
+from onceward.runtime.suggest import (
+    did_you_mean,
+    is_misspelling,
+    is_respelling,
+    nearest,
+    suggest_or_list,
+)
 from onceward.sources.presets import PRESETS
 
 
@@ -77,3 +83,36 @@ def test_one_mistyped_letter_is_a_misspelling(word: str, other: str) -> None:
 def test_another_word_is_no_misspelling(word: str, other: str) -> None:
     assert not is_misspelling(word, other)
     assert not is_misspelling(other, word)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("order.paid", "order.payed"),
+        ("Order_Canceled", "order.cancelt"),
+        ("invoice.finalised", "invoice.finalized"),
+        ("a" * 9_000, "a" * 9_000 + "bc"),
+    ],
+)
+def test_a_word_of_two_other_letters_is_a_respelling(word: str, other: str) -> None:
+    assert is_respelling(word, other)
+    assert is_respelling(other, word)
+
+
+@pytest.mark.parametrize(
+    ("word", "other"),
+    [
+        ("invoice.paid", "invoice.unpaid"),
+        ("invoice.paid", "invoice.void"),
+        ("issue.opened", "issue.reopened"),
+        ("order.updated", "order.deleted"),
+        ("order.event1", "order.event22"),
+        ("order.paid", "order.payed.late"),
+        ("orders.paid", "order.payed"),
+        ("order.past", "order.pale"),
+        ("same", "same"),
+    ],
+)
+def test_two_words_are_no_respelling(word: str, other: str) -> None:
+    assert not is_respelling(word, other)
+    assert not is_respelling(other, word)

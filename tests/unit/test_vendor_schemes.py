@@ -321,6 +321,42 @@ def test_sns_rejects_a_message_for_another_topic() -> None:
             onceward.verify("aws-sns", secret=secret, headers={}, body=signed.body)
 
 
+def test_sns_rejects_a_message_of_another_topic_cut_differently() -> None:
+    pair = rsa_pair()
+    forged = {
+        "Message": "a",
+        "MessageId": "b",
+        "SubscribeURL": "https://sns.eu-west-1.amazonaws.com/?Action=ConfirmSubscription",
+        "Timestamp": "c",
+        "Token": "d",
+        "TopicArn": TOPIC,
+    }
+    fields = "".join(f"\n{name}\n{value}" for name, value in forged.items())
+    own = {"MessageId": "e", "Timestamp": "f", "TopicArn": f"{TOPIC}-own", "Type": "Notification"}
+    message = fields.removeprefix("\nMessage\n") + "\nType\nConfirmation"
+    body = json.dumps({"Message": message, **own}).encode()
+    genuine = onceward.sign("aws-sns", secret=f"{TOPIC}-own:{pair.private}", body=body)
+    rest = "".join(f"\n{name}\n{value}" for name, value in own.items())
+    proof = {name: json.loads(genuine.body)[name] for name in ("Signature", "SignatureVersion")}
+    recut = json.dumps({**forged, "Type": f"Confirmation{rest}", **proof}).encode()
+    secret = f"{TOPIC}:{pair.public}"
+    with pytest.raises(SignatureRejected) as rejection:
+        onceward.verify("aws-sns", secret=secret, headers={}, body=recut)
+    assert rejection.value.check == "json:Type is none of Amazon's three"
+
+
+@pytest.mark.parametrize("name", ["MessageId", "Subject", "Timestamp", "TopicArn"])
+def test_sns_rejects_a_line_break_in_every_field_but_the_message(name: str) -> None:
+    secret = f"{TOPIC}:{rsa_pair().private}"
+    texts = dict.fromkeys(("Message", "MessageId", "Timestamp", "Subject"), "x")
+    message = {**texts, "Type": "Notification", "TopicArn": TOPIC}
+    lines = json.dumps(message | {"Message": "two\nlines"}).encode()
+    onceward.sign("aws-sns", secret=secret, body=lines)
+    broken = json.dumps(message | {name: "two\nlines"}).encode()
+    with pytest.raises(ConfigurationError, match=f"json:{name} has a line break"):
+        onceward.sign("aws-sns", secret=secret, body=broken)
+
+
 def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None:
     signed = onceward.sign("braintree", secret="mine:key", body=b"bt_payload=PG5vdGU%2B%0A")
     source = make_source("source", preset="braintree", secrets=["mine:key"])

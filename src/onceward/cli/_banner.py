@@ -6,11 +6,10 @@ import shlex
 from typing import Any, Final
 
 import msgspec
-from rich.console import Console
 from rich.text import Text
 
 from onceward.cli._examples import example_request
-from onceward.cli._options import print_json
+from onceward.cli._options import escaped_text, make_console, print_json
 from onceward.cli._sample_payload import sample_payload
 from onceward.cli._sender import needs_private_key
 from onceward.errors import ConfigurationError, RequestRefused
@@ -23,6 +22,8 @@ from onceward.service import Service
 from onceward.sources.presets import Preset
 from onceward.sources.source import Source, identify_events
 from onceward.version import __version__
+from onceward.work.handlers import Handler
+from onceward.work.payload import decode
 
 TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -56,22 +57,25 @@ def _startup_info(service: Service, address: str | None, token: str | None) -> d
 
 
 def _print_banner(service: Service, app: str, address: str | None, token: str | None) -> None:
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console(soft_wrap=True)
     console.print(_title(service))
     for name, value in _rows(service, address):
-        console.print(Text.assemble((f"  {name:<10}", "bold cyan"), value))
+        console.print(Text.assemble((f"  {name:<10}", "bold cyan"), escaped_text(value)))
     if token:
         console.print("\n[bold yellow]Admin token[/], created now and shown only once:\n")
         console.print(Text(f"  export {TOKEN_VARIABLE}={token}\n"))
         console.print("To choose your own, set ONCEWARD_ADMIN_TOKENS=name:token.")
     if address:
         authorization = _authorization(service)
-        if command := _sample_send(service, app, address):
+        if sample := _sample_send(service, app, address):
             console.print("\n[bold]Send an event twice: it is recorded once.[/]\n")
         else:
-            command = _sample_request(service, address)
+            sample = _sample_request(service, address), ""
             console.print("\n[bold]Send an event, then send it again: it is recorded once.[/]\n")
+        command, note = sample
         console.print(Text(f"  {command}"))
+        if note:
+            console.print(Text(f"\n  {note}"))
         console.print("\n[bold]See the event and its effects:[/]\n")
         for kind in ("events", "effects"):
             console.print(Text(f"  curl{authorization} {address}{ADMIN}/{kind}"))
@@ -118,19 +122,39 @@ def _source_label(source: Source) -> str:
     return f"{source.name}  ({source.preset_name})"
 
 
-def _sample_send(service: Service, app: str, address: str) -> str | None:
-    """Return a command that sends a webhook, if no handler accepts events of `INGEST`."""
-    routes = [route for handler in service.handlers.values() for route in handler.routes]
-    if not routes or any(route.source in (None, INGEST_SOURCE) for route in routes):
+def _sample_send(service: Service, app: str, address: str) -> tuple[str, str] | None:
+    """Return a command that sends a webhook, and a note, if no handler accepts `INGEST` events."""
+    wanting = [(each, route) for each in service.handlers.values() for route in each.routes]
+    if not wanting or any(route.source in (None, INGEST_SOURCE) for _, route in wanting):
         return None
-    by_route = [(route, service.sources[route.source or ""]) for route in routes]
+    targets = [(each, route, service.sources[route.source or ""]) for each, route in wanting]
     # The app can sign for most sources; others need a private key.
-    sendable = [pair for pair in by_route if not needs_private_key(pair[1].scheme)]
-    route, source = (sendable or by_route)[0]
+    signable = [target for target in targets if not needs_private_key(target[2].scheme)]
+    targets = signable or targets
+    fitting = [target for target in targets if _fits_example(*target)]
+    handler, route, source = (fitting or targets)[0]
     parts = ["onceward", "send", source.name, "--app", app, "--to", address, "--times", "2"]
     if event_type := _type_to_set(source.preset, route):
         parts += ["--type", event_type]
-    return shlex.join(parts)
+    if fitting:
+        return shlex.join(parts), ""
+    note = f"event.json is a body of your own, which fits the model of {handler.label}."
+    return shlex.join([*parts, "--data", "event.json"]), note
+
+
+def _fits_example(handler: Handler, route: Route, source: Source) -> bool:
+    """Return whether the example of a source's preset fits the model of a handler."""
+    if handler.model is None:
+        return True
+    try:
+        event_type = _type_to_set(source.preset, route)
+        outgoing = example_request(source.preset, url="", type=event_type)
+        content_type = outgoing.headers.get("content-type", "")
+        for _, body in identify_events(source.preset, outgoing.request()):
+            decode(body, handler.decoder, content_type=content_type)
+    except Exception:  # noqa: BLE001 - a model may raise anything, and this is a suggestion
+        return False
+    return True
 
 
 def _type_to_set(preset: Preset, route: Route) -> str | None:

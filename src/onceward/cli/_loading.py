@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from functools import cache
@@ -12,16 +13,30 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import click
+
 from onceward.errors import ConfigurationError, OncewardError
 from onceward.inbox import Inbox
 from onceward.runtime.code_location import is_own, short_path
 from onceward.runtime.redact import redact
-from onceward.runtime.suggest import did_you_mean
+from onceward.runtime.suggest import did_you_mean, is_misspelling
 
 FORMS: Final = "use file.py, file.py:inbox or module:inbox"
 
+_MISSING_NAME: Final = re.compile(
+    r"(?P<reason>cannot import name '(?P<name>\w+)' from "
+    r"(?P<partial>partially initialized module )?'[\w.]+')"
+)
+"""Python adds the path of the module, which is long and says nothing about the fault."""
+
+_CIRCULAR: Final = (
+    "; the modules import each other: import the second one below the line that creates the inbox"
+)
 _OS_MODULE: Final = ("<frozen os>", os.__file__)
 _IMPORT_MACHINERY: Final = ("<frozen importlib", f"{Path(importlib.__file__).parent}{os.sep}")
+
+_GENERATED: Final = "<string>"
+"""The file name of generated code, such as the ``__init__`` of a dataclass."""
 
 
 class AppFailed(OncewardError):
@@ -130,8 +145,18 @@ def _load_module(name: str) -> ModuleType:
 
 def _app_failed(location: str, error: Exception) -> AppFailed:
     summary = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+    if isinstance(error, ImportError) and (missing := _MISSING_NAME.search(summary)):
+        is_app = error.name == Path(location).stem  # Python does not know that it is being loaded
+        is_circular = is_app or missing["partial"] is not None
+        note = _CIRCULAR if is_circular else _similar_name(error, missing["name"])
+        summary = summary[: missing.end("reason")] + note
     message = f"{location} cannot be loaded: {redact(summary)}"
     return AppFailed(message, _hint(location, error), user_frames(error))
+
+
+def _similar_name(error: ImportError, name: str) -> str:
+    names = [each for each in dir(sys.modules.get(error.name or "")) if not each.startswith("_")]
+    return did_you_mean(name, names)
 
 
 def user_frames(error: BaseException) -> str:
@@ -154,7 +179,8 @@ def user_frames(error: BaseException) -> str:
 
 def _is_users(frame: traceback.FrameSummary) -> bool:
     path = frame.filename
-    return not is_own(path) and not path.startswith((*_IMPORT_MACHINERY, *_OS_MODULE))
+    left_out = (*_IMPORT_MACHINERY, *_OS_MODULE, _GENERATED)
+    return not is_own(path) and not path.startswith(left_out)
 
 
 def _without_secrets(frame: traceback.FrameSummary) -> traceback.FrameSummary:
@@ -190,6 +216,8 @@ def _missing_module(location: str, name: str) -> str:
         return (
             f"{name} is in the current folder. Load the app as a module: {_module_form(location)}"
         )
+    if is_misspelling(name, "onceward"):
+        return "Did you mean 'onceward'?"
     return (
         f"Install it with `{sys.executable} -m pip install …` (the package may have another name "
         f"than {name}), or run the command in the folder that contains {name}."
@@ -197,8 +225,15 @@ def _missing_module(location: str, name: str) -> str:
 
 
 def _module_form(location: str) -> str:
-    parts = Path(location).with_suffix("").parts
-    return f"onceward serve {'.'.join(parts)}"
+    """Return the command that is running, with the app as a module."""
+    module = ".".join(Path(location).with_suffix("").parts)
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return f"onceward serve {module}"
+    is_option = any(
+        isinstance(each, click.Option) for each in context.command.params if each.name == "app"
+    )
+    return f"onceward {context.info_name} {'… --app ' if is_option else ''}{module}"
 
 
 def _missing_variable(error: KeyError) -> str | None:

@@ -106,8 +106,9 @@ def _trace_lines(record: logging.LogRecord) -> Iterator[str]:
 
 
 def _time(record: logging.LogRecord) -> str:
-    at = datetime.fromtimestamp(record.created, UTC)
-    return f"{at:%Y-%m-%dT%H:%M:%S}.{at.microsecond // 1000:03}Z"
+    # Not strftime: it imports a module, which fails for a line at the end of the process.
+    at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+    return f"{at.removesuffix('+00:00')}Z"
 
 
 def _text(value: object) -> str:

@@ -1,24 +1,35 @@
-"""Shared by the commands: options, errors and output."""
+"""Shared by the commands: options, errors and output.
+
+Every text is printed here, and escaped: senders choose ids, headers and responses, and a terminal
+obeys control characters. Outside this module, no command writes to standard output.
+"""
 
 from __future__ import annotations
 
+import json
+import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 import msgspec
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
 
 from onceward.cli._loading import AppFailed, user_frames
 from onceward.errors import (
     ConfigurationError,
+    MigrationsPending,
     OncewardError,
     PreparationFailed,
+    StoreBlocked,
     StoreError,
     StoreUnavailable,
 )
-from onceward.runtime.redact import as_sentence, printable, redact
+from onceward.runtime.redact import as_sentence, escape_controls, printable, redact, redact_url
 from onceward.service import DATABASE_PLACES
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,30 +71,47 @@ def report_errors() -> Iterator[None]:
     """Print Onceward's own errors without a traceback, and exit with code 2."""
     try:
         yield
+    except MigrationsPending as error:
+        pending = MigrationsPending(error.state, _migrate_command())
+        print_line(f"onceward: {printable(str(pending))}", err=True)
+        sys.exit(2)
     except ConfigurationError as error:
         for fault in error.faults:
-            click.echo(f"onceward: {printable(fault)}", err=True)
+            print_line(f"onceward: {printable(fault)}", err=True)
         sys.exit(2)
     except AppFailed as error:
         for line in filter(None, (str(error), error.hint)):
-            click.echo(f"onceward: {line}", err=True)
-        click.echo(error.frames, err=True, nl=False)
+            print_line(f"onceward: {line}", err=True)
+        print_lines(error.frames, err=True)
         sys.exit(2)
     except PreparationFailed as error:
-        click.echo(f"onceward: {printable(str(error))}", err=True)
+        print_line(f"onceward: {printable(str(error))}", err=True)
         if error.__cause__ is not None:
-            click.echo(user_frames(error.__cause__), err=True, nl=False)
+            print_lines(user_frames(error.__cause__), err=True)
         sys.exit(2)
     except StoreError as error:
         reason = as_sentence(redact(str(error)))
-        click.echo(f"onceward: {reason} {_database_advice(error)}", err=True)
+        print_line(f"onceward: {reason} {_database_advice(error)}".rstrip(), err=True)
         sys.exit(2)
     except OncewardError as error:
-        click.echo(f"onceward: {redact(' '.join(str(error).split()))}", err=True)
+        print_line(f"onceward: {redact(' '.join(str(error).split()))}", err=True)
         sys.exit(2)
+
+
+def _migrate_command() -> str:
+    """Return the command that migrates the database of the command that is running."""
+    given = click.get_current_context().params
+    if database := given.get("database"):
+        # A password must not be shown, and a query is left out with it.
+        shown = shlex.quote(database) if redact_url(database) == database else "…"
+        return f"onceward migrate --database {shown}"
+    app = given.get("app")
+    return f"onceward migrate {shlex.quote(app)}" if app else "onceward migrate"
 
 
 def _database_advice(error: StoreError) -> str:
+    if isinstance(error, StoreBlocked):
+        return ""
     if isinstance(error, StoreUnavailable):
         return f"Check the database: {DATABASE_PLACES}."
     if "permission denied" in str(error):
@@ -91,7 +119,64 @@ def _database_advice(error: StoreError) -> str:
     return "Check what else uses this database, and `onceward migrate`."
 
 
+# Output.
+
+
+def print_line(text: str, *, err: bool = False) -> None:
+    """Print one line. A line break in the text is escaped, as all control characters are."""
+    click.echo(escape_controls(text), err=err)
+
+
+def print_lines(text: str, *, err: bool = False) -> None:
+    """Print a text of several lines. Other control characters are escaped."""
+    for line in text.removesuffix("\n").split("\n") if text else ():
+        print_line(line, err=err)
+
+
 def print_json(content: object) -> None:
     """Print one object on one line, and flush."""
-    click.echo(msgspec.json.encode(content).decode())
+    click.echo(_escape_json(msgspec.json.encode(content).decode()))
     sys.stdout.flush()
+
+
+def print_bytes(content: bytes) -> None:
+    """Write bytes unchanged to a file or a pipe, and escaped to a terminal."""
+    if sys.stdout.isatty():
+        print_lines(content.decode(errors="backslashreplace").replace("\r\n", "\n"))
+    else:
+        sys.stdout.buffer.write(content)
+    sys.stdout.flush()
+
+
+def make_console(*, highlight: bool = False, soft_wrap: bool = False) -> Console:
+    """Return a console for styled text and tables, which escapes what it prints."""
+    return _SafeConsole(highlight=highlight, soft_wrap=soft_wrap)
+
+
+def escaped_text(text: str, style: str = "") -> Text:
+    """Return a value for a table or a line: a line break in it is escaped too."""
+    return Text(escape_controls(text), style)
+
+
+class _SafeConsole(Console):
+    """A console that escapes control characters, other than line breaks and its own styles."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield the segments of a renderable."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                text = "\n".join(map(escape_controls, segment.text.split("\n")))
+                yield Segment(text, segment.style)
+
+
+def _escape_json(text: str) -> str:
+    """Escape what JSON does not require to be escaped, but a terminal may obey."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else json.dumps(character)[1:-1] for character in text
+    )

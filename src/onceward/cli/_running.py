@@ -7,7 +7,7 @@ import signal
 import socket
 from collections.abc import Awaitable, Callable
 
-from onceward.http.server.server import Server
+from onceward.http.server.server import Server, allow_connections
 from onceward.service import Service
 from onceward.work.worker import Worker
 
@@ -24,12 +24,17 @@ async def run_service(
     await service.open()
     try:
         token = await service.create_first_token() if listener else None
-        server = Server(service.app(), service.settings) if listener else None
+        server = _server(service) if listener else None
         _stop_on_signals(server, worker)
         on_started(token)
         await _run_until_stopped(server, listener, worker)
     finally:
         await service.close()
+
+
+def _server(service: Service) -> Server:
+    allow_connections(service.settings.max_connections)
+    return Server(service.app(), service.settings)
 
 
 async def _run_until_stopped(

@@ -80,7 +80,7 @@ def resolve_sender(
     """Return the sender that the options choose. Raises ConfigurationError."""
     cli_secrets = _cli_secrets(secret, secret_file)
     if app is None:
-        preset = find_preset(preset_name or source)
+        preset = _find_preset(source, preset_name)
         return Sender(preset, preset.scheme(scheme_name), cli_secrets, url)
     sources = load_inbox(app).sources
     if source not in sources:
@@ -97,6 +97,16 @@ def resolve_sender(
         uses_app_secrets=not cli_secrets,
         unsigned=configured.unsigned,
     )
+
+
+def _find_preset(source: str, preset_name: str | None) -> Preset:
+    try:
+        return find_preset(preset_name or source)
+    except ConfigurationError as error:
+        if preset_name is not None:
+            raise
+        message = f"{error}; for a source of your app, add --app app.py"
+        raise ConfigurationError(message) from None
 
 
 def _cli_secrets(secret: str | None, secret_file: str | None) -> tuple[str | bytes, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import click
 import uvloop
 
@@ -11,10 +13,18 @@ from onceward.cli._options import (
     database_options,
     drop_unset,
     print_json,
+    print_line,
     report_errors,
 )
+from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.ports import Store
+
+# The default database would be created in the current folder, beside the one of the app.
+NO_DATABASE: Final = (
+    "Name the app or the database: `onceward migrate app.py`, --database URL, or "
+    "ONCEWARD_DATABASE_URL (DATABASE_URL is not read)."
+)
 
 
 @click.command()
@@ -24,18 +34,20 @@ from onceward.ports import Store
 def migrate(app: str | None, database: str | None, as_json: bool, log: LogFormat) -> None:
     """Apply pending database migrations.
 
-    The database is that of APP, or --database.
+    The database is --database, that of APP, or ONCEWARD_DATABASE_URL: one of them is needed.
     """
     start_logging(log)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
         service = inbox.service(drop_unset(database_url=database))
+        if app is None and service.database_note:
+            raise ConfigurationError(NO_DATABASE)
         applied = uvloop.run(_migrate(service.store))
         url = service.database
         if as_json:
             print_json({"database": url, "applied": applied})
         else:
-            click.echo(f"{url}: {', '.join(applied) or 'up to date'}")
+            print_line(f"{url}: {', '.join(applied) or 'up to date'}")
 
 
 async def _migrate(store: Store) -> list[str]:

@@ -11,6 +11,7 @@ from onceward.cli._options import (
     database_options,
     drop_unset,
     print_json,
+    print_line,
     report_errors,
 )
 from onceward.errors import ConfigurationError
@@ -68,7 +69,7 @@ async def _load_secrets(store: Store, deleted_source: str | None) -> list[Provis
 
 def _print_secrets(provisioned: list[ProvisionedSecret]) -> None:
     if not provisioned:
-        click.echo("No provider has sent a secret.")
+        print_line("No provider has sent a secret.")
     for entry in provisioned:  # not a table: a wrapped secret cannot be copied
         when = f"{entry.provisioned_at:%Y-%m-%d %H:%M:%S} UTC"
-        click.echo(f"{entry.source}  {when}  {entry.secret.decode('latin-1')}")
+        print_line(f"{entry.source}  {when}  {entry.secret.decode('latin-1')}")

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import http.client
+import json
+import ssl
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import click
-from rich.console import Console
 from rich.text import Text
 
 from onceward.cli._examples import example_request
-from onceward.cli._options import json_option, print_json, report_errors
+from onceward.cli._options import (
+    escaped_text,
+    json_option,
+    make_console,
+    print_bytes,
+    print_json,
+    print_line,
+    report_errors,
+)
 from onceward.cli._sender import Sender, needs_private_key, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS
@@ -24,7 +34,11 @@ LOCAL_ADDRESS = "http://127.0.0.1:3000"
 RESPONSE_TIMEOUT_SECONDS = 30.0
 SUCCESS = range(200, 300)
 UNAUTHORIZED = 401
-REASON_ADVICE = "The inbox's log and /admin/rejections name the reason."
+NOT_FOUND = (404, 405)
+REDIRECTS = range(300, 400)
+REASON_ADVICE = "The inbox's log, and the list `rejections` of its admin API, name the reason."
+PLAIN_HTTP_REASONS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE")
+"""Reasons of OpenSSL for a server that does not answer in TLS."""
 
 
 @click.command()
@@ -75,10 +89,51 @@ def send(
         if options["url"] and not sender.scheme.needs_url:
             msg = f"--url has no effect: {source} does not sign the URL; --to says where to post"
             raise ConfigurationError(msg)
-        statuses = [_post(address, outgoing, as_json=as_json) for _ in range(times)]
-        if UNAUTHORIZED in statuses:
-            click.echo(REASON_ADVICE, err=True)
-    sys.exit(0 if all(status in SUCCESS for status in statuses) else 1)
+        answers = [_post(address, outgoing, as_json=as_json) for _ in range(times)]
+        if any(answer.status == UNAUTHORIZED for answer in answers):
+            print_line(REASON_ADVICE, err=True)
+        elif any(answer.is_of_another_app for answer in answers):
+            print_line(_prefix_advice(source, address), err=True)
+    sys.exit(0 if all(answer.status in SUCCESS for answer in answers) else 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The response to a request."""
+
+    status: int
+    body: str
+
+    @property
+    def is_of_another_app(self) -> bool:
+        """Whether no inbox was found: Onceward's errors have a code and a message."""
+        if self.status in REDIRECTS:
+            return True
+        return self.status in NOT_FOUND and not {"error", "message"} <= self._members
+
+    @property
+    def _members(self) -> set[str]:
+        try:
+            content = json.loads(self.body)
+        except (ValueError, RecursionError):
+            return set()
+        return {*content} if isinstance(content, dict) else set()
+
+
+def _prefix_advice(source: str, address: str) -> str:
+    parts = _split_url(address)
+    if WEBHOOKS not in parts.path:
+        url = f"{parts.scheme}://{_host(parts)}{parts.path.rstrip('/')}{WEBHOOKS}{source}"
+        return f"This answer is not Onceward's: write --to {url}"
+    return (
+        "This answer is not Onceward's: if the inbox is mounted, add its prefix: "
+        f"--to {parts.scheme}://{_host(parts)}/PREFIX{WEBHOOKS}{source}"
+    )
+
+
+def _host(url: SplitResult) -> str:
+    """Return the host and port, without credentials."""
+    return url.netloc.rpartition("@")[2]
 
 
 def _address(source: str, to: str | None) -> str:
@@ -127,8 +182,7 @@ def _print_request(outgoing: OutgoingRequest, *, as_json: bool) -> None:
             }
         )
     else:
-        sys.stdout.buffer.write(raw_request(outgoing))
-        sys.stdout.flush()
+        print_bytes(raw_request(outgoing))
 
 
 def _split_url(url: str) -> SplitResult:
@@ -140,24 +194,27 @@ def _split_url(url: str) -> SplitResult:
     return parts
 
 
-def _post(address: str, outgoing: OutgoingRequest, *, as_json: bool) -> int:
-    """Send the request, print the response and return its status. Raises ConfigurationError."""
+def _post(address: str, outgoing: OutgoingRequest, *, as_json: bool) -> Answer:
+    """Send the request, print the response and return it. Raises ConfigurationError."""
     target, signed = _split_url(address), _split_url(outgoing.url)
     if target.scheme not in ("http", "https") or not target.hostname:
         raise ConfigurationError(f"{address} is not an http or https URL")
     is_tls = target.scheme == "https"
     connect = http.client.HTTPSConnection if is_tls else http.client.HTTPConnection
-    host = target.netloc.rpartition("@")[2]
+    host = _host(target)
     connection = connect(host, timeout=RESPONSE_TIMEOUT_SECONDS)
     path = target._replace(scheme="", netloc="", query=signed.query).geturl() or "/"
     headers = {name: value.encode("latin-1", "replace") for name, value in outgoing.headers.items()}
     try:
         connection.request(outgoing.method, path, outgoing.body, headers)
         response = connection.getresponse()
-        text = response.read().decode(errors="replace")
-        _print_response(response.status, text, as_json=as_json)
-        return response.status
+        answer = Answer(response.status, response.read().decode(errors="replace"))
+        _print_response(answer, as_json=as_json)
+        return answer
     except OSError as error:
+        if isinstance(error, ssl.SSLError) and error.reason in PLAIN_HTTP_REASONS:
+            advice = f"the server at {host} speaks plain HTTP; write --to http://{host}"
+            raise ConfigurationError(advice) from None
         message = f"cannot reach {target.scheme}://{host} ({error.strerror or error})"
         raise ConfigurationError(f"{message}: start the inbox, or set --to") from None
     except (ValueError, http.client.HTTPException):
@@ -168,9 +225,10 @@ def _post(address: str, outgoing: OutgoingRequest, *, as_json: bool) -> int:
         connection.close()
 
 
-def _print_response(status: int, body: str, *, as_json: bool) -> None:
+def _print_response(answer: Answer, *, as_json: bool) -> None:
     if as_json:
-        print_json({"status": status, "body": body})
+        print_json({"status": answer.status, "body": answer.body})
         return
-    style = "bold green" if status in SUCCESS else "bold red"
-    Console(highlight=False, soft_wrap=True).print(Text.assemble((str(status), style), " ", body))
+    style = "bold green" if answer.status in SUCCESS else "bold red"
+    shown = Text.assemble((str(answer.status), style), " ", escaped_text(answer.body))
+    make_console(soft_wrap=True).print(shown)

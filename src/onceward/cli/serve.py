@@ -15,7 +15,7 @@ from onceward.cli._options import (
 )
 from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
-from onceward.http.auth import is_loopback
+from onceward.http.addresses import is_loopback
 from onceward.http.receive_app import INGEST
 from onceward.http.server.server import listen
 

@@ -7,11 +7,10 @@ from operator import attrgetter
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_option, print_json, report_errors
+from onceward.cli._options import json_option, make_console, print_json, report_errors
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME
@@ -69,7 +68,7 @@ def _print_table(presets: list[Preset]) -> None:
     for preset in sorted(presets, key=attrgetter("name")):
         summary = preset.scheme().summary.replace("`", "")
         table.add_row(preset.name, preset.title, Text(summary, no_wrap=True, overflow="ellipsis"))
-    console = Console()
+    console = make_console(highlight=True)
     console.print(table)
     console.print(f"\n{len(presets)} presets. To see one in detail: onceward sources stripe")
 
@@ -80,7 +79,7 @@ def _print_details(preset: Preset) -> None:
     details.add_column(overflow="fold")
     for name, value in _details(preset):
         details.add_row(name, value)
-    Console().print(details)
+    make_console(highlight=True).print(details)
 
 
 def _details(preset: Preset) -> Iterator[tuple[str, str]]:

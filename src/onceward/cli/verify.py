@@ -11,18 +11,23 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from onceward.cli._loading import load_inbox
-from onceward.cli._options import json_option, print_json, report_errors
+from onceward.cli._options import (
+    escaped_text,
+    json_option,
+    make_console,
+    print_json,
+    report_errors,
+)
 from onceward.cli._sender import resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
 from onceward.sources.diagnose import Diagnosis, diagnose
-from onceward.sources.request import Headers, Request
+from onceward.sources.request import Headers, Request, is_header_name
 from onceward.sources.source import Source
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
@@ -132,18 +137,27 @@ def _parse_header(line: bytes) -> tuple[bytes, bytes]:
     return name.strip().lower(), value.strip()
 
 
+def _is_header(line: bytes) -> bool:
+    name, colon, _ = line.partition(b":")
+    return bool(colon) and is_header_name(name.strip().decode("latin-1"))
+
+
 def parse_request(content: bytes) -> tuple[Request, str]:
     """Parse a raw HTTP request; also return a note about repairs. Raises ConfigurationError."""
     content = content.lstrip(b"\r\n")
     first_break = content.find(b"\n")
     line_break = b"\r\n" if content[max(first_break - 1, 0) : first_break] == b"\r" else b"\n"
-    head, _, body = content.partition(line_break * 2)
+    head, blank_line, body = content.partition(line_break * 2)
     first, *lines = head.split(line_break)
+    if not first:
+        raise ConfigurationError("REQUEST is empty")
     request_line = _REQUEST_LINE.fullmatch(first)
     if request_line is None:
         message = "REQUEST must begin with a line such as POST /webhooks/stripe HTTP/1.1"
         raise ConfigurationError(f"{message}; if it is a body, set its headers with --header")
-    headers = Headers([_parse_header(line) for line in lines])
+    if not blank_line and not all(map(_is_header, filter(None, lines))):
+        raise ConfigurationError("REQUEST has no empty line between headers and body")
+    headers = Headers([_parse_header(line) for line in lines if line])
     host = (headers.joined(b"host") or b"").decode("latin-1")
     method, target = request_line[1].decode(), request_line[2].decode("latin-1")
     url = target if "://" in target else f"https://{host}{target}"
@@ -182,16 +196,18 @@ def _decode_chunks(body: bytes) -> tuple[bytes, str]:
 
 
 def _print_diagnosis(diagnosis: Diagnosis) -> None:
-    console = Console(highlight=False)
+    console = make_console()
     table = Table(box=None, show_header=False)
     for _ in range(3):
         table.add_column(overflow="fold")
     for check in diagnosis.checks:
         mark, style = _MARKS[check.state]
-        table.add_row(Text(mark, style), Text(check.name), Text(check.detail, "dim"))
+        table.add_row(
+            Text(mark, style), escaped_text(check.name), escaped_text(check.detail, "dim")
+        )
     console.print(table)
     for hint in diagnosis.hints:
-        console.print(Text.assemble(("\n→ ", "bold yellow"), hint))
+        console.print(Text.assemble(("\n→ ", "bold yellow"), escaped_text(hint)))
     result = ("The request verifies.", "bold green")
     if not diagnosis.verified:
         result = ("The request does not verify.", "bold red")

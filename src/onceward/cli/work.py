@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import click
 import uvloop
 
@@ -15,6 +17,9 @@ from onceward.cli._options import (
 )
 from onceward.cli._running import run_service
 from onceward.errors import ConfigurationError
+from onceward.service import Service
+
+_log = logging.getLogger("onceward.workers")
 
 
 @click.command()
@@ -40,11 +45,32 @@ def work(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability
         )
         service = load_inbox(app).service(settings)
-        if not service.handlers or service.settings.workers == 0:
-            message = f"{app} has nothing to run: it has no handlers, or --workers is 0"
-            raise ConfigurationError(message)
+        _check_work(service, app)
 
         def on_started(_: str | None) -> None:
+            _warn_of_sqlite(service, app)
             announce(service, app, None, None, as_json=as_json)
 
         uvloop.run(run_service(service, None, on_started))
+
+
+def _check_work(service: Service, app: str) -> None:
+    """Raise ConfigurationError if there is nothing to run."""
+    if not service.handlers:
+        fix = f"import the modules that define them in {app}"
+        raise ConfigurationError(f"{app} has nothing to run: it has no handlers ({fix})")
+    if service.settings.workers == 0:
+        message = f"{app} has nothing to run: workers is 0; set --workers to 1 or more"
+        raise ConfigurationError(message)
+
+
+def _warn_of_sqlite(service: Service, app: str) -> None:
+    """Warn that nothing can receive, if the database supports one process only."""
+    if service.settings.database_url.startswith("sqlite:"):
+        note = service.database_note or f"The database is {service.database}"
+        _log.warning(
+            "SQLite supports one process: nothing can receive while this worker runs. %s. "
+            "Use the PostgreSQL database of the app that receives, or run `onceward serve %s`.",
+            note,
+            app,
+        )

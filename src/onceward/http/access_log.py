@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
 import msgspec
 
 from onceward.http.paths import root_path
-from onceward.http.receive_app import ReceiveApp
+from onceward.http.receive_app import DirectReception, ReceiveApp
 from onceward.http.request_log import source_in
 from onceward.http.responses import ASGIApp, Message, Receive, Respond, Response, Scope, Send
 from onceward.http.root_app import RootApp
@@ -18,6 +18,7 @@ from onceward.model.events import Outcome
 from onceward.runtime.clock import Clock
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import printable
+from onceward.sources.request import Headers
 
 _log = logging.getLogger("onceward.access")
 
@@ -86,22 +87,59 @@ class AccessLog:
 
 
 class DirectAccessLog(AccessLog):
-    """Logs each request of an application that also handles complete requests without a task."""
+    """Logs each request of an application that also receives without a task."""
 
     def __init__(self, app: ReceiveApp | RootApp, clock: Clock) -> None:
         super().__init__(app, clock)
         self._direct = app
-        self.can_handle_directly = app.can_handle_directly
 
-    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
-        """Handle a complete request, and log it."""
+    def start_directly(
+        self, scope: Scope, headers: Headers, respond: Respond
+    ) -> _LoggedReception | None:
+        """Start to receive a request, and log it when it has its response."""
         started = self._clock.monotonic()
+
+        def write(status: int | None, body: bytes) -> None:
+            self._write(scope, status, len(body), body, started)
+
+        log = _OneLine(write)
 
         def observe(response: Response) -> None:
             respond(response)
-            self._write(scope, response.status, len(response.body), response.body, started)
+            log(response.status, response.body)
 
-        self._direct.handle_directly(scope, body, observe)
+        reception = self._direct.start_directly(scope, headers, observe)
+        return None if reception is None else _LoggedReception(reception, log)
+
+
+class _OneLine:
+    """Writes the line of a request once: the sender may disconnect before its response."""
+
+    def __init__(self, write: Callable[[int | None, bytes], None]) -> None:
+        self._write = write
+        self._is_written = False
+
+    def __call__(self, status: int | None, body: bytes) -> None:
+        if not self._is_written:
+            self._is_written = True
+            self._write(status, body)
+
+
+class _LoggedReception:
+    """A reception whose sender may disconnect without a response."""
+
+    is_full: Final = False
+
+    def __init__(self, reception: DirectReception, log: _OneLine) -> None:
+        self.add = reception.add
+        self.complete = reception.complete
+        self._disconnect = reception.disconnect
+        self._log = log
+
+    def disconnect(self) -> None:
+        """Log that the sender gets no response."""
+        self._disconnect()
+        self._log(None, b"")
 
 
 def _path(scope: Scope) -> str:

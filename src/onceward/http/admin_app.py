@@ -17,9 +17,10 @@ from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import MAPPED, HttpError
 from onceward.http.openapi.document import OPENAPI
-from onceward.http.paths import no_such_path, root_path
-from onceward.http.request_log import INTERNAL_ERROR, RequestLog
-from onceward.http.responses import Response, error_response, json_response
+from onceward.http.paths import no_such_path, require_plain_path, root_path
+from onceward.http.proxies import Proxies
+from onceward.http.request_log import RequestLog
+from onceward.http.responses import INTERNAL_ERROR, Response, error_response, json_response
 from onceward.model.admin import ManualRecording, OperatorAction
 from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
@@ -29,6 +30,8 @@ from onceward.settings import Settings
 
 ADMIN: Final = "/admin"
 RESPONSE_TIMEOUT_SECONDS: Final = 10.0
+_DENIED: Final = (401, 403, 429)
+"""Statuses of requests that are logged: their senders may have no business here."""
 
 
 class _ActionBody(msgspec.Struct):
@@ -45,7 +48,10 @@ class _ContainedApp(Starlette):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            require_plain_path(scope)
             await super().__call__(scope, receive, send)
+        except HttpError as error:  # of the path: other errors are handled inside
+            await error_response(error).send(send)
         except Exception as error:  # noqa: BLE001 - the client already has its 500
             self._request_log.failed(scope, error)
 
@@ -66,7 +72,7 @@ class AdminApp:
         self._authenticator = authenticator
         self._settings = settings
         self._bodies = BodyReader(settings)
-        self._request_log = RequestLog(clock)
+        self._request_log = RequestLog(clock, Proxies(settings.trusted_proxies))
         self._document = json_response(200, document)
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
@@ -85,19 +91,23 @@ class AdminApp:
                 404: _no_route,
                 405: _wrong_method,
                 Disconnected: _disconnected,
-                **dict.fromkeys(MAPPED, _mapped_error),
+                **dict.fromkeys(MAPPED, self._mapped_error),
                 Exception: _internal_error,
             },
         )
         api.router.redirect_slashes = False  # a redirect would trust the request's Host
         return api
 
+    def _authenticate(self, request: Request) -> None:
+        headers = bounded_headers(request.scope, self._settings)
+        self._authenticator.authenticate(request.scope, headers)
+
     async def _describe(self, request: Request) -> StarletteResponse:
-        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
+        self._authenticate(request)
         return _starlette(self._document)
 
     async def _list(self, request: Request) -> StarletteResponse:
-        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
+        self._authenticate(request)
         kind = request.path_params["kind"]
         if kind not in LISTS:
             message = f"There is no list of that name. Use one of {', '.join(LISTS)}."
@@ -111,7 +121,7 @@ class AdminApp:
             return _starlette(json_response(200, await self._operator.page(kind, parameters)))
 
     async def _job(self, request: Request) -> StarletteResponse:
-        self._authenticator.authenticate(bounded_headers(request.scope, self._settings))
+        self._authenticate(request)
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
             job = await self._operator.job(request.path_params["id"])
         return _starlette(json_response(200, job))
@@ -149,9 +159,16 @@ class AdminApp:
     async def _action(self, request: Request) -> OperatorAction:
         """Return who acts and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
-        authenticated_as = self._authenticator.authenticate(headers)
+        authenticated_as = self._authenticator.authenticate(request.scope, headers)
         require_json(headers)
-        return _parse_action(await self._bodies.read(headers, request.receive), authenticated_as)
+        body = self._bodies.start(headers)
+        await self._bodies.read(body, request.receive)
+        return _parse_action(body.take(), authenticated_as)
+
+    async def _mapped_error(self, request: Request, error: Exception) -> StarletteResponse:
+        if isinstance(error, HttpError) and error.status in _DENIED:
+            self._request_log.refused(request.scope, error)
+        return _starlette(error_response(error))
 
 
 def _recorded(recording: ManualRecording) -> StarletteResponse:
@@ -177,10 +194,6 @@ def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:
 
 
 # Error handlers.
-
-
-async def _mapped_error(_: Request, error: Exception) -> StarletteResponse:
-    return _starlette(error_response(error))
 
 
 async def _no_route(request: Request, _: Exception) -> StarletteResponse:

@@ -68,6 +68,16 @@ class HttpError(RequestRefused):
         super().__init__(message, code=code)
 
 
+class AuthenticationFailed(HttpError):
+    """A refusal for want of a valid token, with the reason, for operators."""
+
+    def __init__(
+        self, status: int, code: str, message: str, *, headers: Headers, reason: str
+    ) -> None:
+        self.reason = reason
+        super().__init__(status, code, message, headers=headers)
+
+
 def error_fields(error: Exception) -> tuple[int, str, str, Headers]:
     """Return the status, code, message and headers of the response to a mapped error."""
     if isinstance(error, HttpError):

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Never, Protocol, TypeVar
 
-from onceward.errors import ConfigurationError, OncewardError, StoreError, StoreUnavailable
+from onceward.errors import (
+    ConfigurationError,
+    OncewardError,
+    StoreBlocked,
+    StoreError,
+    StoreUnavailable,
+)
 from onceward.http.paths import with_full_path
-from onceward.http.request_log import LineLimit, suppressed_text
 from onceward.http.responses import ASGIApp, Receive, Scope, Send, error_response
 from onceward.runtime.clock import Clock
+from onceward.runtime.line_limit import LineLimit, suppressed_text
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import as_sentence, one_line, printable, redact
 
@@ -47,6 +53,17 @@ class MountedApp(Generic[S]):
         self._app: ASGIApp | None = None
         self._opened: S | None = None
 
+    if not TYPE_CHECKING:  # a type checker would accept every name
+
+        def __getattr__(self, name: str) -> Never:
+            """Raise AttributeError: a router is asked for its routes when it is included."""
+            if name.startswith("__"):
+                raise AttributeError(name)
+            raise AttributeError(
+                f"this is an ASGI app, not a router: it has no {name!r}; "
+                'mount it: app.mount("/hooks", inbox.asgi())'
+            )
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request, or the lifespan of the server."""
         if scope["type"] == "lifespan":
@@ -75,9 +92,10 @@ class MountedApp(Generic[S]):
         if suppressed:
             fields["suppressed"] = suppressed
         may_recover = isinstance(error, StoreError)
+        is_unreachable = may_recover and not isinstance(error, StoreBlocked)
         level = logging.WARNING if may_recover else logging.ERROR
         message = "inbox unavailable; senders get 503 and retry: %s%s%s"
-        advice = f" {self._database_advice()}" if may_recover else ""
+        advice = f" {self._database_advice()}" if is_unreachable else ""
         more = suppressed_text(suppressed)
         _log.log(level, message, as_sentence(reason), advice, more, extra=fields)
 

@@ -1,4 +1,4 @@
-"""Forwarded headers, trusted only from configured proxies."""
+"""Forwarded headers, trusted only from configured proxies, and signs of other proxies."""
 
 from __future__ import annotations
 
@@ -8,10 +8,29 @@ from collections.abc import Iterable
 from typing import Final
 
 from onceward.errors import ConfigurationError
+from onceward.http.addresses import parse_address
 from onceward.http.responses import Scope
 from onceward.sources.request import Headers
 
+_MAPPED_BITS: Final = 96  # in front of an IPv4 address in IPv6
+_MAX_HOPS: Final = 20
+"""Addresses of X-Forwarded-For that are read, from the right."""
+_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?")
+"""An address with a port, as some proxies write it."""
 _HOST: Final = re.compile(r"[A-Za-z0-9_.\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
+
+_PROXY_HEADERS: Final = frozenset(
+    {
+        *(b"forwarded", b"via", b"x-real-ip", b"x-client-ip", b"x-cluster-client-ip"),
+        *(b"x-original-host", b"x-original-url", b"x-original-forwarded-for", b"x-rewrite-url"),
+        *(b"cdn-loop", b"cf-connecting-ip", b"cf-ray", b"true-client-ip"),
+        *(b"fastly-client-ip", b"fly-client-ip", b"x-envoy-external-address"),
+    }
+)
+_PROXY_PREFIX: Final = b"x-forwarded-"
+
+TRUST_ADVICE: Final = "if it is your proxy, add it to trusted_proxies"
+"""Not "add it": anyone can send the headers of a proxy."""
 
 
 class Proxies:
@@ -21,7 +40,7 @@ class Proxies:
         self._networks = []
         for text in trusted:
             try:
-                self._networks.append(ipaddress.ip_network(text, strict=False))
+                self._networks.append(_network(text))
             except ValueError:
                 message = (
                     f"trusted_proxies: {text!r} is neither an address nor a network; "
@@ -33,22 +52,64 @@ class Proxies:
         """Return the scheme and host that the sender used, as far as the headers show."""
         scheme = scope.get("scheme", "http")
         host = (headers.get(b"host") or b"").decode("latin-1")
-        if self._trusts(scope):
+        if self.trusts_address(self.peer(scope)):
             scheme = _last_value(headers, b"x-forwarded-proto", re.compile("https?")) or scheme
             host = _last_value(headers, b"x-forwarded-host", _HOST) or host
         return scheme, host
 
-    def _trusts(self, scope: Scope) -> bool:
+    def client(self, scope: Scope, headers: Headers) -> str:
+        """Return the address of the client: the nearest one that is no trusted proxy.
+
+        It is the peer, or behind trusted proxies the right-most address of X-Forwarded-For that is
+        not trusted; a sender can write any address to the left of that one. Without a peer, such as
+        on a Unix socket, it is an empty text.
+        """
+        address = self.peer(scope)
+        hops = (headers.joined(b"x-forwarded-for") or b"").decode("latin-1")
+        for hop in reversed(hops.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
+            if not self.trusts_address(address):
+                break
+            match = _PORT.fullmatch(hop.strip())
+            forwarded = (match[1] or match[2]) if match else hop.strip()
+            if parse_address(forwarded) is None:
+                break
+            address = forwarded
+        return address
+
+    def is_unknown_proxy(self, scope: Scope, headers: Headers) -> bool:
+        """Return whether the peer seems to be a proxy and is not a trusted one."""
+        peer = self.peer(scope)
+        return bool(peer) and is_forwarded(headers) and not self.trusts_address(peer)
+
+    @staticmethod
+    def peer(scope: Scope) -> str:
+        """Return the address that the connection comes from, or an empty text."""
         client = scope.get("client")
-        if not self._networks or not client:
+        return str(client[0] or "") if client else ""
+
+    def trusts_address(self, address: str) -> bool:
+        """Return whether an address is that of a trusted proxy."""
+        if not self._networks or not address:
             return False
-        try:
-            address = ipaddress.ip_address(client[0])
-        except ValueError:
-            return False
-        if isinstance(address, ipaddress.IPv6Address):
-            address = address.ipv4_mapped or address
-        return any(address in network for network in self._networks)
+        parsed = parse_address(address)
+        return parsed is not None and any(parsed in network for network in self._networks)
+
+
+def is_forwarded(headers: Headers) -> bool:
+    """Return whether a proxy or a tunnel passed the request on."""
+    for name, _ in headers.pairs:  # any() would take twice as long
+        if name in _PROXY_HEADERS or name.startswith(_PROXY_PREFIX):
+            return True
+    return False
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    """Return a network, one of IPv4 in IPv6 as IPv4, like the addresses. Raises ValueError."""
+    network = ipaddress.ip_network(text, strict=False)
+    if isinstance(network, ipaddress.IPv4Network) or network.prefixlen < _MAPPED_BITS:
+        return network
+    mapped = network.network_address.ipv4_mapped
+    return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS)) if mapped else network
 
 
 def _last_value(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:

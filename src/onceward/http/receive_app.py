@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final
 
 import msgspec
 
 from onceward.errors import RequestRefused, StoreError
 from onceward.http.auth import Authenticator
-from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.bodies import Body, BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import HttpError
-from onceward.http.paths import no_such_path, root_path, route_path
+from onceward.http.paths import mount_hint, no_such_path, require_plain_path, root_path, route_path
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
 from onceward.http.responses import (
@@ -47,16 +47,18 @@ StoreSecret = Callable[[str, bytes], Awaitable[None]]
 """Stores a secret that a provider provisioned for a source, durably."""
 
 
-class _InboundRequest(msgspec.Struct, frozen=True, gc=False):
+class InboundRequest(msgspec.Struct, frozen=True, gc=False):
     """A request to receive. It has a source unless it was posted to ``/events/ingest``."""
 
     scope: Scope
     headers: Headers
+    body: Body
     source: Source | None = None
     url: str = ""
 
     @property
     def source_name(self) -> str:
+        """The source of its events."""
         return INGEST_SOURCE if self.source is None else self.source.name
 
 
@@ -103,8 +105,13 @@ class ReceiveApp:
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
-        self._request_log = RequestLog(clock)
         self._proxies = Proxies(settings.trusted_proxies)
+        self._request_log = RequestLog(
+            clock,
+            self._proxies,
+            endpoints=_endpoints(receiver.source_names),
+            url_endpoints=[WEBHOOKS + name for name in receiver.url_sources],
+        )
         self._provisioning_paths = frozenset(
             WEBHOOKS + name for name in receiver.provisioned_sources
         )
@@ -117,9 +124,9 @@ class ReceiveApp:
         except Disconnected:
             return
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
-            response = self._error_response(scope, error)
+            response = self.error_response(scope, error)
         await response.send(send)
-        self._reach_answered()
+        self.reach_answered()
 
     async def _route(self, scope: Scope, receive: Receive) -> Response:
         path = route_path(scope)
@@ -136,86 +143,73 @@ class ReceiveApp:
             _allow(scope, "GET", "HEAD")
             return await self._readiness()
         form = f"Webhooks are received at POST {root_path(scope)}{WEBHOOKS}<source>."
-        raise no_such_path(scope, form)
+        error = no_such_path(scope, form)
+        error.hint = mount_hint(scope)
+        raise error
 
-    # Receiving. Every request takes the same steps: `_open`, the body, `_record`, `_response`. The
-    # two entries differ in where the body comes from and in how they wait for the commit.
+    # Receiving. Every request takes the same steps: `open`, the body, `record`, `response`. The two
+    # ways differ in where the body comes from and in how they wait for the commit.
 
     async def _receive(self, scope: Scope, headers: Headers, receive: Receive) -> Response:
-        """Receive a request whose body may still be arriving. Raises RequestRefused."""
-        inbound = self._open(scope, headers)
-        body = await self._bodies.read(headers, receive)
-        result = self._record(inbound, body)
+        """Receive a request from an ASGI server. Raises RequestRefused."""
+        inbound = self.open(scope, headers)
+        await self._bodies.read(inbound.body, receive)
+        result = self.record(inbound)
         if isinstance(result, Pending):
             await result
         elif result.provisioned_secret is not None:
             await self._store_secret(inbound.source_name, result.provisioned_secret)
-        return self._response(inbound, result)
+        return self.response(inbound, result)
 
-    def can_handle_directly(self, path: str) -> bool:
-        """Return whether a POST to `path` may go to `handle_directly`."""
-        return _is_receiving(path) and path not in self._provisioning_paths
+    def start_directly(
+        self, scope: Scope, headers: Headers, respond: Respond
+    ) -> DirectReception | None:
+        """Start to receive a request without a task, or return None if the request needs one."""
+        path = scope["path"]
+        if not _is_receiving(path) or path in self._provisioning_paths:
+            return None
+        return DirectReception(self, scope, headers, respond)
 
-    def handle_directly(self, scope: Scope, body: bytes, respond: Respond) -> None:
-        """Receive a complete request without a task; call `respond` once, now or later.
-
-        Never raises: every failure becomes a response.
-        """
-        try:
-            headers = bounded_headers(scope, self._settings)
-            inbound = self._open(scope, headers)
-            self._bodies.check(headers, body)
-            result = self._record(inbound, body)
-        except Exception as error:  # noqa: BLE001 - every failure becomes a response
-            respond(self._error_response(scope, error))
-            return
-        if isinstance(result, Reply):
-            respond(self._response(inbound, result))
-            return
-
-        def finish(pending: Pending) -> None:
-            respond(self._response(inbound, pending))
-            self._reach_answered()
-
-        result.add_done_callback(finish)
-
-    def _open(self, scope: Scope, headers: Headers) -> _InboundRequest:
+    def open(self, scope: Scope, headers: Headers) -> InboundRequest:
         """Find the endpoint and check that the sender may post there. Raises RequestRefused."""
         path = route_path(scope)
         if path == INGEST:
-            self._authenticator.authenticate(headers)
+            require_plain_path(scope)
+            self._authenticator.authenticate(scope, headers)
             require_json(headers)
-            return _InboundRequest(scope, headers)
+            return InboundRequest(scope, headers, self._bodies.start(headers))
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
+            require_plain_path(scope)
             self._authenticator.check_host_and_origin(headers)
         url = self._public_url(source, scope, headers) if source.needs_url else ""
-        return _InboundRequest(scope, headers, source, url)
+        return InboundRequest(scope, headers, self._bodies.start(headers), source, url)
 
-    def _record(self, inbound: _InboundRequest, body: bytes) -> Pending | Reply:
-        """Verify the request and submit its events. Raises RequestRefused."""
+    def record(self, inbound: InboundRequest) -> Pending | Reply:
+        """Verify the complete request and submit its events. Raises RequestRefused."""
         self._failpoints.reach("receive.read")
-        request = Request(inbound.headers, body, url=inbound.url)
+        request = Request(inbound.headers, inbound.body.take(), url=inbound.url)
         if inbound.source is None:
             return self._receiver.ingest(request)
         return self._receiver.receive(inbound.source, request)
 
-    def _response(self, inbound: _InboundRequest, result: Pending | Reply) -> Response:
+    def response(self, inbound: InboundRequest, result: Pending | Reply) -> Response:
         """Return the response to a challenge or to finished events. Never raises."""
         try:
             if isinstance(result, Reply):
                 return self._challenge_response(inbound.scope, result)
             return _accepted(inbound, result)
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
-            return self._error_response(inbound.scope, error)
+            return self.error_response(inbound.scope, error)
 
-    def _error_response(self, scope: Scope, error: Exception) -> Response:
+    def error_response(self, scope: Scope, error: Exception) -> Response:
+        """Return the response to a failure, and log it."""
         if isinstance(error, RequestRefused):
             self._request_log.refused(scope, error)
             return error_response(error)
         return self._request_log.failed(scope, error)
 
-    def _reach_answered(self) -> None:
+    def reach_answered(self) -> None:
         """Reach the failpoint after the flush: responses are written one loop iteration later."""
         if self._failpoints.armed:
             loop = asyncio.get_running_loop()
@@ -263,6 +257,75 @@ class ReceiveApp:
         return json_response(200, {"ready": True, "warnings": self._warnings()})
 
 
+def _endpoints(sources: Iterable[str]) -> list[str]:
+    return [INGEST, HEALTHZ, READYZ, *(WEBHOOKS + name for name in sources)]
+
+
+class DirectReception:
+    """A request received in plain calls: the parts of its body, then its end.
+
+    Never raises: every failure becomes the response, and what follows it is ignored.
+    """
+
+    __slots__ = ("_app", "_inbound", "_is_recorded", "_respond", "_scope")
+
+    is_full: Final = False
+
+    def __init__(self, app: ReceiveApp, scope: Scope, headers: Headers, respond: Respond) -> None:
+        self._app = app
+        self._scope = scope
+        self._respond = respond
+        self._is_recorded = False
+        self._inbound: InboundRequest | None = None
+        try:
+            self._inbound = app.open(scope, headers)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            self._fail(error)
+
+    def add(self, chunk: bytes) -> None:
+        """Add a part of the body."""
+        if self._inbound is not None:
+            try:
+                self._inbound.body.add(chunk)
+            except Exception as error:  # noqa: BLE001 - every failure becomes a response
+                self._fail(error)
+
+    def complete(self) -> None:
+        """Record the events of the complete request. The response follows their commit."""
+        inbound = self._inbound
+        if inbound is None:
+            return
+        try:
+            result = self._app.record(inbound)
+        except Exception as error:  # noqa: BLE001 - every failure becomes a response
+            self._fail(error)
+            return
+        self._is_recorded = True
+        if isinstance(result, Reply):
+            self._respond(self._app.response(inbound, result))
+        else:
+            result.add_done_callback(self._finish)
+
+    def disconnect(self) -> None:
+        """Forget a request that is not recorded yet: its sender has disconnected."""
+        if not self._is_recorded:
+            self._forget()
+
+    def _finish(self, pending: Pending) -> None:
+        if self._inbound is not None:
+            self._respond(self._app.response(self._inbound, pending))
+            self._app.reach_answered()
+
+    def _fail(self, error: Exception) -> None:
+        self._forget()
+        self._respond(self._app.error_response(self._scope, error))
+
+    def _forget(self) -> None:
+        inbound, self._inbound = self._inbound, None
+        if inbound is not None:
+            inbound.body.discard()
+
+
 def _is_receiving(path: str) -> bool:
     return path.startswith(WEBHOOKS) or path == INGEST
 
@@ -279,7 +342,7 @@ def _reply(reply: Reply) -> Response:
     return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(inbound: _InboundRequest, pending: Pending) -> Response:
+def _accepted(inbound: InboundRequest, pending: Pending) -> Response:
     """Return the response to durable events: a receipt, or the reply the provider expects."""
     source = inbound.source
     success = ACCEPTED if source is None else source.preset.success_response

@@ -1,35 +1,41 @@
-"""Log lines about failed requests, limited per path so that no sender can fill the log."""
+"""Log lines about failed requests, limited so that no sender can fill the log.
+
+Each line names the client, the reason and what to do about it.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from onceward.errors import RejectionCause, RequestRefused, SignatureRejected, UnknownSource
-from onceward.http.errors import status_of
-from onceward.http.responses import Response, Scope, json_response
+from onceward.http.errors import AuthenticationFailed, status_of
+from onceward.http.line_limits import FailedRequest, RequestLineLimits
+from onceward.http.paths import route_path
+from onceward.http.proxies import Proxies
+from onceward.http.responses import INTERNAL_ERROR, Response, Scope
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
+from onceward.runtime.line_limit import LINE_INTERVAL_SECONDS, suppressed_note
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
 from onceward.runtime.suggest import did_you_mean
+from onceward.sources.request import Headers
 
 _log = logging.getLogger("onceward.http")
 
-LINE_INTERVAL_SECONDS: Final = 1.0
-MAX_PATHS: Final = 100
-"""Paths that are limited separately; further paths share one limit."""
+FLUSH_SECONDS: Final = 2 * LINE_INTERVAL_SECONDS
+"""When suppressed lines are counted that no further line has counted."""
 MAX_NAME_CHARACTERS: Final = 100
 """How much of an unknown name is compared with the names of the sources."""
 MAX_LISTED_SOURCES: Final = 10
-INTERNAL_ERROR: Final[Response] = json_response(
-    500, {"error": "internal", "message": "Internal error. The log has the details."}
-)
+_AUTHENTICATION: Final = "authentication"
+"""The limit of lines about failed authentications: a path is always another text."""
 
-
+_URL_CAUSES: Final = (RejectionCause.MISMATCH, RejectionCause.WRONG_TARGET)
 _RECEIVING: Final = re.compile(r"/webhooks/([^/]+)$|/events/(ingest)$")
 
 
@@ -39,88 +45,143 @@ def source_in(path: str) -> str | None:
     return printable(match[1] or match[2]) if match else None
 
 
-@dataclass(slots=True)
-class LineLimit:
-    """Lets one log line through each second, and counts the suppressed ones."""
-
-    quiet_until: float = 0.0
-    suppressed: int = 0
-
-    def take(self, now: float) -> int | None:
-        """Return how many lines were suppressed since the last one, or None if none is due."""
-        if now < self.quiet_until:
-            self.suppressed += 1
-            return None
-        suppressed, self.suppressed = self.suppressed, 0
-        self.quiet_until = now + LINE_INTERVAL_SECONDS
-        return suppressed
-
-
-def suppressed_text(suppressed: int) -> str:
-    """Return the end of a line that stands for others too."""
-    return f" ({suppressed} more since the last line)" if suppressed else ""
+def _call_later(seconds: float, callback: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(seconds, callback)
 
 
 class RequestLog:
-    """Logs the first failure of each second on a path, and counts the rest."""
+    """Logs the first failure of each second on a path, and the first of each client.
 
-    def __init__(self, clock: Clock) -> None:
+    The rest is counted. `endpoints` are the paths of the application, without its mount point;
+    senders to the `url_endpoints` sign the URL that they use.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        proxies: Proxies,
+        *,
+        endpoints: Iterable[str] = (),
+        url_endpoints: Iterable[str] = (),
+        call_later: Callable[[float, Callable[[], None]], None] = _call_later,
+    ) -> None:
         self._clock = clock
-        self._paths: dict[str, LineLimit] = {}
+        self._proxies = proxies
+        self._limits = RequestLineLimits([*endpoints, _AUTHENTICATION])
+        self._url_endpoints = frozenset(url_endpoints)
+        self._call_later = call_later
+        self._flush_at = 0.0
 
     def refused(self, scope: Scope, error: RequestRefused) -> None:
-        """Log that a request was refused."""
-        self._write(logging.WARNING, scope, lambda: _reason(scope, error), status_of(error))
+        """Log that a request was refused. Failed authentications on all paths share a limit."""
+        route = _AUTHENTICATION if isinstance(error, AuthenticationFailed) else route_path(scope)
+        self._write(
+            logging.WARNING, scope, lambda: self._reason(scope, error), status_of(error), route
+        )
 
     def challenge_rejected(self, scope: Scope, status: int) -> None:
         """Log that a provider's challenge was rejected."""
         text = "challenge rejected; check the source's verify_token"
-        self._write(logging.WARNING, scope, lambda: text, status)
+        self._write(logging.WARNING, scope, lambda: text, status, route_path(scope))
 
     def failed(self, scope: Scope, error: Exception) -> Response:
         """Log an unexpected error and return the response to it."""
-        status = INTERNAL_ERROR.status
-        self._write(logging.ERROR, scope, lambda: f"request failed: {locate(error)}", status)
+        status, route = INTERNAL_ERROR.status, route_path(scope)
+        self._write(logging.ERROR, scope, lambda: f"request failed: {locate(error)}", status, route)
         return INTERNAL_ERROR
 
-    def _write(self, level: int, scope: Scope, explain: Callable[[], str], status: int) -> None:
+    def _write(
+        self, level: int, scope: Scope, explain: Callable[[], str], status: int, route: str
+    ) -> None:
         """Write a line if one is due. Only then is the reason put into words."""
-        path = scope["path"]
-        is_tracked = path in self._paths or len(self._paths) < MAX_PATHS
-        limit = self._paths.setdefault(path if is_tracked else "", LineLimit())
-        suppressed = limit.take(self._clock.monotonic())
+        now = self._clock.monotonic()
+        client = self._proxies.client(scope, _headers(scope))
+        request = FailedRequest(scope["path"], route, status, client)
+        suppressed = self._limits.take(request, now)
         if suppressed is None:
+            self._flush_later(now)
             return
-        shown, reason = printable(path), printable(explain())
-        fields = LogFields(path=shown, status=status, error=reason)
-        if source := source_in(path):
-            fields["source"] = source
+        reason = printable(explain())
+        fields = _fields(request, suppressed)
+        fields["error"] = reason
+        sender = fields.get("client", "")
+        notes = [f"from {sender}"] if sender and sender not in reason else []
         if suppressed:
-            fields["suppressed"] = suppressed
-        more = suppressed_text(suppressed)
-        _log.log(level, "%s: %d: %s%s", shown, status, reason, more, extra=fields)
+            notes.append(suppressed_note(suppressed))
+        more = f" ({'; '.join(notes)})" if notes else ""
+        _log.log(level, "%s: %d: %s%s", fields["path"], status, reason, more, extra=fields)
+
+    # The end of a flood. While it lasts, each line counts those before it.
+
+    def _flush_later(self, now: float) -> None:
+        if now >= self._flush_at:
+            self._flush_at = now + FLUSH_SECONDS
+            self._call_later(FLUSH_SECONDS, self._flush)
+
+    def _flush(self) -> None:
+        """Count the lines that were suppressed last and that no further line will count."""
+        now = self._clock.monotonic()
+        for last, suppressed in self._limits.take_ended(now):
+            note = suppressed_note(suppressed)
+            if last is None:
+                _log.warning("other paths: %s", note, extra=LogFields(suppressed=suppressed))
+                continue
+            fields = _fields(last._replace(client=""), suppressed)
+            _log.warning("%s: %d: %s", fields["path"], last.status, note, extra=fields)
+        self._flush_at = 0.0
+        if self._limits.has_suppressed:
+            self._flush_later(now)
+
+    # Reasons.
+
+    def _reason(self, scope: Scope, error: RequestRefused) -> str:
+        """Return why a request was refused and what to do, for operators."""
+        if isinstance(error, SignatureRejected):
+            return self._signature_reason(scope, error)
+        if isinstance(error, UnknownSource):
+            return _source_reason(error)
+        if isinstance(error, AuthenticationFailed):
+            return error.reason
+        return f"{error.message} {error.hint}".rstrip()
+
+    def _signature_reason(self, scope: Scope, error: SignatureRejected) -> str:
+        steps = [error.check]
+        if error.cause is RejectionCause.MISMATCH:
+            body = "check that no middleware or proxy changes the body"
+            steps.append(f"compare the secret with the provider's, and {body}")
+        if error.cause in _URL_CAUSES and self._may_see_another_url(scope):
+            peer = self._proxies.peer(scope)
+            where = f"if {peer} is your proxy, add it to trusted_proxies or set url= on the source"
+            steps.append(f"the URL may differ from the one that the sender signed: {where}")
+        source = source_in(scope["path"]) or "SOURCE"
+        steps.append(f"`onceward verify {source} --app app.py` explains a captured request")
+        return "; ".join(steps)
+
+    def _may_see_another_url(self, scope: Scope) -> bool:
+        is_signed = route_path(scope) in self._url_endpoints
+        return is_signed and self._proxies.is_unknown_proxy(scope, _headers(scope))
 
 
-def _reason(scope: Scope, error: RequestRefused) -> str:
-    """Return why a request was refused and what to do, for operators."""
-    if isinstance(error, SignatureRejected):
-        return _signature_reason(source_in(scope["path"]) or "SOURCE", error)
-    if isinstance(error, UnknownSource):
-        return _source_reason(error)
-    return error.message
+def _headers(scope: Scope) -> Headers:
+    return Headers(scope.get("headers", ()))
 
 
-def _signature_reason(source: str, error: SignatureRejected) -> str:
-    is_mismatch = error.cause is RejectionCause.MISMATCH
-    fix = "compare the secret with the provider's; " if is_mismatch else ""
-    command = f"`onceward verify {source} --app app.py`"
-    return f"{error.check}; {fix}{command} explains a captured request"
+def _fields(request: FailedRequest, suppressed: int) -> LogFields:
+    fields = LogFields(path=printable(request.path), status=request.status)
+    if source := source_in(request.path):
+        fields["source"] = source
+    if request.client:
+        fields["client"] = printable(request.client)
+    if suppressed:
+        fields["suppressed"] = suppressed
+    return fields
 
 
 def _source_reason(error: UnknownSource) -> str:
     names = list(error.known)
     name = printable(error.name)[:MAX_NAME_CHARACTERS]
-    hint = did_you_mean(name, names)
+    has_slash = name.endswith("/") and name[:-1] in names
+    hint = "; remove the slash at the end" if has_slash else did_you_mean(name, names)
     if not hint and names:
         rest = len(names) - MAX_LISTED_SOURCES
         more = f" and {rest} more" if rest > 0 else ""

@@ -82,11 +82,15 @@ def _base_headers(status: int, content_type: bytes, length: int) -> tuple[Header
 @lru_cache(maxsize=1_000)
 def _head(status: int, content_type: bytes, length: int, extra: tuple[Header, ...]) -> bytes:
     """Return the status line and headers. Cached: most responses share a few heads."""
+    return encode_head(status, (*_base_headers(status, content_type, length), *extra))
+
+
+def encode_head(status: int, headers: Sequence[Header]) -> bytes:
+    """Return the status line and headers of a response. Raises ValueError for a line break."""
     try:
         phrase = HTTPStatus(status).phrase
     except ValueError:
         phrase = ""
-    headers = *_base_headers(status, content_type, length), *extra
     if any(_CONTROL.search(value) for _, value in headers):
         raise ValueError("a header cannot contain control characters")
     lines = b"".join([b"%b: %b\r\n" % header for header in headers])
@@ -96,6 +100,11 @@ def _head(status: int, content_type: bytes, length: int, extra: tuple[Header, ..
 def json_response(status: int, content: object) -> Response:
     """Return a JSON response. `content` is anything that msgspec can encode."""
     return Response(status, _encode(content))
+
+
+INTERNAL_ERROR: Final = json_response(
+    500, {"error": "internal", "message": "Internal error. The log has the details."}
+)
 
 
 def error_response(error: Exception) -> Response:

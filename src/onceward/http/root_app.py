@@ -33,8 +33,7 @@ class RootApp:
         self._receiving = receiving
         self._admin = admin
         self._dev = dev
-        self.can_handle_directly = receiving.can_handle_directly
-        self.handle_directly = receiving.handle_directly
+        self.start_directly = receiving.start_directly
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""

@@ -8,6 +8,8 @@ from datetime import datetime
 from enum import IntEnum, StrEnum
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from onceward.errors import ConfigurationError
+
 ID_LIMIT_BYTES: Final = 255
 """The limit for an event id, a type, a reference or an idempotency key, in UTF-8 bytes."""
 
@@ -90,7 +92,16 @@ class Receipt(NamedTuple):
     outcome: Outcome
 
 
-@dataclass(frozen=True)
+def _brackets_text(arguments: tuple[object, ...]) -> str:
+    names = [getattr(argument, "__name__", "Model") for argument in arguments]
+    listed = ", ".join(names)
+    return (
+        f"Event({listed}) calls the class; write event: Event[{listed or 'Model'}], with square "
+        "brackets"
+    )
+
+
+@dataclass(frozen=True, init=False)
 class Event(Generic[P]):
     """The event that a handler gets. `payload` is decoded on first access."""
 
@@ -102,6 +113,12 @@ class Event(Generic[P]):
     body: bytes
     headers: Mapping[str, str]
     _decode: Callable[[], Any] = field(repr=False, compare=False)
+
+    # Not the generated one: this one explains Event(Model), and takes less time.
+    def __init__(self, *model: object, **fields: Any) -> None:
+        if model or not fields:
+            raise ConfigurationError(_brackets_text(model))
+        self.__dict__.update(fields)
 
     @property
     def key(self) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
@@ -14,6 +15,20 @@ WORKER_TIMEOUT_SECONDS: Final = 3.5 * HEARTBEAT_SECONDS
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerHealth:
+    """The reasons why jobs of a worker that is alive may wait. A healthy worker has none."""
+
+    paused: Mapping[str, datetime] = field(default_factory=dict)
+    """The handlers that start no jobs because their timed-out calls still run, with the start."""
+    claims_failed_since: datetime | None = None
+    claim_error: str = ""
+    """Why no job can be claimed. It is public, so it quotes no value."""
+
+
+HEALTHY: Final = WorkerHealth()
+
+
+@dataclass(frozen=True, slots=True)
 class LiveWorker:
     """A worker that has renewed its row recently."""
 
@@ -21,3 +36,4 @@ class LiveWorker:
     handlers: frozenset[str]
     started_at: datetime
     seen_at: datetime
+    health: WorkerHealth = HEALTHY

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnavailable
@@ -12,7 +12,7 @@ from onceward.model.jobs import Route, UnroutedType
 from onceward.ports import UnroutedEvents
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
-from onceward.runtime.suggest import is_misspelling
+from onceward.runtime.suggest import is_misspelling, is_respelling, nearest
 
 _log = logging.getLogger("onceward.routing")
 
@@ -23,8 +23,14 @@ READ_EVENTS: Final = 1_000
 MAX_TYPES: Final = 1_000
 """Types to report and remember. A sender whose types are unlimited must not fill the log."""
 
-_OTHER_SEPARATORS: Final = ("/", ":")
-"""Separators that providers use in types, and after which a pattern cannot end in ``*``."""
+ROUTED_EVENTS: Final = 10_000
+"""Events among which one that matched a handler is looked for, before a new type is reported."""
+
+MAX_PATTERNS: Final = 10
+"""Patterns that one line lists."""
+
+_SEPARATORS: Final = (".", "/", ":")
+"""Separators in types. A pattern can end in ``*`` only after a dot."""
 
 
 class Subscription(NamedTuple):
@@ -38,13 +44,22 @@ class Subscription(NamedTuple):
 class IgnoredWatch:
     """Logs each type of events that ends `ignored`, once, with the pattern that may be meant.
 
-    Only events that were recorded after the start count.
+    Only events that were recorded after the start count. `type_selectors` has the selectors of the
+    type of each source.
     """
 
-    def __init__(self, events: UnroutedEvents, subscriptions: Iterable[Subscription]) -> None:
+    def __init__(
+        self,
+        events: UnroutedEvents,
+        subscriptions: Iterable[Subscription],
+        type_selectors: Mapping[str, Sequence[str]],
+    ) -> None:
         self._events = events
         self._subscriptions = tuple(subscriptions)
+        self._type_selectors = type_selectors
         self._reported: set[tuple[str, str]] = set()
+        self._routed_sources: set[str] = set()
+        """Sources of which an event matched a handler, or was reported to match none."""
         self._read_from = 0
         self._newest = 0
 
@@ -62,6 +77,8 @@ class IgnoredWatch:
             return
         try:
             unrouted = await self._events.unrouted_types(self._read_from, limit=READ_EVENTS)
+            if any(self._is_news(each) for each in unrouted):
+                self._routed_sources |= await self._events.routed_sources(limit=ROUTED_EVENTS)
         except StoreUnavailable:
             return  # an outage is reported by those who write
         self._read_from = self._newest
@@ -79,45 +96,82 @@ class IgnoredWatch:
         return not any(each.route.matches(*key) for each in self._subscriptions)
 
     def _report_once(self, unrouted: UnroutedType) -> None:
-        key = unrouted.source, unrouted.type
-        self._reported.add(key)
-        _report(*key, self._subscriptions)
+        source, shown = unrouted.source, printable(unrouted.type)
+        self._reported.add((source, unrouted.type))
+        fields = LogFields(source=source, type=shown)
+        events = f"events of type '{shown}'" if shown else "events without a type"
+        message = f"source {source!r}: {events} match no handler and end ignored"
+        advice = self._advice(source, unrouted.type, fields)
+        if advice is None:
+            _log.info("%s", message, extra=fields)
+        else:
+            _log.warning("%s; %s", message, advice, extra=fields)
         if len(self._reported) == MAX_TYPES:
             message = "%d types of events have matched no handler; no further types are logged"
             _log.warning(message, MAX_TYPES, extra=LogFields(count=MAX_TYPES))
 
+    def _advice(self, source: str, type: str, fields: LogFields) -> str | None:
+        """Return what is probably wrong and how to fix it, or None if nothing need be wrong."""
+        candidates = [each for each in self._subscriptions if each.route.source in (None, source)]
+        if not candidates:
+            return None
+        if not type:
+            return _missing_type(source, self._type_selectors.get(source))
+        for each in candidates:
+            pattern = intended_pattern(each.route, source, type)
+            if pattern is not None:
+                fields["handler"] = each.handler
+                return _correction(each, type, pattern)
+        if source in self._routed_sources:
+            return None
+        self._routed_sources.add(source)
+        return _list_patterns(type, [each.route.pattern for each in candidates])
 
-def _report(source: str, type: str, subscriptions: Sequence[Subscription]) -> None:
-    shown = printable(type)
-    events = f"events of type '{shown}'" if type else "events without a type"
-    message = f"source {source!r}: {events} match no handler and end ignored"
-    fields = LogFields(source=source, type=shown)
-    for each in subscriptions:
-        pattern = intended_pattern(each.route, source, type)
-        if pattern is not None:
-            fields["handler"] = each.handler
-            example = _decorator(pattern, each.route)
-            text = "%s; did you mean %s for %s?"
-            _log.warning(text, message, example, each.label, extra=fields)
-            return
-    _log.info("%s", message, extra=fields)
+
+def _missing_type(source: str, selectors: Sequence[str] | None) -> str:
+    catch_all = f"write {_decorator('*', source)}"
+    if selectors is None:  # not a source of this process
+        return catch_all
+    reads = f"the type from {selectors[0]}, which is absent" if selectors else "no type"
+    return f"the source reads {reads}: set type= on the source, or {catch_all}"
 
 
-def _decorator(pattern: str, route: Route) -> str:
-    source = "" if route.source is None else f', source="{route.source}"'
-    return f'@inbox.on("{printable(pattern)}"{source})'
+def _correction(subscription: Subscription, type: str, pattern: str) -> str:
+    """Return the fix for a pattern that is too short, or that spells the type in another way."""
+    route, label = subscription.route, subscription.label
+    example = _decorator(pattern, route.source)
+    name = route.literal.removesuffix(".")
+    if type == name or type.startswith(tuple(name + separator for separator in _SEPARATORS)):
+        return f"did you mean {example} for {label}?"
+    return f"did you mean '{route.pattern}' of {label}? If the sender is right, write {example}"
+
+
+def _list_patterns(type: str, patterns: Sequence[str]) -> str:
+    distinct = list(dict.fromkeys(patterns))
+    if similar := nearest(type, distinct):
+        return f"no recent event of this source matched one; did you mean '{similar}'?"
+    shown = ", ".join(f"'{pattern}'" for pattern in distinct[:MAX_PATTERNS])
+    more = f" and {len(distinct) - MAX_PATTERNS} more" if len(distinct) > MAX_PATTERNS else ""
+    return f"no recent event of this source matched one; the handlers want {shown}{more}"
+
+
+def _decorator(pattern: str, source: str | None) -> str:
+    limit = "" if source is None else f', source="{source}"'
+    return f'@inbox.on("{printable(pattern)}"{limit})'
 
 
 def intended_pattern(route: Route, source: str, type: str) -> str | None:
     """Return the pattern that a route nearly is, which matches the type; None if it is not near."""
     if route.source not in (None, source) or "*" in type:
         return None
-    if not type:
-        return "*" if route.source == source else None
     name = route.literal.removesuffix(".")
     parts = name.count(".") + 1
     head = ".".join(type.split(".")[:parts])
-    if name == head or is_misspelling(name, head):
+    if name == head or _is_spelled_alike(name, head):
         return type if head == type else f"{head}.*"
-    is_prefix = type.startswith(tuple(name + separator for separator in _OTHER_SEPARATORS))
-    return type if is_prefix or is_misspelling(name, type) else None
+    is_prefix = type.startswith(tuple(name + separator for separator in _SEPARATORS))
+    return type if is_prefix or _is_spelled_alike(name, type) else None
+
+
+def _is_spelled_alike(name: str, type: str) -> bool:
+    return is_misspelling(name, type) or is_respelling(name, type)

@@ -1,38 +1,122 @@
-"""A warning of processes that receive events while no worker runs their handlers."""
+"""Warnings of processes that receive events while no worker runs their handlers, or not well."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Final, NamedTuple
 
 from onceward.errors import StoreError
-from onceward.model.workers import LiveWorker
+from onceward.model.workers import LiveWorker, WorkerHealth
 from onceward.ports import WorkerRegistry
 from onceward.runtime.clock import Clock
 from onceward.runtime.log_fields import LogFields
+from onceward.runtime.redact import as_sentence
 
 _log = logging.getLogger("onceward.workers")
 
+NO_HANDLERS: Final = (
+    "This inbox has no handlers, and no worker has registered any: every event ends ignored. "
+    "Import the modules that define them in the module that mounts the inbox, or below the line "
+    "that creates it."
+)
+_SINCE_START: Final = "since this process started"
+_MAX_WARNINGS: Final = 20
+"""More workers with problems are only counted in the warnings. The log names all."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Problem:
+    """Why jobs of a live worker wait. It is the same problem while worker and handler are."""
+
+    worker: str
+    handler: str
+    """The paused handler; empty if the worker can claim no jobs at all."""
+
+    def end_text(self, *, is_alive: bool) -> str:
+        """Return the line that says that the problem is over."""
+        if self.handler:
+            stopped = "" if is_alive else ", which has stopped"
+            return f"Handler '{self.handler}' is no longer paused in worker {self.worker}{stopped}."
+        if is_alive:
+            return f"Worker {self.worker} claims jobs again."
+        return f"Worker {self.worker}, which could claim no jobs, has stopped."
+
+    @property
+    def fields(self) -> LogFields:
+        """The fields of its log lines."""
+        fields = LogFields(worker=self.worker)
+        if self.handler:
+            fields["handler"] = self.handler
+        return fields
+
+
+def _problems(worker: str, health: WorkerHealth) -> Iterator[tuple[_Problem, str]]:
+    """Yield the problems of a worker, each with its warning for the log and ``/readyz``."""
+    if health.claims_failed_since:
+        since = _time(health.claims_failed_since)
+        text = f"Worker {worker} has claimed no job since {since}: {health.claim_error}"
+        yield _Problem(worker, ""), as_sentence(text)
+    for handler, at in sorted(health.paused.items()):
+        text = (
+            f"Handler '{handler}' is paused in worker {worker} (since {_time(at)}): its timed-out "
+            "calls still run, and it starts no jobs there. The log of that worker says what to do."
+        )
+        yield _Problem(worker, handler), text
+
+
+def _time(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC"
+
+
+class _Coverage(NamedTuple):
+    """Which handlers lack a worker, as far as it changes the warnings."""
+
+    waiting: frozenset[str]
+    has_handlers: bool
+    has_worker: bool
+
 
 class WorkerWatch:
-    """Compares the handlers for which jobs are created with those that live workers run."""
+    """Compares the handlers for which jobs are created with those that live workers run.
 
-    def __init__(self, registry: WorkerRegistry, clock: Clock, *, advice: str) -> None:
+    It also reports the problems of workers in other processes, as their heartbeats state them.
+    """
+
+    def __init__(
+        self, registry: WorkerRegistry, clock: Clock, *, advice: str, database_text: str
+    ) -> None:
         self._registry = registry
         self._clock = clock
         self._advice = advice
+        self._database_text = database_text
         self.routed: frozenset[str] = frozenset()
         """The handlers for which jobs are created, by any process."""
         self.own_handlers: frozenset[str] = frozenset()
         """The handlers that a worker of this process runs."""
-        self.warnings: tuple[str, ...] = ()
-        """The warnings of the last read. They are public: they name no handler."""
-        self._waiting: frozenset[str] = frozenset()
+        self.own_name = ""
+        self.own_health: Callable[[], WorkerHealth] = WorkerHealth
+        """The health of this process's worker, which logs its problems itself."""
+        self._handler_warnings: tuple[str, ...] = ()
+        self._problems: dict[_Problem, str] = {}
+        self._seen: set[str] = set()
+        self._reported = _Coverage(frozenset(), has_handlers=True, has_worker=True)
         self._after_outage = False
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warnings of the last read. They are public: they name no database and no value."""
+        own = (text for _, text in _problems(self.own_name, self.own_health()))
+        every = (*self._handler_warnings, *own, *self._problems.values())
+        if len(every) <= _MAX_WARNINGS:
+            return every
+        more = f"{len(every) - _MAX_WARNINGS} more warnings of workers are in the log."
+        return (*every[:_MAX_WARNINGS], more)
+
     async def refresh(self) -> None:
-        """Read the live workers, and log when handlers lose or find one."""
+        """Read the live workers; log when handlers lose or find one, and when problems change."""
         try:
             live = await self._registry.live_workers()
         except StoreError:
@@ -43,32 +127,59 @@ class WorkerWatch:
             self._after_outage = False  # the heartbeats were also interrupted: wait for the next
             return
         self._after_outage = False
-        if waiting != self._waiting:
-            self._waiting = waiting
-            self._report(waiting, has_worker=bool(live or self.own_handlers))
+        has_worker = bool(live or self.own_handlers) or not waiting
+        coverage = _Coverage(waiting, has_handlers=bool(self.routed), has_worker=has_worker)
+        if coverage != self._reported:
+            self._reported = coverage
+            self._report(waiting, has_worker=has_worker)
+        self._seen |= self.routed - waiting
+        self._report_problems({worker.name: worker.health for worker in live})
 
     def _without_worker(self, live: Iterable[LiveWorker]) -> frozenset[str]:
         return self.routed - self.own_handlers.union(*(worker.handlers for worker in live))
 
+    def _report_problems(self, live: Mapping[str, WorkerHealth]) -> None:
+        """Log the problems of other processes' workers when they begin and when they end."""
+        found = {
+            problem: text
+            for name, health in live.items()
+            if name != self.own_name
+            for problem, text in _problems(name, health)
+        }
+        for problem, text in found.items():
+            if problem not in self._problems:
+                _log.warning("%s", text, extra=problem.fields)
+        for problem in self._problems.keys() - found.keys():
+            text = problem.end_text(is_alive=problem.worker in live)
+            _log.info("%s", text, extra=problem.fields)
+        self._problems = found
+
     def _report(self, waiting: frozenset[str], *, has_worker: bool) -> None:
+        if not self.routed:
+            self._handler_warnings = (NO_HANDLERS,)
+            _log.warning(NO_HANDLERS)
+            return
         if not waiting:
-            self.warnings = ()
+            self._handler_warnings = ()
             _log.info("Every handler has a running worker.")
             return
         fields = LogFields(count=len(waiting))
-        since = f"{datetime.fromtimestamp(self._clock.now(), UTC):%Y-%m-%d %H:%M:%S} UTC"
+        since = _SINCE_START
+        if waiting & self._seen:
+            since = f"since {_time(datetime.fromtimestamp(self._clock.now(), UTC))}"
         names = ", ".join(sorted(waiting))
         if not has_worker:
             effect = "events are recorded, but no handler runs"
-            text = f"No worker has been seen since {since}: {effect}"
-            self.warnings = (f"{text}. {self._advice}.",)
-            _log.warning("%s (%s). %s.", text, names, self._advice, extra=fields)
+            text = f"No worker has been seen {since}: {effect}"
+            self._handler_warnings = (f"{text}. {self._advice}.",)
+            message = "%s (%s). %s. %s."
+            _log.warning(message, text, names, self._advice, self._database_text, extra=fields)
             return
-        text = f"No worker has been seen since {since} that runs"
+        text = f"No worker has been seen {since} that runs"
         fix = (
             "Run a worker that defines them. For a function that was renamed, pass name= with the "
             "old name; for one that was removed, call inbox.retire(…): its jobs stay queued."
         )
-        self.warnings = (f"{text} some of the handlers; the log names them.",)
+        self._handler_warnings = (f"{text} some of the handlers; the log names them.",)
         message = "%s these handlers, and their jobs wait: %s. %s"
         _log.warning(message, text, names, fix, extra=fields)

@@ -20,9 +20,9 @@ from onceward.ports import BatchGroup, Ledger
 from onceward.receive.pending import Pending
 from onceward.runtime.clock import Clock
 from onceward.runtime.deadlines import Deadlines
-from onceward.runtime.error_text import locate
+from onceward.runtime.error_text import describe, locate, public_reason
 from onceward.runtime.log_fields import LogFields
-from onceward.runtime.redact import redact
+from onceward.runtime.redact import as_sentence
 from onceward.settings import Settings
 
 _log = logging.getLogger("onceward.receive")
@@ -47,6 +47,7 @@ class Recorder:
         self._last_batch_at = 0.0
         self._slow_timer: asyncio.TimerHandle | None = None
         self._rejected = 0
+        self._refusal = ""
 
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
         """Queue the events of one request and return their pending receipts.
@@ -73,6 +74,14 @@ class Recorder:
         elif self._slow_timer is None:
             self._arm_slow_timer()
         return pending
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warning while writes fail: from the last one that failed until one succeeds."""
+        if not self._refusal:
+            return ()
+        text = f"The last events could not be recorded, and their senders got 503: {self._refusal}"
+        return (f"{as_sentence(text)} The log onceward.receive has the details.",)
 
     @property
     def _pending_requests(self) -> int:
@@ -149,11 +158,14 @@ class Recorder:
         except Unwritable as error:
             await self._write_halves(batch, error)
         except StoreError as error:
-            self._reject(batch, redact(str(error)))
+            self._refusal = public_reason(error)
+            self._reject(batch, describe(error))
         except Exception as error:  # noqa: BLE001 - every pending request needs a response
+            self._refusal = public_reason(error)
             self._reject(batch, locate(error))
         else:
-            self._log_recovery()
+            if self._refusal:
+                self._recover()
             # In the next iteration: building responses takes time in which the next batch can run.
             asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
@@ -166,7 +178,9 @@ class Recorder:
         for pending in batch:
             pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
-    def _log_recovery(self) -> None:
+    def _recover(self) -> None:
+        """End the warning, and log the end of an outage."""
+        self._refusal = ""
         if self._rejected:
             message = "ledger available again; asked %d requests to retry"
             _log.warning(message, self._rejected, extra=LogFields(count=self._rejected))
@@ -175,7 +189,8 @@ class Recorder:
     async def _write_halves(self, batch: Sequence[Pending], error: Unwritable) -> None:
         """Find the request that the database refuses by halving the batch; record the others."""
         if len(batch) == 1:
-            reason, source = redact(str(error)), batch[0].arrivals[0].source
+            self._refusal = public_reason(error)
+            reason, source = describe(error), batch[0].arrivals[0].source
             _log.error(
                 "database refuses a request; asking the sender to retry: %s",
                 reason,

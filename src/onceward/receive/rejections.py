@@ -53,7 +53,11 @@ class Rejections:
         if source.keeps_rejected and self._has_room(source.name, request):
             self._keep_request(source, request, error, now)
         else:
-            self._count((source.name, error.cause, printable(error.check)), now)
+            self.count(source.name, error.cause, error.check, now)
+
+    def count(self, source: str, cause: RejectionCause, check: str, now: float) -> None:
+        """Count a request without keeping it."""
+        self._count((source, cause, printable(check)), now)
 
     def _has_room(self, source: str, request: Request) -> bool:
         has_bytes_left = self._kept_bytes + len(request.body) <= MAX_KEPT_BYTES

@@ -2,42 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
+from itertools import islice
 from typing import Final
 
-from onceward.errors import OncewardError, PermanentError
+from onceward.errors import OncewardError, PermanentError, StoreError
+from onceward.runtime.error_values import mask_values
 from onceward.runtime.redact import redact
 
+_QUOTED: Final = re.compile(r"""\"[^"]*"|(?<!\w)'[^']*'|(?<=\()[0-9a-f.:]+(?=\))""")
+"""Names and values in a message, and the addresses in that of a failed connection."""
 UNREADABLE: Final = "the error text cannot be read"
 
 _MAX_CHARACTERS: Final = 10_000  # a text is cut before it is searched
 _MAX_MEMBERS: Final = 100_000
+_CAUSE: Final = BaseException.__dict__["__cause__"]
+_CONTEXT: Final = BaseException.__dict__["__context__"]
+_MAX_CAUSES: Final = 8
+_SHORTEST_CAUSE_CHARACTERS: Final = 4
 
 
-def describe(error: BaseException, secrets: Iterable[str | bytes] = ()) -> str:
+def describe(
+    error: BaseException, secrets: Iterable[str | bytes] = (), *, show_values: bool = False
+) -> str:
     """Return an error as redacted text.
 
     Onceward's own errors are shown in full, database errors with their primary message only, and
-    all others with their first line: the rest may quote rows, statements and inputs.
+    all others with their first line: the rest may quote rows, statements and inputs. Values that
+    the interpreter, a database or a validator quotes are masked, unless `show_values`.
     """
     try:
-        return _description(error, secrets)
+        return _description(error, secrets, show_values=show_values)
     except BaseException:  # noqa: BLE001 - the attributes of an error may be user code
         return UNREADABLE
 
 
-def _description(error: BaseException, secrets: Iterable[str | bytes]) -> str:
+def _description(error: BaseException, secrets: Iterable[str | bytes], *, show_values: bool) -> str:
     error = leading_error(error)
     name = type_name(error)
-    if isinstance(error, OncewardError):
-        return redact(_text(error) or name, secrets)
-    message = _primary(error) or _cut_to_line(_text(error))
+    is_own = isinstance(error, OncewardError)
+    primary = _primary(error)
+    message = primary or _text(error)
+    if not show_values:
+        message = _mask_causes(error, message)
+    if not is_own:
+        message = _cut_to_line(message)
+    if not show_values:
+        from_database = primary is not None or isinstance(error, StoreError)
+        message = mask_values(error, message, from_database=from_database)
+    if is_own:
+        return redact(message or name, secrets)
     return redact(f"{name}: {message}" if message else name, secrets)
 
 
+def public_reason(error: BaseException) -> str:
+    """Return an error as text that anyone may read: it quotes no name, address or value."""
+    return _QUOTED.sub("…", describe(error))
+
+
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message as redacted text, without the error's type."""
-    return redact(_cut_to_line(_first_argument(error)))
+    """Return the first line of an error's message without values and without the error's type."""
+    return redact(mask_values(error, _cut_to_line(_first_argument(error))))
+
+
+def _mask_causes(error: BaseException, message: str) -> str:
+    """Mask the values in the messages of causes that a message repeats: ``f"no amount: {cause}"``.
+
+    The words of the message itself stay.
+    """
+    for cause in islice(_causes(error), _MAX_CAUSES):
+        text = _text(cause)
+        if len(text) >= _SHORTEST_CAUSE_CHARACTERS and text in message:
+            from_database = _primary(cause) is not None
+            masked = mask_values(cause, _cut_to_line(text), from_database=from_database)
+            message = message.replace(text, masked)
+    return message
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the cause of an error, the cause of that one, and so on, past overriding properties."""
+    while True:
+        cause: BaseException | None = _CAUSE.__get__(error)
+        if cause is None:
+            cause = _CONTEXT.__get__(error)
+        if cause is None:
+            return
+        yield cause
+        error = cause
 
 
 def type_name(error: BaseException) -> str:

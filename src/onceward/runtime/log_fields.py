@@ -26,15 +26,18 @@ class LogFields(TypedDict, total=False):
     traceback: Annotated[str, "one frame a line, in calling order, without values"]
     worker: Annotated[str, "the worker: host and process id"]
     task: Annotated[str, "the background task"]
-    count: Annotated[int, "how many events, jobs, leases, handlers or requests the line is about"]
-    suppressed: Annotated[int, "lines about the same path that were left out before this one"]
+    count: Annotated[
+        int,
+        "how many events, jobs, leases, calls, handlers, requests or connections the line is about",
+    ]
+    suppressed: Annotated[int, "lines of the same kind that were left out before this one"]
     seconds: Annotated[float, "how long it took"]
     method: Annotated[str, "the method of the request"]
     path: Annotated[str, "the path of the request, without its query"]
     status: Annotated[int, "the status of the response"]
     milliseconds: Annotated[float, "the time from the request to its response"]
     bytes: Annotated[int, "the size of the response's body"]
-    client: Annotated[str, "the address of the peer"]
+    client: Annotated[str, "the address of the client; in the access log, of the peer"]
     outcome: Annotated[str, "recorded, duplicate or conflict; or the code of the error"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from typing import Final
-from urllib.parse import urlsplit, urlunsplit
 
 LIMIT_CHARACTERS: Final = 500
 MASK: Final = "[redacted]"
@@ -15,31 +14,62 @@ MASK: Final = "[redacted]"
 _REACH_CHARACTERS: Final = 4_096
 _SHORTEST_SECRET: Final = 4
 
+# Names of secrets. A word such as "token" is also an ordinary word before a colon.
+_SENSITIVE_NAMES: Final = r"""
+      passw(?:or)?d | passphrase | (?<![a-z])pwd
+    | (?<![a-z])(?:cvc2? | cvv2? | otp | pin | ssn)
+    | (?:access|account|api|auth|client|encryption|license|private|service|shared|signing|webhook)
+      [ _-]?key
+    | (?<=[a-z_-])(?:secret|token)
+    | (?:jsession|phpsess|session)id | connect\.sid
+"""
+_SEPARATOR: Final = r"""
+    (?: \\?["']?+\s{0,2}+(?:=>|[:=]){1,2}+\s{0,2}+ | ["'],\s?+ )b?\\?["']?+
+"""
+_ASSIGNMENT: Final = r"""
+    (?: \\?["']\s{0,2}+:\s{0,2}+ | \s{0,2}+=\s{0,2}+ | ["'],\s?+ )b?\\?["']?+
+"""
+_REST: Final = r"""
+    (?: (?<=\\["'])[^"'\n]++ | (?<=")(?:[^"\\\n]|\\.)++ | (?<=')(?:[^'\\\n]|\\.)++
+"""
+
 # The search takes linear time on any text, because each alternative starts with a literal, or only
-# at the start of a run of its characters, or has a small bound. The group `keep` is not masked.
+# at the start of a run of its characters, or has a small bound. The groups `keep…` are not masked.
 _SENSITIVE: Final = re.compile(
-    r"""
-      -----BEGIN[ A-Z]{0,40}KEY-----[^-]*+
-    | (?<=://)[^\s"'<>]{1,256}(?=@)
+    rf"""
+      -----BEGIN[ A-Z]{{0,40}}KEY-----[^-]*+
+    | (?<=://)[^\s"'<>]{{1,256}}(?=@)
+    | (?P<keep_header>
+        (?i: (?:set-)?cookie | authorization )
+        (?: \\?["']?+:\s{{0,2}}+ | ["'],\s?+ )b?\\?["']?+ (?!(?i:bearer|basic)\s)
+      ) {_REST} | [^"'\n]++ )
     | (?P<keep>
-          (?<![A-Za-z])(?i:bearer|basic)\s{1,4}
-        | (?i:password|passwd|secret|token|api_?key)(?:["']\s?:|=)\s?["']?
-      )[^\s"'&,;]++
+          (?<![A-Za-z])(?i:bearer|basic)\s{{1,4}}
+        | (?i: {_SENSITIVE_NAMES} ) {_SEPARATOR}
+        | (?i: secret | token ) {_ASSIGNMENT}
+        | (?i: secret | token ): \s? (?=[a-z]*+[^a-z\s"'&,;)])
+      ) {_REST} | [^\s"'&,;]++ )
     | (?<![A-Za-z0-9])(?:
-          (?:sk|pk|rk)_(?:live|test)_\w++
+          (?:sk|pk|rk|rzp)_(?:live|test)_\w++
         | whsec_[\w+/=-]++
-        | (?:gh[a-z]|github_pat|glpat)[_-][\w-]{8,}+
-        | xox[a-z]-[\w-]++
-        | (?:AKIA|ASIA)[0-9A-Z]{8,}+
-        | sk-[\w-]{16,}+
+        | (?:gh[a-z]|github_pat|glpat)[_-][\w-]{{8,}}+
+        | (?:xox[a-z]|xapp)-[\w-]++
+        | (?:AKIA|ASIA)[0-9A-Z]{{8,}}+
+        | sk-[\w-]{{16,}}+
+        | SG\.[\w-]{{8,}}+(?:\.[\w-]++)?
+        | (?:AIza|GOCSPX-|ATATT|NRAK-|AGE-SECRET-KEY-|EAAA)[\w-]{{16,}}+
+        | (?:ya29|hv[sbr]|dp\.[a-z]{{2,5}})\.[\w-]{{8,}}+
+        | (?:do[a-z]_v1|gl[a-z]{{1,4}}|hf|lin_[a-z]{{2,6}}|npm|ntn|pscale_[a-z]{{2,6}}|pypi|sbp
+            |secret|shp[a-z]{{2}}|sntry[a-z]|sq0[a-z]{{3}})[_-](?=[a-z_-]*+[A-Z0-9])[\w-]{{12,}}+
         | eyJ[\w-]++\.[\w-]++(?:\.[\w-]*+)?
       )
     | (?<![\w.+-])[\w.+-]++@[\w-]++(?:\.[\w-]++)++
-    | (?<!\d)\d(?:[ -]?\d){11,}+
+    | (?<!\d)\d(?:[ -]?\d){{11,}}+
+    | (?<!\d)\d{{8,10}}:AA[\w-]{{20,}}+
     | (?<![A-Za-z0-9+/_-])
-      (?![0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-]))  # a UUID, not a key
+      (?![0-9a-fA-F]{{8}}(?:-[0-9a-fA-F]{{4}}){{3}}-[0-9a-fA-F]{{12}}(?![\w-]))  # a UUID, not a key
       (?![a-z/_-]++(?![A-Za-z0-9+/_-]))                                  # words, not a key
-      [A-Za-z0-9+/_-]{32,}+={0,2}
+      [A-Za-z0-9+/_-]{{32,}}+={{0,2}}
     """,
     re.VERBOSE,
 )
@@ -60,7 +90,8 @@ def redact(text: str, secrets: Iterable[str | bytes] = ()) -> str:
         if not match:
             shown += escape_controls(text[position : position + LIMIT_CHARACTERS + 1])
             break
-        shown += escape_controls(text[position : match.start()] + (match["keep"] or "")) + MASK
+        kept = match["keep"] or match["keep_header"] or ""
+        shown += escape_controls(text[position : match.start()] + kept) + MASK
         position = match.end()
         if position == reach:
             return _cut(shown + "…")
@@ -88,11 +119,14 @@ def redact_url(url: str) -> str:
     """Return a database URL without its password and query."""
     if url.startswith("sqlite:"):
         return url
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    name, colon, _ = user.partition(":")
-    netloc = f"{name}{colon}{'…' if colon else ''}{at}{host}"
-    return urlunsplit(parts._replace(netloc=netloc, query="", fragment=""))
+    scheme, separator, rest = url.partition("://")
+    # As libpq reads it: the password ends at the first @, and may contain ? and #.
+    user, at, address = rest.partition("@")
+    if not at or "/" in user:
+        user, at, address = "", "", rest
+    name = re.split("[:?#]", user)[0]
+    password = ":…" if name != user else ""
+    return f"{scheme}{separator}{name}{password}{at}{re.split('[?#]', address)[0]}"
 
 
 def mask_secrets(text: str, secrets: Iterable[str | bytes]) -> str:

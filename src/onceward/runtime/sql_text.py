@@ -29,6 +29,9 @@ _TOKEN: Final = re.compile(
 _BLOCK_EDGE: Final = re.compile(r"/\*|\*/")
 _KEYWORD: Final = re.compile(r"[A-Za-z]+")
 _PLACEHOLDER: Final = re.compile(r"\?\d*|%s|%\(\w+\)s|\$\d+")
+_PYFORMAT: Final = re.compile(r"%\((\w+)\)s")
+_QUOTED: Final = re.compile(r"(?<![\w:]):([A-Za-z_]\w*)")
+_COMMENT: Final = ("--", "/*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,8 @@ class Sql:
     names: frozenset[str]
     keyword: str
     """The first word, in capitals."""
+    lookalikes: tuple[tuple[str, str], ...] = ()
+    """Names that look like parameters and are none, each with what to write instead."""
 
 
 @lru_cache(maxsize=1024)
@@ -52,19 +57,24 @@ def parse(text: str) -> tuple[Sql, ...]:
     pyformat_parts: list[str] = []
     code_parts: list[str] = []
     names: set[str] = set()
+    lookalikes: dict[str, str] = {}
 
     def end_statement() -> None:
         keyword = _KEYWORD.search("".join(code_parts))
         if keyword:
             pyformat = "".join(pyformat_parts).strip().encode()
+            others = tuple(item for item in lookalikes.items() if item[0] not in names)
             statements.append(
                 Sql(
-                    "".join(text_parts).strip(), pyformat, frozenset(names), keyword.group().upper()
+                    "".join(text_parts).strip(),
+                    pyformat,
+                    frozenset(names),
+                    keyword.group().upper(),
+                    others,
                 )
             )
-        for parts in (text_parts, pyformat_parts, code_parts):
+        for parts in (text_parts, pyformat_parts, code_parts, names, lookalikes):
             parts.clear()
-        names.clear()
 
     for kind, piece in _tokens(text):
         if kind == "end":
@@ -77,6 +87,7 @@ def parse(text: str) -> tuple[Sql, ...]:
         else:
             text_parts.append(piece)
             pyformat_parts.append(piece.replace("%", "%%"))
+            lookalikes |= _lookalikes(kind, piece)
         if kind == "code":
             code_parts.append(piece)
     end_statement()
@@ -92,6 +103,20 @@ def find_placeholder(text: str) -> str | None:
         if kind == "code" and (match := _PLACEHOLDER.search(piece)):
             return match.group()
     return None
+
+
+def _lookalikes(kind: str, piece: str) -> dict[str, str]:
+    """Return the names in a part that look like parameters, each with what to write instead."""
+    if kind == "code":
+        return {name: f"write :{name}, not %({name})s" for name in _PYFORMAT.findall(piece)}
+    if piece.startswith(_COMMENT):
+        return {}
+    hint = "is in quotes, which makes it a text and no parameter; write"
+    return {
+        name: f":{name} {hint} :{name} without quotes"
+        + ("" if piece[1:-1] == f":{name}" else ", joined to other texts with ||")
+        for name in _QUOTED.findall(piece)
+    }
 
 
 def _tokens(text: str) -> list[tuple[str, str]]:

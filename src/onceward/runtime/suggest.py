@@ -41,15 +41,46 @@ def is_misspelling(word: str, other: str) -> bool:
     first, second = (_SPELLING_SEPARATORS.sub("", text.casefold()) for text in (word, other))
     if first == second:
         return True
-    pairs = enumerate(zip(first, second, strict=False))
-    shorter = min(len(first), len(second))
-    at = next((index for index, (one, two) in pairs if one != two), shorter)
+    at = _first_difference(first, second)
     one, two = first[at : at + 1], second[at : at + 1]
     if max(len(first), len(second)) < SHORTEST_MISSPELLING or not (one + two).isalpha():
         return False
     rest, other_rest = first[at + 1 :], second[at + 1 :]
     is_swapped = (rest[:1], other_rest[:1]) == (two, one) and rest[1:] == other_rest[1:]
     return is_swapped or rest == other_rest or one + rest == other_rest or rest == two + other_rest
+
+
+def is_respelling(word: str, other: str) -> bool:
+    """Return whether two texts have the same words but one, spelled alike: ``paid``, ``payed``.
+
+    Two letters may differ, unless they begin the word: ``paid`` and ``unpaid`` are two words.
+    """
+    parts, other_parts = (_SPELLING_SEPARATORS.split(text.casefold()) for text in (word, other))
+    if len(parts) != len(other_parts):
+        return False
+    pairs = [pair for pair in zip(parts, other_parts, strict=True) if pair[0] != pair[1]]
+    if len(pairs) != 1 or not "".join(pairs[0]).isalpha():
+        return False
+    one, two = pairs[0]
+    is_long = max(len(one), len(two)) >= SHORTEST_MISSPELLING
+    return is_long and one[:2] == two[:2] and _is_within(one[2:], two[2:], edits=2)
+
+
+def _is_within(one: str, two: str, *, edits: int) -> bool:
+    """Return whether a number of edits, each of one letter, turns one text into the other."""
+    at = _first_difference(one, two)
+    one, two = one[at:], two[at:]
+    if not one or not two or not edits:
+        return len(one) + len(two) <= edits
+    changes = ((one[1:], two[1:]), (one[1:], two), (one, two[1:]))
+    return any(_is_within(*pair, edits=edits - 1) for pair in changes)
+
+
+def _first_difference(one: str, two: str) -> int:
+    """Return the first index at which two texts differ, or the length of the shorter one."""
+    pairs = enumerate(zip(one, two, strict=False))
+    shorter = min(len(one), len(two))
+    return next((index for index, (first, second) in pairs if first != second), shorter)
 
 
 def did_you_mean(word: str, options: Iterable[str]) -> str:

@@ -52,11 +52,14 @@ async def run_with_deadline(
     run: Coroutine[Any, Any, None],
     remaining: Callable[[], float],
     interrupt: Interrupt,
+    *,
     on_expired: Callable[[], object] = lambda: None,
+    on_abandoned: Callable[[asyncio.Task[None]], object] = lambda _: None,
 ) -> bool:
     """Run a coroutine while `remaining()` is positive. Return whether it finished.
 
-    Call `on_expired` at the deadline, before the coroutine is cancelled. Raises the coroutine's
+    Call `on_expired` at the deadline, before the coroutine is cancelled, and `on_abandoned` if it
+    does not stop then. Raises the coroutine's
     error, the error of the `interrupt` that ended it, and OncewardError if it cancelled itself.
     """
     task = asyncio.create_task(run)
@@ -71,6 +74,8 @@ async def run_with_deadline(
         if is_expired:
             task.cancel()
             await asyncio.wait({task}, timeout=GRACE_SECONDS)
+            if not task.done():
+                on_abandoned(task)
     if task.cancelled() and not is_expired:
         message = f"{name} cancelled itself"
         raise OncewardError(message)

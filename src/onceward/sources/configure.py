@@ -33,6 +33,8 @@ _DUPLICATE_BODY: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
     "flag": DuplicateBody.FLAGGED,
     "hold": DuplicateBody.HELD,
 }
+_JSON_PATH: Final = "json:$."
+"""The beginning of a JSONPath, which is not how selectors are written."""
 _JSON_SCALAR: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|false|null)'
 
 
@@ -246,6 +248,16 @@ def _tolerance_faults(
 def _override_selectors(preset: Preset, options: SourceOptions) -> Preset:
     """Apply the options that select the id, the type and the reference."""
     ids, types = options.get("id"), options.get("type")
+    selectors = {"id": ids or (), "type": types or (), "reference": options.get("reference") or ()}
+    faults = [
+        f"{name} {selector!r}: write json:{selector[len(_JSON_PATH) :]}, without $"
+        for name, texts in selectors.items()
+        for text in _as_tuple(texts)
+        for selector in text.split("|")
+        if selector.startswith(_JSON_PATH)
+    ]
+    if faults:
+        raise ConfigurationError(faults)
     return replace(
         preset,
         id=preset.id if ids is None else _as_tuple(ids),
@@ -294,7 +306,7 @@ def _make_keys(preset: Preset, scheme: Scheme, options: SourceOptions) -> tuple[
     for position, secret in enumerate(secrets, start=1):
         try:
             keys += scheme.keys(secret)
-            _check_length(secret)
+            _check_secret(preset, secret)
         except ConfigurationError as error:
             faults += [f"secret {position} {fault}" for fault in error.faults]
     if faults:
@@ -302,10 +314,19 @@ def _make_keys(preset: Preset, scheme: Scheme, options: SourceOptions) -> tuple[
     return tuple(keys)
 
 
-def _check_length(secret: str | bytes) -> None:
-    length = len(_bytes(secret))
-    if length < MIN_SECRET_BYTES:
-        raise ConfigurationError(f"is {length} bytes long; the minimum is {MIN_SECRET_BYTES}")
+def _check_secret(preset: Preset, secret: str | bytes) -> None:
+    """Raise ConfigurationError for a secret that is too short or was copied badly."""
+    content = _bytes(secret)
+    if len(content) < MIN_SECRET_BYTES:
+        raise ConfigurationError(f"is {len(content)} bytes long; the minimum is {MIN_SECRET_BYTES}")
+    for beginning, reason in preset.refused_secrets.items():
+        if content.startswith(beginning.encode()):
+            raise ConfigurationError(reason)
+    if isinstance(secret, str) and "-----END" not in secret and secret.strip(" \t\"'") != secret:
+        raise ConfigurationError(
+            "has a space or quotes at its start or end; remove them, or pass the secret as bytes "
+            "if they belong to it"
+        )
 
 
 def _bytes(secret: str | bytes) -> bytes:

@@ -39,7 +39,6 @@ _EVENT: Final = "event is identified"
 _CHALLENGE: Final = "challenge is answered"
 _GZIP: Final = b"\x1f\x8b"
 _GZIP_OR_ZLIB: Final = zlib.MAX_WBITS | 32
-_API_KEY: Final = re.compile(rb"(sk|pk|rk)_(live|test)_")
 _VARIABLE: Final = re.compile(rb"\$\{?\w+\}?|\{\{.*\}\}|<.*>")
 _SECRET_ENCODINGS: Final[dict[str, SecretDecoder]] = {
     "taken as plain text": as_text,
@@ -336,8 +335,6 @@ def _suggest_secrets(source: Source, request: Request, now: float) -> Iterator[s
             if changed_secret != secret and _verifies(changed_source, source.scheme, request, now):
                 yield f"The request verifies {change}."
                 break
-        if source.preset_name == "stripe" and _API_KEY.match(secret):
-            yield "The secret is an API key. The signing secret of a webhook begins with whsec_."
         if _VARIABLE.fullmatch(secret):
             yield "The secret looks like a placeholder or a variable that was not replaced."
     scheme = source.scheme

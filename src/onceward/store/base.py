@@ -70,6 +70,11 @@ class BaseStore(ABC):
         """Raise StoreError unless the ledger can be read."""
         await self._read("ping")
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return the reasons why writes fail now, for everyone to see."""
+        return ()
+
 
 def require_durability(weak_settings: Sequence[str], *, allow_weak: bool) -> None:
     """Raise ConfigurationError if a setting of the database may lose acknowledged events."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+
+from onceward.errors import ConfigurationError, MigrationsPending
+from onceward.runtime.redact import as_sentence
+from onceward.version import __version__
+
+_log = logging.getLogger("onceward.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +25,7 @@ class Migration:
     @property
     def label(self) -> str:
         """The number and the name, as operators see them."""
-        return f"{self.number:04} {self.name}"
+        return _label(self.number, self.name)
 
 
 def migrations(dialect: str) -> list[Migration]:
@@ -32,9 +39,64 @@ def migrations(dialect: str) -> list[Migration]:
 
 
 def pending(dialect: str, applied: Iterable[int]) -> list[Migration]:
-    """Return the migrations that are not in `applied`.
-
-    Ignore unknown numbers in `applied`: a newer version has migrated the database.
-    """
+    """Return the migrations that are not in `applied`."""
     numbers = set(applied)
     return [migration for migration in migrations(dialect) if migration.number not in numbers]
+
+
+def check_applied(dialect: str, applied: Mapping[int, str]) -> None:
+    """Log a warning if a newer version migrated the database: the previous one works on it.
+
+    Raise ConfigurationError if a migration has another name here: the schema is another one.
+    """
+    known = {migration.number: migration.name for migration in migrations(dialect)}
+    for number, name in sorted(applied.items()):
+        if known.get(number, name) != name:
+            msg = (
+                f"The database has the migration {_label(number, name)}, but in Onceward "
+                f"{__version__} this number is {_label(number, known[number])}: a different build "
+                "migrated it. Run that build, or use another database."
+            )
+            raise ConfigurationError(msg)
+    if unknown := [_label(*entry) for entry in sorted(applied.items()) if entry[0] not in known]:
+        _log.warning(
+            "a newer version migrated the database: Onceward %s does not know %s. Upgrade this "
+            "process. The previous version works on the newer schema; an older one needs a "
+            "database restored from a backup (docs/upgrading.md)",
+            __version__,
+            ", ".join(unknown),
+        )
+
+
+def require_none_pending(database: str, lacking: Sequence[Migration]) -> None:
+    """Raise MigrationsPending if the database lacks migrations."""
+    if lacking:
+        labels = ", ".join(migration.label for migration in lacking)
+        raise MigrationsPending(f"{database} lacks migrations ({labels})")
+
+
+def failed(migration: Migration, reason: str) -> str:
+    """Return the error text of a migration that failed."""
+    return f"Migration {migration.label} failed: {reason}"
+
+
+def failed_as_present(migration: Migration, reason: str, table: str) -> list[str]:
+    """Return the error text of a migration whose changes exist, although its row does not."""
+    row = f"(number, name) VALUES ({migration.number}, '{migration.name}')"
+    advice = (
+        f"The database has changes of this migration, but {table} lacks its row. Restore the "
+        "database from a complete backup. Only if the whole migration is in place, add the row: "
+    )
+    return [as_sentence(failed(migration, reason)), f"{advice}INSERT INTO {table} {row}"]
+
+
+def failed_as_foreign(database: str, reason: str, table: str, instead: str) -> str:
+    """Return the error text of a database that has our names, but not the `table` of migrations."""
+    return (
+        f"{database} has tables that Onceward did not create: {reason}, but {table} does not "
+        f"exist. Choose {instead}, with --database, ONCEWARD_DATABASE_URL or Inbox(…)."
+    )
+
+
+def _label(number: int, name: str) -> str:
+    return f"{number:04} {name}"

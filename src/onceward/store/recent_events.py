@@ -21,6 +21,13 @@ class RecentEvents:
         self._current: dict[tuple[str, str], tuple[int, bytes]] = {}
         self._previous: dict[tuple[str, str], tuple[int, bytes]] = {}
 
+    def may_repeat(self, arrivals: Sequence[Arrival]) -> bool:
+        """Return whether any key is that of a recent event, or of another arrival."""
+        keys = {arrival[:2] for arrival in arrivals}
+        return len(keys) < len(arrivals) or not (
+            self._current.keys().isdisjoint(keys) and self._previous.keys().isdisjoint(keys)
+        )
+
     def find_original(self, arrival: Arrival) -> int | None:
         """Return the id of the recent event with the same key and body."""
         key = arrival.source, arrival.event_id

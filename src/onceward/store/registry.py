@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -10,7 +9,7 @@ import msgspec
 
 from onceward.model.admin import ProvisionedSecret
 from onceward.model.jobs import HandlerEntry, UnroutedType
-from onceward.model.workers import WORKER_TIMEOUT_SECONDS, LiveWorker
+from onceward.model.workers import HEALTHY, WORKER_TIMEOUT_SECONDS, LiveWorker, WorkerHealth
 from onceward.ports import Row
 from onceward.store.base import BaseStore, LedgerTransaction
 from onceward.store.locks import Lock
@@ -22,6 +21,7 @@ STALE_WORKER_SECONDS: Final = 600.0
 """Time until the row of a dead worker is deleted."""
 
 _HANDLERS: Final = msgspec.json.Decoder(frozenset[str])
+_HEALTH: Final = msgspec.json.Decoder(WorkerHealth)
 
 
 class SqlRegistry(BaseStore):
@@ -82,6 +82,11 @@ class SqlRegistry(BaseStore):
         rows = await self._read("unrouted_types", after=after, limit=limit)
         return [UnroutedType(**row) for row in rows]
 
+    async def routed_sources(self, *, limit: int) -> frozenset[str]:
+        """Return the sources of those among the newest `limit` events that a handler wanted."""
+        rows = await self._read("routed_sources", limit=limit)
+        return frozenset(row["name"] for row in rows)
+
 
 def _live_worker(row: Row) -> LiveWorker | None:
     """Return a worker, or None if another version wrote a row that cannot be read."""
@@ -89,12 +94,27 @@ def _live_worker(row: Row) -> LiveWorker | None:
         handlers = _HANDLERS.decode(row["handlers"])
     except msgspec.MsgspecError:
         return None
-    return LiveWorker(**{**row, "handlers": handlers})
+    return LiveWorker(**{**row, "handlers": handlers, "health": _health(row["health"])})
 
 
-def worker_parameters(worker: str, handlers: Sequence[str], *, is_start: bool) -> dict[str, object]:
+def _health(text: str) -> WorkerHealth:
+    """Return the health of a worker; of one that another version wrote, only what is readable."""
+    try:
+        return _HEALTH.decode(text)
+    except msgspec.MsgspecError:
+        return HEALTHY
+
+
+def worker_parameters(
+    worker: str, handlers: Sequence[str], health: WorkerHealth, *, is_start: bool
+) -> dict[str, object]:
     """Return the parameters of the statement that renews a worker."""
-    return {"name": worker, "handlers": json.dumps(sorted(handlers)), "is_start": is_start}
+    return {
+        "name": worker,
+        "handlers": msgspec.json.encode(sorted(handlers)).decode(),
+        "health": msgspec.json.encode(health).decode(),
+        "is_start": is_start,
+    }
 
 
 async def _renew_routes(

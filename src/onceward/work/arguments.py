@@ -17,6 +17,9 @@ from onceward.work.effects import Effects
 from onceward.work.sync import SyncEffects, SyncTransaction
 from onceward.work.transaction import Transaction, UnitOfWork
 
+_INJECTED: Final = frozenset({"Depends", "Security", "Provide", "Inject"})
+"""Classes whose objects stand for a value that another framework, such as FastAPI, provides."""
+
 Build = Callable[[Event[Any], UnitOfWork, Job], Any]
 """Builds the argument of one handler call."""
 
@@ -86,18 +89,29 @@ def _parameter_fault(
             f"arguments are passed by name, so {str(parameter).partition(':')[0]} would stay empty;"
             f" name {names}, or use functools.wraps in the decorator"
         )
-    if argument is None and parameter.default is not parameter.empty:
+    if argument is None:
+        return _unknown_fault(parameter, names)
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        return f"parameter {parameter.name!r} is positional-only; remove the / after it"
+    return None
+
+
+def _unknown_fault(parameter: inspect.Parameter, names: str) -> str | None:
+    """Return why a parameter that no argument fits cannot keep its default, or None."""
+    kind = type(parameter.default).__name__
+    if kind in _INJECTED:
+        return (
+            f"parameter {parameter.name!r} has the default {kind}(…), which Onceward does not "
+            "resolve; use tx, or open what it needs in the handler"
+        )
+    if parameter.default is not parameter.empty:
         return None
-    if argument is None and parameter.name in ("self", "cls"):
+    if parameter.name in ("self", "cls"):
         return (
             f"a method needs its object, which {parameter.name!r} cannot get; "
             "register the bound method: inbox.on(…)(instance.method)"
         )
-    if argument is None:
-        return f"unknown parameter {parameter.name!r}; use {names}"
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        return f"parameter {parameter.name!r} is positional-only; remove the / after it"
-    return None
+    return f"unknown parameter {parameter.name!r}; use {names}"
 
 
 def _find(name: str, hint: object, available: Sequence[Argument]) -> Argument | None:

@@ -9,7 +9,8 @@ from typing import Any, Final
 from onceward.errors import PermanentError
 from onceward.model.events import invalid_text_reason
 from onceward.runtime.code_location import awaiting_location
-from onceward.work.transaction import UnitOfWork, kind_of
+from onceward.runtime.value_kind import kind_of
+from onceward.work.transaction import UnitOfWork
 
 EXAMPLE_KEY: Final = 'f"mail:{event.id}"'
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from functools import partial
 from types import CoroutineType, FrameType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from onceward.errors import PermanentError
-from onceward.runtime.code_location import definition_line, frame_location
+from onceward.runtime.code_location import frame_location
 from onceward.runtime.tracebacks import traceback_from
 from onceward.work.loop_watch import BLOCKED_SECONDS, LoopWatch
 
@@ -22,6 +22,13 @@ _AWAITABLES: Final = (
     ("ag_frame", "ag_await"),
 )
 """The attributes of coroutines, generators and async generators: the frame, the awaited object."""
+
+
+class Abandonment(NamedTuple):
+    """Callbacks for a cancelled call that leaves a thread behind, and for that thread's end."""
+
+    begin: Callable[[], object]
+    end: Callable[[], object]
 
 
 class HandlerCall:
@@ -34,32 +41,60 @@ class HandlerCall:
         *,
         is_async: bool,
         loop_watch: LoopWatch,
+        abandonment: Abandonment | None = None,
     ) -> None:
         self._function = function
         self._arguments = arguments
         self._is_async = is_async
         self._loop_watch = loop_watch
+        self._abandonment = abandonment
         self._coroutine: CoroutineType[Any, Any, Any] | None = None
         self._thread: threading.Thread | None = None
+        self._has_ended = False
+        self._is_abandoned = False
+        self.result: object = None
+        """The value that the handler returned."""
 
     async def run(self) -> None:
-        """Run the handler until it returns. Cancelling this call does not stop a thread."""
+        """Run the handler until it returns.
+
+        Cancelling this call does not stop a thread, which is then reported to the `abandonment`.
+        """
         if self._is_async:
             self._coroutine = self._function(**self._arguments)
-            result = await _WithOwnContext(self._coroutine, self._loop_watch)
-            if result is not None:
-                _refuse_unstarted(self._function, result)
+            self.result = await _WithOwnContext(self._coroutine, self._loop_watch)
             return
         loop = asyncio.get_running_loop()
         done: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
             target=_run_in_thread,
-            args=(self._function, self._arguments, loop, done),
+            args=(self._function, self._arguments, loop, partial(self._resolve, done)),
             name="onceward-handler",
             daemon=True,
         )
         self._thread.start()
-        await done
+        try:
+            await done
+        except asyncio.CancelledError:
+            if not self._has_ended and self._abandonment is not None:
+                self._is_abandoned = True
+                self._abandonment.begin()
+            raise
+
+    def _resolve(
+        self, done: asyncio.Future[None], result: object, failure: BaseException | None
+    ) -> None:
+        """Set the outcome of the thread, which has ended."""
+        self._has_ended = True
+        if self._is_abandoned and self._abandonment is not None:
+            self._abandonment.end()
+        if done.done():
+            return
+        if failure is None:
+            self.result = result
+            done.set_result(None)
+        else:
+            done.set_exception(failure)
 
     def location(self) -> str:
         """Return the line at which the handler is now, or the handler once it has returned."""
@@ -115,44 +150,20 @@ def _run_in_thread(
     function: Callable[..., object],
     arguments: Mapping[str, Any],
     loop: asyncio.AbstractEventLoop,
-    done: asyncio.Future[None],
+    resolve: Callable[[object, BaseException | None], object],
 ) -> None:
+    result: object = None
     failure: BaseException | None = None
     try:
-        _refuse_unstarted(function, function(**arguments))
+        result = function(**arguments)
     except StopIteration as error:
-        failure = RuntimeError(f"the handler raised {error!r}")  # a future refuses StopIteration
+        failure = RuntimeError("the handler raised StopIteration")  # a future refuses it
         failure.__cause__ = error
     except BaseException as error:  # noqa: BLE001 - raised again in the task that waits
         failure = error
 
-    def resolve() -> None:
-        if done.done():
-            return
-        if failure is None:
-            done.set_result(None)
-        else:
-            done.set_exception(failure)
-
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(resolve)
-
-
-def _refuse_unstarted(function: Callable[..., object], result: object) -> None:
-    """Raise PermanentError for a coroutine or generator: its body never ran."""
-    if inspect.iscoroutine(result) or inspect.isgenerator(result) or inspect.isasyncgen(result):
-        if not inspect.isasyncgen(result):
-            result.close()
-        kind, name = type(result).__name__, result.__name__
-        is_async = inspect.iscoroutinefunction(function)
-        advice = (
-            f"write await {name}()" if is_async else f"make it async def and write await {name}()"
-        )
-        fix = f"; {advice}" if inspect.iscoroutine(result) else ""
-        line = definition_line(function)
-        where = f"{line}: " if line else ""
-        message = f"{where}the handler returned the {kind} of {name}() instead of running it{fix}"
-        raise PermanentError(message)
+    with suppress(RuntimeError):  # the process ends, and its loop is closed
+        loop.call_soon_threadsafe(resolve, result, failure)
 
 
 def _handler_frames(frame: FrameType | None) -> list[FrameType]:

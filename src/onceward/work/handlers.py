@@ -288,7 +288,7 @@ def _event_hint(function: HandlerFunction) -> Any:
     names = getattr(inspect.unwrap(function), "__globals__", {})
     try:
         return get_type_hints(owner, names)["event"]
-    except NameError:
+    except (NameError, ConfigurationError):
         raise
     except Exception as error:  # an annotation is user code
         raise NameError(str(error)) from error

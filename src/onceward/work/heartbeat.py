@@ -1,14 +1,14 @@
-"""The heartbeat of a worker, by which receiving processes know the handlers that run."""
+"""The heartbeat of a worker, by which receiving processes know its handlers and its health."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from onceward.errors import StoreError
-from onceward.model.workers import HEARTBEAT_SECONDS
+from onceward.model.workers import HEARTBEAT_SECONDS, WorkerHealth
 from onceward.ports import WorkerRegistry
 from onceward.runtime.error_text import locate
 from onceward.runtime.log_fields import LogFields
@@ -20,17 +20,27 @@ _log = logging.getLogger("onceward.worker")
 class Heartbeat:
     """Renews the row of one worker until it is cancelled."""
 
-    def __init__(self, registry: WorkerRegistry, *, worker: str, handlers: Sequence[str]) -> None:
+    def __init__(
+        self,
+        registry: WorkerRegistry,
+        *,
+        worker: str,
+        handlers: Sequence[str],
+        health: Callable[[], WorkerHealth] = WorkerHealth,
+    ) -> None:
         self._registry = registry
         self._worker = worker
         self._handlers = handlers
+        self._health = health
 
     async def run(self) -> None:
         """Renew the row now and after every interval. An outage only delays the next renewal."""
         is_start = True
         while True:
             try:
-                await self._registry.renew_worker(self._worker, self._handlers, is_start=is_start)
+                await self._registry.renew_worker(
+                    self._worker, self._handlers, self._health(), is_start=is_start
+                )
                 is_start = False
             except StoreError:
                 pass  # the claims log the outage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from onceward.model.jobs import Claim, Job, Lease
@@ -30,15 +30,20 @@ class Leases:
         self._unsettled: dict[str, set[int]] = {}
         self._ended: list[str] = []
 
-    async def claim(self, limit: int, *, solo: bool) -> Claim:
-        """Claim up to `limit` jobs, and end the leases whose jobs are all settled."""
+    async def claim(self, limit: int, *, solo: bool, without: Collection[str] = ()) -> Claim:
+        """Claim up to `limit` jobs, and end the leases whose jobs are all settled.
+
+        Jobs of the handlers `without` stay queued.
+        """
         ended, self._ended = self._ended, []
         token = uuid.uuid4().hex
         try:
             claim = await self._queue.claim(
                 token=token,
                 worker=self._worker,
-                handlers=self._handlers,
+                handlers=[name for name in self._handlers if name not in without]
+                if without
+                else self._handlers,
                 limit=limit,
                 solo=solo,
                 lease_seconds=self._lease_seconds,

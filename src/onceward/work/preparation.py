@@ -13,6 +13,7 @@ from onceward.errors import (
 )
 from onceward.runtime.error_text import describe
 from onceward.runtime.tracebacks import package_of, traceback_text
+from onceward.work.misuse import explain
 from onceward.work.transaction import Transaction, UnitOfWork
 
 Preparation = Callable[[Transaction], Awaitable[None]]
@@ -34,16 +35,19 @@ async def run_preparations(unit: UnitOfWork, preparations: Sequence[Preparation]
     except (ConfigurationError, StoreError, TransactionMisuse):
         raise
     except Exception as error:
+        if (explained := explain(error)) is not error:
+            raise explained from error
         raise PreparationFailed(_failure_text(running, error)) from error
 
 
 def _failure_text(function: Preparation | None, error: Exception) -> str:
     """Return the name of the function, its error, and the line that raised it."""
     name = getattr(function, "__name__", "")
-    reason = describe(error)
+    reason = describe(error, show_values=True)  # no event takes part
     location = traceback_text(error, package=package_of(function)).location
     place = f" ({location})" if location and location not in reason else ""
-    return f"@inbox.at_start {name} failed: {reason}{place}".replace("  ", " ")
+    failure = f"@inbox.at_start {name} failed: {reason}{place}".replace("  ", " ")
+    return ". ".join([failure, *getattr(error, "__notes__", ())])
 
 
 def preparation_faults(function: object) -> Iterable[str]:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final
 
@@ -25,11 +25,12 @@ from onceward.model.events import INGEST_SOURCE, Event
 from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.ports import Queue
 from onceward.runtime.clock import Clock
-from onceward.runtime.error_text import locate
+from onceward.runtime.error_text import describe, locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
+from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
     BatchOutcome,
@@ -37,12 +38,13 @@ from onceward.work.batching import (
     HandlerLatency,
     SharedTransaction,
 )
-from onceward.work.call_misuse import explain
 from onceward.work.failure_log import job_fields, log_failure
-from onceward.work.handler_call import HandlerCall
+from onceward.work.handler_call import Abandonment, HandlerCall
+from onceward.work.handler_result import ResultCheck
 from onceward.work.handlers import Handler
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
+from onceward.work.misuse import explain
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy
 from onceward.work.transaction import UnitOfWork
@@ -71,15 +73,28 @@ class JobRunner:
         settlement_policy: SettlementPolicy,
         clock: Clock,
         failpoints: Failpoints,
+        abandoned_calls: AbandonedCalls,
     ) -> None:
         self._queue = queue
         self._handlers = handlers
         self._settlement_policy = settlement_policy
         self._clock = clock
         self._failpoints = failpoints
+        self.abandoned_calls = abandoned_calls
         self._latencies = {name: HandlerLatency() for name in handlers}
+        self._abandonments = {
+            name: Abandonment(
+                partial(abandoned_calls.add, name), partial(abandoned_calls.remove, name)
+            )
+            for name in handlers
+        }
         self._loop_watches = {
             name: LoopWatch(name, clock, label=handler.label) for name, handler in handlers.items()
+        }
+
+        self._result_checks = {
+            name: ResultCheck(name, handler.function, label=handler.label)
+            for name, handler in handlers.items()
         }
 
     def may_share(self, job: Job) -> bool:
@@ -99,7 +114,13 @@ class JobRunner:
                 try:
                     run = self._run_handlers(jobs, shared, progress)
                     if not await run_with_deadline(
-                        "a batch", run, progress.remaining_seconds, progress.interrupt
+                        "a batch",
+                        run,
+                        progress.remaining_seconds,
+                        progress.interrupt,
+                        on_abandoned=lambda task: self._watch_abandoned(
+                            jobs[progress.completed].job.handler, task
+                        ),
                     ):
                         raise HandlerTimeout(_SHARED_TIMEOUT)
                 finally:
@@ -138,6 +159,7 @@ class JobRunner:
             raise
         except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
+            self._result_checks[job.handler].check_error(error)
             return await self._settle_error(token, job, explain(error), seconds)
         return True
 
@@ -158,6 +180,7 @@ class JobRunner:
             _make_arguments(handler, _make_event(job, body, handler), unit, job),
             is_async=handler.is_async,
             loop_watch=self._loop_watches[job.handler],
+            abandonment=self._abandonments[job.handler],
         )
         unit.location = call.location
         if handler.is_async:  # a thread cannot be stopped, and must not run beside its retry
@@ -173,6 +196,8 @@ class JobRunner:
         finally:
             seconds = self._clock.monotonic() - started
             self._latencies[job.handler].observe(seconds, unit.statement_seconds)
+        if call.result is not None:
+            self._result_checks[job.handler].check(call.result)
         self._failpoints.reach("handle.returned")
 
     async def _run_with_timeout(
@@ -189,9 +214,15 @@ class JobRunner:
             lambda: deadline - self._clock.monotonic(),
             interrupt,
             on_expired=lambda: traces.append(call.traceback()),
+            on_abandoned=partial(self._watch_abandoned, handler.name),
         ):
             message = f"{handler.name} took longer than {seconds:g} s"
             raise HandlerTimeout(message).with_traceback(traces[0])
+
+    def _watch_abandoned(self, handler: str, task: asyncio.Task[None]) -> None:
+        """Count a handler that ignores its cancellation, until it ends."""
+        self.abandoned_calls.add(handler)
+        task.add_done_callback(lambda _: self.abandoned_calls.remove(handler))
 
     async def _settle_error(
         self, token: str, job: Job, error: BaseException, elapsed_seconds: float
@@ -200,22 +231,24 @@ class JobRunner:
         trace = self._traceback(job, error)
         settlement = replace(settlement, traceback=trace.text)
         log_failure(job, settlement, trace.location, self._handlers[job.handler].label)
+        reason = ""
         for attempt in range(_MAX_SETTLE_TRIES):
             try:
                 landed = await self._queue.settle_error(token, job.id, settlement, elapsed_seconds)
-            except StoreError:
+            except StoreError as failure:
+                reason = describe(failure)
                 await asyncio.sleep(0.1 * 2**attempt)
             else:
                 if not landed:
                     message = "job %s: the lease was lost before the job was settled"
                     _log.warning(message, job.id, extra=job_fields(job))
                 return True
-        message = "job %s could not be settled; it runs again when its lease expires"
-        _log.warning(message, job.id, extra=job_fields(job))
+        message = "job %s could not be settled; it runs again when its lease expires: %s"
+        _log.warning(message, job.id, reason, extra=LogFields(**job_fields(job), error=reason))
         return False
 
     def _decide(self, job: Job, error: BaseException) -> Reschedule | Postpone | Fail:
-        decide = functools.partial(
+        decide = partial(
             self._settlement_policy.decide,
             attempts=job.attempts,
             max_attempts=job.max_attempts,
@@ -264,7 +297,7 @@ def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
         received_at=job.received_at,
         body=body,
         headers=MappingProxyType(headers),
-        _decode=functools.partial(
+        _decode=partial(
             decode,
             body,
             handler.decoder,

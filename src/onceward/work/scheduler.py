@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -157,13 +157,19 @@ class Scheduler:
 
     def withdraw(self, tokens: set[str]) -> list[LeasedJob]:
         """Remove and return the queued jobs of these leases."""
-        withdrawn = [
-            leased for leased in (*self._ready, *self._shareable) if leased.lease.token in tokens
-        ]
-        self._ready = deque(leased for leased in self._ready if leased.lease.token not in tokens)
-        self._shareable = deque(
-            leased for leased in self._shareable if leased.lease.token not in tokens
-        )
+        return self._withdraw_if(lambda leased: leased.lease.token in tokens)
+
+    def withdraw_handlers(self, handlers: Collection[str]) -> list[LeasedJob]:
+        """Remove and return the queued jobs of these handlers."""
+        return self._withdraw_if(lambda leased: leased.job.handler in handlers)
+
+    def _withdraw_if(self, is_withdrawn: Callable[[LeasedJob], bool]) -> list[LeasedJob]:
+        withdrawn = [leased for leased in (*self._ready, *self._shareable) if is_withdrawn(leased)]
+        if withdrawn:
+            self._ready = deque(leased for leased in self._ready if not is_withdrawn(leased))
+            self._shareable = deque(
+                leased for leased in self._shareable if not is_withdrawn(leased)
+            )
         return withdrawn
 
     def withdraw_all(self) -> list[LeasedJob]:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from onceward.errors import RetryLater, StoreUnavailable
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.model.retry import MAX_DELAY_SECONDS, NO_RULES, Retry, RetryRules
 from onceward.runtime.error_text import describe, leading_error
 from onceward.work.retry import backoff_seconds, choose_rule, is_transient
+
+_NOT_LATER: Final = "the seconds of RetryLater are not above 0, so the usual delay applies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,8 @@ class SettlementPolicy:
     """Returns a number from 0 to 1, for the jitter."""
     secrets: Iterable[str | bytes] = ()
     """Secrets to redact in error texts. The owner may add more at any time."""
+    show_values: bool = False
+    """Whether error texts show the values that the interpreter or a database quotes."""
     handler_rules: Mapping[str, RetryRules] = field(default_factory=dict)
     """The retry rules of each handler, by its name. They win over the source's."""
     source_rules: Mapping[str, RetryRules] = field(default_factory=dict)
@@ -39,7 +44,7 @@ class SettlementPolicy:
         source: str = "",
     ) -> Reschedule | Postpone | Fail:
         """Return the settlement of an attempt that raised, after `attempts` earlier ones."""
-        text = describe(error, self.secrets)
+        text = describe(error, self.secrets, show_values=self.show_values)
         leading = leading_error(error)
         if isinstance(leading, StoreUnavailable):
             return Postpone(self._backoff(1, Retry()), text)
@@ -49,8 +54,12 @@ class SettlementPolicy:
         attempt = attempts + 1
         if attempt >= max_attempts:
             return Fail(FailureType.EXHAUSTED, text)
-        delay = _requested_seconds(leading)
-        return Reschedule(self._backoff(attempt, rule) if delay is None else delay, text)
+        if isinstance(leading, RetryLater):
+            seconds = _requested_seconds(leading)
+            if seconds > 0:  # NaN is not
+                return Reschedule(seconds, text)
+            text += f"; {_NOT_LATER}"
+        return Reschedule(self._backoff(attempt, rule), text)
 
     def _rule(self, error: BaseException, handler: str, source: str) -> Retry | None:
         """Return the rule for an error; None if a retry cannot help."""
@@ -67,9 +76,9 @@ class SettlementPolicy:
         return backoff_seconds(attempt, base_seconds, max_seconds, self.random)
 
 
-def _requested_seconds(error: BaseException) -> float | None:
-    """Return the delay that the handler asked for, within bounds, or None without a usable one."""
-    if not isinstance(error, RetryLater) or not isinstance(error.seconds, int | float):
-        return None
-    seconds = float(min(max(error.seconds, 0), MAX_DELAY_SECONDS))
-    return None if math.isnan(seconds) else seconds
+def _requested_seconds(error: RetryLater) -> float:
+    """Return the delay that the handler asked for, within bounds; NaN without a number."""
+    seconds: object = error.seconds
+    if isinstance(seconds, int | float):
+        return float(min(max(seconds, 0), MAX_DELAY_SECONDS))
+    return math.nan

@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 from onceward.ports import Row
 from onceward.work.effects import mark_once
-from onceward.work.transaction import Parameters, TransactionHints, UnitOfWork
+from onceward.work.transaction import Parameters, UnitOfWork
 
 T = TypeVar("T")
 
 
-class SyncTransaction(TransactionHints):
+class SyncTransaction:
     """The transaction of a sync handler; see Transaction."""
 
     def __init__(self, unit: UnitOfWork, loop: asyncio.AbstractEventLoop) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
+from types import FrameType
 from typing import Any, Final, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import (
@@ -16,10 +18,14 @@ from onceward.errors import (
 )
 from onceward.ports import OnIdleTimeout, Row, Rows, StoreTransaction, ignore_idle_timeout
 from onceward.runtime.clock import Clock
-from onceward.runtime.code_location import awaiting_location, frame_location
+from onceward.runtime.code_location import awaiting_location
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.log_fields import LogFields
 from onceward.runtime.sql_text import Sql, find_placeholder, parse
+from onceward.runtime.value_kind import kind_of
 from onceward.work.pending_calls import PendingCalls
+
+_log = logging.getLogger("onceward.work")
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -34,19 +40,11 @@ _TRANSACTION_KEYWORDS: Final = frozenset(
 _CONNECTION_KEYWORDS: Final = frozenset({"PRAGMA", "ATTACH", "DETACH", "VACUUM"})
 _REFUSED_KEYWORDS: Final = _TRANSACTION_KEYWORDS | _CONNECTION_KEYWORDS
 
-_INSTEAD: Final = {
-    "begin": "the transaction begins with its first statement",
-    "commit": "the transaction commits when the handler returns",
-    "rollback": "raise an error to roll back",
-    "executemany": "call tx.execute for each row",
-    "fetchall": "use tx.fetch",
-    "fetchone": "use tx.fetch_one",
-    "fetchrow": "use tx.fetch_one",
-    "fetchval": "use tx.fetch_value",
-    "scalar": "use tx.fetch_value",
-}
-"""Names that database drivers have, and what a handler does instead."""
-
+_OVER: Final = "the transaction is over; a later statement cannot be part of it"
+_RETURNED: Final = (
+    "the transaction is over, because the handler has returned; await every task that uses tx or "
+    "effects before it returns"
+)
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
@@ -74,6 +72,7 @@ class UnitOfWork:
         self._transaction: StoreTransaction | None = None
         self._failure: Exception | None = None
         self._is_closed = False
+        self._has_returned = False
         self._writer: asyncio.Task[Any] | None = None
 
     async def execute(self, sql: str, parameters: Parameters | None = None) -> int:
@@ -101,12 +100,7 @@ class UnitOfWork:
 
     async def _run_statement(self, sql: str, parameters: Parameters | None) -> Rows:
         values = {} if parameters is None else parameters
-        try:
-            statement = _checked(sql, values)
-        except TransactionMisuse as error:
-            line = awaiting_location(sys._getframe()) or self.location()  # noqa: SLF001
-            message = f"{line}: {error}"
-            raise TransactionMisuse(message) from None
+        statement = _checked(sql, values)
         return await (await self._open()).run(statement, values)
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
@@ -181,6 +175,10 @@ class UnitOfWork:
             started = self._clock.monotonic()
             try:
                 return await operation(*arguments)
+            except TransactionMisuse as error:
+                misuse = self._with_line(error, sys._getframe())  # noqa: SLF001
+                self._failure = self._failure or misuse
+                raise misuse from None
             except Exception as error:
                 self._failure = self._failure or error
                 raise
@@ -191,18 +189,29 @@ class UnitOfWork:
                 self._writer = None
                 self.statement_seconds += self._clock.monotonic() - started
 
+    def _with_line(self, error: TransactionMisuse, frame: FrameType) -> TransactionMisuse:
+        """Return the error with the line of the handler's code that awaits `frame`.
+
+        Log it if the handler has returned: nothing else may ever read the error of its task.
+        """
+        line = awaiting_location(frame) or self.location()
+        text = f"{line}: {error}"
+        if self._has_returned:
+            message = "%s: %s; the job ended without this statement"
+            _log.error(message, self.location(), text, extra=LogFields(error=text))
+        return TransactionMisuse(text)
+
     def _close(self) -> StoreTransaction | None:
         if self._failure is None:
             self._failure = self.calls.take_misuse()
         if self._failure is not None:  # the handler swallowed it
             raise self._failure
-        self._is_closed = True
+        self._is_closed = self._has_returned = True
         return self._transaction
 
     async def _open(self) -> StoreTransaction:
         if self._is_closed:
-            message = "the transaction is over; a later statement cannot be part of it"
-            raise TransactionMisuse(message)
+            raise TransactionMisuse(_RETURNED if self._has_returned else _OVER)
         if self._failure is not None:
             message = f"an earlier statement failed ({self._failure}); the transaction has ended"
             raise TransactionMisuse(message)
@@ -212,32 +221,7 @@ class UnitOfWork:
         return self._transaction
 
 
-class _Absent:
-    """An attribute that raises TransactionMisuse with the line that reads it."""
-
-    def __init__(self, name: str, instead: str) -> None:
-        self._text = f"there is no tx.{name}; {instead}"
-
-    def __get__(self, instance: object, owner: type) -> Self:
-        if instance is None:  # inspection of the class
-            return self
-        line = frame_location(sys._getframe(1))  # noqa: SLF001
-        message = f"{line}: {self._text}"
-        raise TransactionMisuse(message)
-
-
-class TransactionHints:
-    """Explains names that database drivers have and `tx` does not.
-
-    A `__getattr__` would slow down every other attribute, and hide unknown ones from type checkers.
-    """
-
-
-for _name, _instead in _INSTEAD.items():
-    setattr(TransactionHints, _name, _Absent(_name, _instead))
-
-
-class Transaction(TransactionHints):
+class Transaction:
     """The handler's transaction. Its writes and the job's `done` commit together or not at all.
 
     It begins with the first statement and ends when the handler returns. Parameters are named,
@@ -293,18 +277,13 @@ def _checked(sql: object, parameters: object) -> Sql:
     if missing := statement.names - parameters.keys():
         message = f"no value is given for :{', :'.join(sorted(missing))}"
         raise TransactionMisuse(message)
+    for name, hint in statement.lookalikes:
+        if name in parameters:
+            raise TransactionMisuse(hint)
     if parameters and not statement.names and find_placeholder(sql):
         message = f"parameters are named: {_usage(statement)}"
         raise TransactionMisuse(message)
     return statement
-
-
-def kind_of(value: object) -> str:
-    """Return the type of a value with its article, such as ``a list``."""
-    if value is None:
-        return "None"
-    name = type(value).__name__
-    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
 def _usage(statement: Sql) -> str:

@@ -11,6 +11,7 @@ from typing import Final
 
 from onceward.errors import StoreError
 from onceward.model.jobs import Job, Lease
+from onceward.model.workers import WorkerHealth
 from onceward.ports import Queue, WorkerRegistry
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
@@ -18,6 +19,7 @@ from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
+from onceward.work.claim_outage import ClaimOutage
 from onceward.work.heartbeat import Heartbeat
 from onceward.work.leases import LeasedJob, Leases
 from onceward.work.runner import JobRunner
@@ -44,7 +46,7 @@ class Worker:
         settings: Settings,
         clock: Clock,
     ) -> None:
-        self._name = name
+        self.name = name
         self._queue = queue
         self._runner = runner
         self._settings = settings
@@ -57,11 +59,14 @@ class Worker:
             max_shared_transactions=queue.max_shared_transactions,
             may_share=runner.may_share,
         )
-        self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers)
+        self._abandoned_calls = runner.abandoned_calls
+        self._abandoned_calls.on_resume = self._wake_up
+        self._claim_outage = ClaimOutage(name, clock)
+        self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers, health=self.health)
         self._tasks: dict[asyncio.Task[None], Run] = {}
+        self._releases: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stopping = False
-        self._outage_since: float | None = None
 
     async def run(self) -> None:
         """Work until `stop` is called, then drain."""
@@ -85,20 +90,34 @@ class Worker:
         self._stopping = True
         self._wake.set()
 
+    def health(self) -> WorkerHealth:
+        """Return the paused handlers, and since when and why no jobs can be claimed."""
+        return WorkerHealth(
+            paused=self._abandoned_calls.paused_since,
+            claims_failed_since=self._claim_outage.since,
+            claim_error=self._claim_outage.reason,
+        )
+
+    def _wake_up(self) -> None:
+        self._wake.set()
+
     # Claiming.
 
     async def _claim(self) -> float:
         """Claim until enough jobs are held or no more are due. Return the seconds to pause."""
         while not self._stopping:
+            self._abandoned_calls.report()
             request = self._scheduler.next_claim()
             if request is None:
                 return self._settings.poll_seconds
             try:
-                claim = await self._leases.claim(request.limit, solo=request.solo)
+                claim = await self._leases.claim(
+                    request.limit, solo=request.solo, without=self._abandoned_calls.paused
+                )
             except StoreError as error:
-                self._note_outage(error)
+                self._claim_outage.claim_failed(error)
                 return _OUTAGE_PAUSE_SECONDS
-            self._note_recovery()
+            self._claim_outage.claim_succeeded()
             pause = self._scheduler.add(request, claim)
             self._start_runs()
             if pause is not None:
@@ -111,28 +130,15 @@ class Worker:
                 await self._wake.wait()
         self._wake.clear()
 
-    def _note_outage(self, error: StoreError) -> None:
-        """Log an outage when it begins, and not again: outages may last for hours."""
-        if self._outage_since is None:
-            self._outage_since = self._clock.monotonic()
-            self._warn("no jobs can be claimed; retrying every second: %s", error)
-
-    def _note_recovery(self) -> None:
-        if self._outage_since is not None:
-            seconds = self._clock.monotonic() - self._outage_since
-            fields = LogFields(worker=self._name, seconds=round(seconds, 1))
-            _log.warning("jobs can be claimed again, after %.0f s", seconds, extra=fields)
-            self._outage_since = None
-
     def _warn(self, message: str, error: Exception) -> None:
         """Log a failure that is expected now and then, such as an outage."""
         reason = redact(str(error))
-        _log.warning(message, reason, extra=LogFields(worker=self._name, error=reason))
+        _log.warning(message, reason, extra=LogFields(worker=self.name, error=reason))
 
     def _report(self, message: str, error: BaseException) -> None:
         """Log a failure that should not happen."""
         reason = locate(error)
-        _log.error(message, reason, extra=LogFields(worker=self._name, error=reason))
+        _log.error(message, reason, extra=LogFields(worker=self.name, error=reason))
 
     async def _listen(self) -> None:
         """Wake the claiming loop when jobs may have become due."""
@@ -148,12 +154,23 @@ class Worker:
     # Running.
 
     def _start_runs(self) -> None:
+        if self._abandoned_calls.paused:
+            self._return_paused()
         while (run := self._scheduler.next_run()) is not None:
             task = asyncio.create_task(
                 self._run_batch(run.jobs) if run.is_batch else self._run_job(*run.jobs[0])
             )
             self._tasks[task] = run
             task.add_done_callback(self._run_ended)
+
+    def _return_paused(self) -> None:
+        """Release the queued jobs of paused handlers: another process may be able to run them."""
+        self._abandoned_calls.report()
+        jobs = self._scheduler.withdraw_handlers(self._abandoned_calls.paused)
+        if jobs:
+            task = asyncio.create_task(self._release(jobs))
+            self._releases.add(task)
+            task.add_done_callback(self._releases.discard)
 
     async def _run_batch(self, jobs: Sequence[LeasedJob]) -> None:
         started = self._clock.monotonic()
@@ -212,7 +229,7 @@ class Worker:
         """Cancel the jobs of lost leases: their transactions can no longer commit."""
         if not tokens:
             return
-        fields = LogFields(worker=self._name, count=len(tokens))
+        fields = LogFields(worker=self.name, count=len(tokens))
         _log.warning("%d leases were lost; their jobs were cancelled", len(tokens), extra=fields)
         self._scheduler.withdraw(tokens)
         lost = self._scheduler.runs_of(tokens)
@@ -224,6 +241,7 @@ class Worker:
 
     async def _drain(self) -> None:
         """Release queued jobs, wait for running ones, then cancel and release the rest."""
+        await asyncio.gather(*self._releases, return_exceptions=True)
         await self._release(self._scheduler.withdraw_all())
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=self._settings.drain_seconds)

@@ -40,8 +40,8 @@ _ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "rejected requests
 # status first.
 _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     400: (
-        "A header that must be unique is repeated, or a challenge is not supported.",
-        ["no_question", "repeated_header", "unusable_secret"],
+        "The request is malformed, a header is repeated, or a challenge is not supported.",
+        ["malformed", "no_question", "repeated_header", "unusable_secret"],
     ),
     401: (
         "The token or the signature is missing or wrong.",
@@ -52,7 +52,7 @@ _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
         ["foreign_host", "foreign_origin", "forwarded"],
     ),
     404: ("The path, source or row does not exist.", ["not_found", "unknown_source"]),
-    408: ("The body did not arrive in time.", ["slow_body"]),
+    408: ("The request did not arrive in time.", ["slow_request"]),
     409: ("The current state does not allow the action.", ["not_in_state"]),
     413: ("The body is too large.", ["too_large"]),
     415: (
@@ -65,6 +65,10 @@ _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
             *("bad_act", "bad_filter", "bad_reference", "invalid_json"),
             *("no_event_id", "no_event_type", "no_payload"),
         ],
+    ),
+    429: (
+        "Wrong admin tokens came from this address, or this one came before. Retry later.",
+        ["too_many_failures"],
     ),
     431: ("The headers are too many or too large.", ["large_headers"]),
     503: (
@@ -346,7 +350,7 @@ def document(
     With `dev`, no route needs a token. `sources` is None for an admin API mounted on its own, which
     does not receive.
     """
-    guard = _Guard((), (400, 403)) if dev else _Guard([{_TOKEN: []}], (400, 401))
+    guard = _Guard((), (400, 403)) if dev else _Guard([{_TOKEN: []}], (400, 401, 429))
     paths = _admin_paths(prefix, guard)
     if sources is not None:
         paths = _receiving_paths(sources, settings, guard) | paths | _service_paths(dev=dev)
@@ -384,7 +388,7 @@ def _error(status: int) -> Json:
         case 401:
             scheme = {"type": "string"}
             response["headers"] = {"WWW-Authenticate": {"schema": scheme}}
-        case 503:
+        case 429 | 503:
             seconds = {"type": "integer", "minimum": 1}
             response["headers"] = {"Retry-After": {"required": True, "schema": seconds}}
     return response

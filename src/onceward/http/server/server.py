@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,31 +13,30 @@ from typing import Final
 import uvicorn
 
 from onceward.errors import ConfigurationError
-from onceward.http.server.protocol import Application, BoundedProtocol
-from onceward.http.server.writes import BufferedTransport, TickQueue
+from onceward.http.server.connection import Connection
+from onceward.http.server.context import ServerContext
+from onceward.http.server.exchange import Application
+from onceward.runtime.log_fields import LogFields
 from onceward.settings import Settings
 
 BACKLOG: Final = 4096
-REQUESTS_PER_TICK: Final = 16
-"""Direct requests handled per loop iteration. More would delay the commits of earlier requests:
-process and database would alternate instead of working in parallel (decision 0008)."""
+OTHER_FILES: Final = 200
+"""Files that a process needs beside its connections: the database, the log, refused clients."""
+
+_log = logging.getLogger("onceward.http")
 
 
 class Server(uvicorn.Server):
     """A uvicorn server that leaves logging and signals to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
-        protocol = partial(
-            BoundedProtocol,
-            application=app,
-            requests=TickQueue(app.handle_directly, limit=REQUESTS_PER_TICK),
-            flushes=TickQueue(BufferedTransport.flush),
-            settings=settings,
-        )
+        own_protocol = partial(Connection, context=ServerContext(app, settings))
         super().__init__(
             uvicorn.Config(
                 app,
-                http=protocol,  # type: ignore[arg-type] # uvicorn only calls it
+                http=own_protocol if settings.own_http_protocol else "h11",  # type: ignore[arg-type] # uvicorn only calls it
+                h11_max_incomplete_event_size=settings.max_header_bytes,
+                limit_concurrency=None if settings.own_http_protocol else settings.max_connections,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -51,6 +52,25 @@ class Server(uvicorn.Server):
     def capture_signals(self) -> Iterator[None]:
         """Capture no signals: the process handles them."""
         yield
+
+
+def allow_connections(count: int) -> None:
+    """Raise the process's limit on open files to what so many connections need.
+
+    Logs a warning if the system does not allow it: further connections would not be accepted, and
+    nothing would say so.
+    """
+    needed = count + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))
+        if allowed < needed:
+            message = (
+                "the system allows this process %d open files, too few for max_connections (%d); "
+                "raise its hard limit (ulimit -Hn), or lower max_connections"
+            )
+            _log.warning(message, allowed, count, extra=LogFields(count=allowed))
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -31,6 +31,10 @@ PRESETS: Final = (
         auto_retry_hours=72,
         manual_resend_days=30,
         volatile_fields=("pending_webhooks",),
+        refused_secrets=dict.fromkeys(
+            [f"{kind}_{mode}_" for kind in ("sk", "rk", "pk") for mode in ("live", "test")],
+            "is an API key; the signing secret of a webhook begins with whsec_",
+        ),
     ),
     Preset(
         name="square",

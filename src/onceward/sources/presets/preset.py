@@ -52,6 +52,8 @@ class Preset:
     """How long a user can have an event resent; None if undocumented."""
     builtin_handlers: Mapping[str, str] = field(default_factory=dict)
     """Event types handled by a handler in `onceward.work.builtin`, by its name."""
+    refused_secrets: Mapping[str, str] = field(default_factory=dict)
+    """Beginnings of texts that are mistaken for the secret, each with the reason to refuse it."""
     note: str = ""
     identity_selectors: IdentitySelectors = field(init=False, repr=False, compare=False)
     layout: EventLayout = field(init=False, repr=False, compare=False)

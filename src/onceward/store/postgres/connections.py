@@ -15,6 +15,7 @@ from psycopg.rows import dict_row
 from onceward.errors import (
     ConfigurationError,
     OutcomeUnknown,
+    StoreBlocked,
     StoreError,
     StoreUnavailable,
     Unwritable,
@@ -24,6 +25,7 @@ from onceward.runtime.redact import one_line
 from onceward.runtime.sql_text import Sql
 from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
+from onceward.store.postgres.address import address_fault, has_stray_at
 
 Connection: TypeAlias = psycopg.AsyncConnection[Row]
 
@@ -36,6 +38,8 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
     "prepare_threshold": 2,
 }
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
+_ACCESS_CLASS: Final = "42"
+"""The class of SQLSTATEs for missing privileges, tables and columns."""
 CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 SHUTDOWN: Final = (
     psycopg.errors.AdminShutdown,
@@ -43,6 +47,15 @@ SHUTDOWN: Final = (
     psycopg.errors.CannotConnectNow,
 )
 """The server stops or restarts, and not because of the statement that gets the error."""
+
+READ_ONLY: Final = (
+    "The database is read-only: a standby, or default_transaction_read_only is set for the role or "
+    "database"
+)
+STATEMENT_TIMEOUT: Final = (
+    "statement_timeout of the role or database is too short for this statement: ALTER ROLE … RESET "
+    "statement_timeout"
+)
 
 # A plan over the JIT threshold costs hundreds of milliseconds. An inherited isolation level would
 # change which rows the statements see.
@@ -63,14 +76,10 @@ def conninfo(url: str, **session: str) -> str:
     try:
         parameters: dict[str, Any] = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
-        parameters = {"host": "@"}
+        raise ConfigurationError(address_fault(url)) from None
     port = str(parameters.get("port", "")).replace(",", "")
-    if "@" in str(parameters.get("host", "")) or not (port.isdigit() or not port):
-        raise ConfigurationError(
-            "database_url is not a PostgreSQL address. It must be postgresql://"
-            "user:password@host:port/name. Percent-encode @ / : % # inside a part, and use only "
-            "parameters of PostgreSQL"
-        )
+    if has_stray_at(url) or not (port.isdigit() or not port):
+        raise ConfigurationError(address_fault(url))
     options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | session).items())
     parameters = {
         "connect_timeout": 5,
@@ -108,8 +117,29 @@ def translate_error(error: psycopg.Error, *, is_sent: bool = True) -> StoreError
     text = error.diag.message_primary or one_line(str(error)) or type(error).__name__
     if not is_connection_lost(error):
         return Unwritable(text)
+    if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
+        return StoreBlocked(READ_ONLY)
+    if is_statement_timeout(error):
+        text = f"{text}. {STATEMENT_TIMEOUT}"
+        return OutcomeUnknown(text) if is_sent else StoreBlocked(text)
     may_have_committed = error.sqlstate is None or error.sqlstate[:2] in ("08", "57")
     return OutcomeUnknown(text) if is_sent and may_have_committed else StoreUnavailable(text)
+
+
+def ledger_error(error: psycopg.Error) -> StoreError:
+    """Return the StoreError for an error in a statement of Onceward's own.
+
+    A missing privilege or table is nobody's value: every write fails until it is repaired.
+    """
+    translated = translate_error(error)
+    is_access = (error.sqlstate or "").startswith(_ACCESS_CLASS)
+    return StoreUnavailable(str(translated)) if is_access else translated
+
+
+def is_statement_timeout(error: psycopg.Error) -> bool:
+    """Return whether a statement ran longer than the role or the database allows."""
+    is_canceled = isinstance(error, psycopg.errors.QueryCanceled)
+    return is_canceled and "statement timeout" in (error.diag.message_primary or "")
 
 
 def is_connection_lost(error: psycopg.Error) -> bool:
@@ -176,7 +206,7 @@ class DedicatedConnection:
             except psycopg.Error as error:
                 if is_connection_lost(error):
                     await self.close()
-                raise translate_error(error) from error
+                raise ledger_error(error) from error
             except BaseException:
                 await self.close()
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from psycopg.rows import tuple_row
@@ -33,16 +33,22 @@ class _Batch:
         self.duplicates: dict[int, list[int]] = {}
         """The positions of the deliveries that probably repeat a recent event, by its id."""
         self._repeated: set[int] = set()
-        self._receipts: dict[int, Receipt] = {}
-        bodies: dict[tuple[str, str], bytes] = {}
-        for position, arrival in enumerate(arrivals):
+        self._receipts: list[Receipt | None] = [None] * len(arrivals)
+        if recent.may_repeat(arrivals):
+            self._find_repeated(recent)
+
+    def _find_repeated(self, recent: RecentEvents) -> None:
+        """Find the deliveries that repeat a recent event or an earlier position."""
+        first_hashes: dict[tuple[str, str], bytes] = {}
+        for position, arrival in enumerate(self.arrivals):
             if event := recent.find_original(arrival):
                 self.duplicates.setdefault(event, []).append(position)
                 self._repeated.add(position)
                 continue
-            first = bodies.setdefault((arrival.source, arrival.event_id), arrival.body_sha256)
-            if first is not arrival.body_sha256 and first == arrival.body_sha256:
+            key = arrival.source, arrival.event_id
+            if first_hashes.get(key) == arrival.body_sha256:
                 self._repeated.add(position)
+            first_hashes.setdefault(key, arrival.body_sha256)
 
     @property
     def probably_new(self) -> list[int]:
@@ -52,11 +58,22 @@ class _Batch:
     @property
     def unrecorded(self) -> list[int]:
         """The positions without a receipt."""
-        return [index for index in range(len(self.arrivals)) if index not in self._receipts]
+        if None not in self._receipts:
+            return []
+        return [index for index, receipt in enumerate(self._receipts) if receipt is None]
 
-    def body(self, position: int) -> bytes | None:
-        """Return the body, or None if the ledger probably has it."""
-        return None if position in self._repeated else self.arrivals[position].body
+    def at(self, positions: Sequence[int]) -> Sequence[Arrival]:
+        """Return the deliveries at some positions."""
+        if len(positions) == len(self.arrivals):
+            return self.arrivals
+        return [self.arrivals[position] for position in positions]
+
+    def bodies(self, positions: Sequence[int]) -> list[bytes | None]:
+        """Return the bodies at some positions, without those that the ledger probably has."""
+        repeated, arrivals = self._repeated, self.arrivals
+        if not repeated:
+            return [arrivals[position].body for position in positions]
+        return [None if position in repeated else arrivals[position].body for position in positions]
 
     def send_all_bodies(self) -> None:
         """Stop assuming that the ledger has the body of any delivery."""
@@ -68,9 +85,10 @@ class _Batch:
 
     def receipts(self) -> list[Receipt]:
         """Return all receipts, in order of arrival. Raise OutcomeUnknown if one is missing."""
-        if self.unrecorded:
+        receipts = [receipt for receipt in self._receipts if receipt is not None]
+        if len(receipts) < len(self.arrivals):
             raise OutcomeUnknown("the ledger neither recorded nor recognised an event")
-        return [self._receipts[position] for position in range(len(self.arrivals))]
+        return receipts
 
 
 class BatchWriter:
@@ -139,8 +157,8 @@ class BatchWriter:
             return
         columns = self._columns(name, batch, positions)
         statement = self._queries.one(name, *_conditions(columns))
-        for ordinal, event, outcome in await _run_with_retries(connection, statement, columns):
-            batch.add_receipt(positions[ordinal - 1], Receipt(event, _OUTCOMES[outcome]))
+        rows = await _run_with_retries(connection, statement, columns)
+        _add_receipts(batch, positions, rows)
 
     async def record_in(
         self, transaction: LedgerTransaction, arrivals: Sequence[Arrival]
@@ -150,16 +168,14 @@ class BatchWriter:
         for name in (_NEW, _REDELIVERIES):
             if positions := batch.unrecorded:
                 columns = self._columns(name, batch, positions)
-                for row in await transaction.run(name, *_conditions(columns), **columns):
-                    receipt = Receipt(row["event"], _OUTCOMES[row["outcome"]])
-                    batch.add_receipt(positions[row["position"] - 1], receipt)
+                rows = await transaction.run(name, *_conditions(columns), **columns)
+                _add_receipts(batch, positions, [tuple(row.values()) for row in rows])
         return batch.receipts()
 
     def _columns(self, name: str, batch: _Batch, positions: list[int]) -> dict[str, Any]:
         """Return the arrays that a statement needs, and no others: each costs Python time."""
-        arrivals = [batch.arrivals[position] for position in positions]
-        bodies = blobs([batch.body(position) for position in positions])
-        columns = self._keys(arrivals) | {"bodies": bodies}
+        arrivals = batch.at(positions)
+        columns = self._keys(arrivals) | {"bodies": blobs(batch.bodies(positions))}
         if name == _REDELIVERIES:
             return columns | {"row_limit": self._row_limit}
         columns |= {
@@ -180,6 +196,13 @@ class BatchWriter:
         }
 
 
+def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[Any, ...]]) -> None:
+    """Store the receipts that a statement returned: arrays of positions and events, per outcome."""
+    for ordinals, events, outcome in rows:
+        for ordinal, event in zip(ordinals, events, strict=True):
+            batch.add_receipt(positions[ordinal - 1], Receipt(event, _OUTCOMES[outcome]))
+
+
 def _conditions(columns: Mapping[str, Any]) -> list[str]:
     return ["duplicate_body"] if "rules" in columns else []
 
@@ -188,12 +211,12 @@ async def _run_with_retries(
     connection: Connection, statement: Sql, columns: Mapping[str, Any]
 ) -> list[tuple[Any, ...]]:
     """Run a statement that is its own transaction; retry it after a deadlock."""
-    cursor = connection.cursor(row_factory=tuple_row)
-    for _ in range(_MAX_TRIES - 1):
+    cursor = connection.cursor(binary=True, row_factory=tuple_row)
+    for remaining in reversed(range(_MAX_TRIES)):
         try:
             await cursor.execute(statement.pyformat, columns)
+            break
         except RETRYABLE:
-            continue
-        return await cursor.fetchall()
-    await cursor.execute(statement.pyformat, columns)
+            if not remaining:
+                raise
     return await cursor.fetchall()

@@ -11,11 +11,13 @@ import psycopg
 from psycopg.rows import args_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import StoreUnavailable
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
+from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.redact import redact_url
 from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
@@ -28,7 +30,7 @@ from onceward.store.base import (
     require_durability,
 )
 from onceward.store.locks import Lock
-from onceward.store.migrate import Migration, pending
+from onceward.store.postgres import schema
 from onceward.store.postgres.connections import (
     CONNECT_OPTIONS,
     CONNECTION_LOST,
@@ -67,17 +69,6 @@ _DURABLE: Final = {
 }
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
-# CREATE SCHEMA IF NOT EXISTS would need CREATE on the database even if the schema exists.
-_MIGRATIONS_TABLE: Final = """
-    DO $$ BEGIN
-        IF to_regnamespace('onceward') IS NULL THEN CREATE SCHEMA onceward; END IF;
-    END $$;
-    CREATE TABLE IF NOT EXISTS onceward.migrations (
-        number integer PRIMARY KEY,
-        name text NOT NULL,
-        applied_at timestamptz NOT NULL DEFAULT clock_timestamp()
-    )
-"""
 
 
 class PostgresStore(SqlAdminStore, SqlRegistry):
@@ -112,19 +103,22 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         )
 
     def _dedicated(self, session: Mapping[str, str]) -> DedicatedConnection:
-        info = conninfo(self._settings.database_url, **session)
+        # The deadlines of these statements are Onceward's own. A limit of the role or the database
+        # stays in force for the statements of handlers.
+        info = conninfo(self._settings.database_url, statement_timeout="0", **session)
         return DedicatedConnection(info, self._connection_class)
 
     async def open(self, *, serving: bool) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first."""
         if serving:
             await self._check_durability()
-        if self._settings.migrate_at_start and serving:
-            await self.migrate()
-        elif lacking := await self._pending_migrations():
-            labels = ", ".join(migration.label for migration in lacking)
-            msg = f"The database lacks migrations ({labels}). Run: onceward migrate"
-            raise ConfigurationError(msg)
+        async with self._admin_connection.use() as connection:
+            if serving and self._settings.migrate_at_start:
+                await schema.apply_pending(connection)
+            else:
+                await schema.require_migrated(connection, redact_url(self._settings.database_url))
+            if serving:
+                await schema.require_privileges(connection)
         for writer in self._writers:
             self._free_writers.put_nowait(writer)
         await self._pool.open()
@@ -272,9 +266,16 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             except CONNECTION_LOST:
                 await asyncio.sleep(1)
 
-    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+    async def renew_worker(
+        self,
+        worker: str,
+        handlers: Sequence[str],
+        health: WorkerHealth = HEALTHY,
+        *,
+        is_start: bool,
+    ) -> None:
         """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
-        parameters = worker_parameters(worker, handlers, is_start=is_start)
+        parameters = worker_parameters(worker, handlers, health, is_start=is_start)
         async with self._renew_connection.use() as connection:
             await run(connection, self._queries.one("renew_worker"), parameters)
 
@@ -285,21 +286,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
-        applied = []
-        async with self._admin_connection.use() as connection, connection.transaction():
-            await connection.execute("SET LOCAL lock_timeout = '10s'")
-            await connection.execute(lock_statement(Lock.MIGRATIONS))
-            lacking = pending("postgres", await _applied_numbers(connection))
-            if lacking:
-                await connection.execute(_MIGRATIONS_TABLE)
-            for migration in lacking:
-                await connection.execute(migration.text.encode())
-                await connection.execute(
-                    "INSERT INTO onceward.migrations (number, name) VALUES (%s, %s)",
-                    (migration.number, migration.name),
-                )
-                applied.append(migration.label)
-        return applied
+        async with self._admin_connection.use() as connection:
+            return await schema.apply_pending(connection)
 
     async def maintenance(self) -> None:
         """Create the payload partitions of the coming weeks."""
@@ -322,10 +310,6 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             if row["setting"] not in _DURABLE[row["name"]]
         ]
         require_durability(weak, allow_weak=self._settings.allow_weak_durability)
-
-    async def _pending_migrations(self) -> list[Migration]:
-        async with self._admin_connection.use() as connection, connection.transaction():
-            return pending("postgres", await _applied_numbers(connection))
 
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statement = self._queries.one(name, *conditions)
@@ -394,12 +378,3 @@ class _PostgresLedgerTransaction:
 def _idle_timeout(seconds: float) -> dict[str, str]:
     """Return the setting that ends an idle transaction, and its locks, if its process freezes."""
     return {"idle_in_transaction_session_timeout": str(int(seconds * 1000))}
-
-
-async def _applied_numbers(connection: Connection) -> list[int]:
-    cursor = await connection.execute("SELECT to_regclass('onceward.migrations') AS table_name")
-    row = await cursor.fetchone()
-    if row is None or row["table_name"] is None:
-        return []
-    cursor = await connection.execute("SELECT number FROM onceward.migrations")
-    return [entry["number"] for entry in await cursor.fetchall()]

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 import psycopg
+from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
 from onceward.errors import LeaseLost, NeedsOwnTransaction, TransactionMisuse
@@ -17,11 +18,16 @@ from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.postgres.connections import (
     CONNECTION_LOST,
+    READ_ONLY,
     SHUTDOWN,
+    STATEMENT_TIMEOUT,
     Connection,
+    is_statement_timeout,
     translate_error,
 )
+from onceward.store.postgres.privileges import explain_refused_create
 from onceward.store.queries import Queries
+from onceward.store.unsupported_values import unsupported_value
 
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
 _SESSION_WORDS: Final = ("advisory", "set_config", "temp")
@@ -76,7 +82,17 @@ class PostgresTransaction:
                 message = f"{statement.keyword} cannot run in a transaction that jobs share"
                 raise NeedsOwnTransaction(message)
             self._changes_session = True
-        await self._execute(statement, parameters)
+        try:
+            await self._execute(statement, parameters)
+        except psycopg.ProgrammingError as error:
+            if isinstance(error, psycopg.errors.InsufficientPrivilege) and (
+                statement.keyword == "CREATE"
+            ):
+                explain_refused_create(error, self._connection.info.user)
+            misuse = unsupported_value(statement, parameters, self._is_supported)
+            if error.sqlstate is not None or misuse is None:  # the server's errors have a state
+                raise
+            raise misuse from error
         rows = await self._cursor.fetchall() if self._cursor.description else []
         return Rows(rows, max(self._cursor.rowcount, 0))
 
@@ -93,10 +109,22 @@ class PostgresTransaction:
             await self._cursor.execute(statement.pyformat, parameters)
         except SHUTDOWN as error:
             raise translate_error(error, is_sent=False) from error
-        except psycopg.errors.ReadOnlySqlTransaction:
+        except psycopg.errors.QueryCanceled as error:
+            if is_statement_timeout(error):
+                error.add_note(STATEMENT_TIMEOUT)
+            raise
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            error.add_note(READ_ONLY)
             # The server became a standby. A new connection finds the new primary.
             await self._connection.close()
             raise
+
+    def _is_supported(self, value: object) -> bool:
+        try:
+            Transformer(self._cursor).as_literal(value)
+        except psycopg.ProgrammingError:
+            return False
+        return True
 
     async def settle(self, token: str, *jobs: int) -> None:
         """Mark the jobs as done.

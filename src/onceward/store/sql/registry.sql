@@ -44,6 +44,13 @@ JOIN onceward.sources s ON s.id = e.source
 GROUP BY s.name, e.type
 ORDER BY newest
 
+-- name: routed_sources
+-- The sources of those among the newest events that matched a route.
+SELECT DISTINCT s.name
+FROM (SELECT source, routed FROM onceward.events ORDER BY id DESC LIMIT :limit) AS e
+JOIN onceward.sources s ON s.id = e.source
+WHERE e.routed
+
 -- name: tokens
 -- The hashes of the admin tokens.
 SELECT name, sha256 FROM onceward.tokens ORDER BY name

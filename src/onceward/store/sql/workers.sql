@@ -1,9 +1,10 @@
 -- name: renew_worker
--- Store that a worker is alive.
-INSERT INTO onceward.workers AS w (name, handlers, started_at, seen_at)
-VALUES (:name, :handlers, :now, :now)
+-- Store that a worker is alive, and how well.
+INSERT INTO onceward.workers AS w (name, handlers, health, started_at, seen_at)
+VALUES (:name, :handlers, :health, :now, :now)
 ON CONFLICT (name) DO UPDATE SET
     handlers = EXCLUDED.handlers,
+    health = EXCLUDED.health,
     started_at = CASE WHEN :is_start THEN EXCLUDED.started_at ELSE w.started_at END,
     seen_at = EXCLUDED.seen_at
 

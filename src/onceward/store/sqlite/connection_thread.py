@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 from onceward.errors import OutcomeUnknown, StoreError, StoreUnavailable, Unwritable
 from onceward.ports import Row
 from onceward.runtime.sql_text import Sql
+from onceward.store.sqlite.lock_watch import LOCKED, is_locked
 
 T = TypeVar("T")
 
@@ -122,13 +123,13 @@ def _retrieve_error(future: asyncio.Future[T]) -> None:
 
 
 def in_transaction(
-    function: Callable[[sqlite3.Connection], T],
+    begin: Callable[[sqlite3.Connection], None], function: Callable[[sqlite3.Connection], T]
 ) -> Callable[[sqlite3.Connection], T]:
-    """Wrap a function in a transaction of its own. The wrapper raises StoreError."""
+    """Wrap a function in a transaction that `begin` begins. The wrapper raises StoreError."""
 
     def transaction(connection: sqlite3.Connection) -> T:
         try:
-            connection.execute("BEGIN IMMEDIATE")
+            begin(connection)
             result = function(connection)
         except sqlite3.Error as error:
             rollback(connection)
@@ -161,8 +162,13 @@ def rollback(connection: sqlite3.Connection) -> None:
 def translate_error(error: sqlite3.Error) -> StoreError:
     """Return the StoreError for an error before the commit: nothing was written."""
     if isinstance(error, sqlite3.OperationalError | sqlite3.InterfaceError):
-        return StoreUnavailable(str(error))
+        return StoreUnavailable(error_reason(error))
     return Unwritable(str(error))
+
+
+def error_reason(error: sqlite3.Error) -> str:
+    """Return the text of an error; of a locked file, with what to do about it."""
+    return LOCKED if is_locked(error) else str(error)
 
 
 def run(

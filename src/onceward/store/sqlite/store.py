@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import functools
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import IO, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import ConfigurationError, OncewardError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
+from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
@@ -29,11 +29,21 @@ from onceward.store.base import (
     require_durability,
 )
 from onceward.store.locks import Lock
-from onceward.store.migrate import Migration, pending
+from onceward.store.migrate import (
+    Migration,
+    check_applied,
+    failed,
+    failed_as_foreign,
+    failed_as_present,
+    pending,
+    require_none_pending,
+)
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
+from onceward.store.sqlite.file_lock import FileLock
+from onceward.store.sqlite.lock_watch import LockWatch
 from onceward.store.sqlite.recording import BatchWriter
 from onceward.store.sqlite.transaction import SqliteTransaction
 from onceward.store.sqlite.write_gate import WriteGate
@@ -45,6 +55,7 @@ LOWEST_VERSION: Final = (3, 35, 0)
 
 BUSY_SECONDS: Final = 2.0
 """Timeout for a lock that another process holds on the file."""
+_WAL_TRIES: Final = 20
 
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 _END_OF_TIME: Final = 2**62
@@ -74,9 +85,10 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         )
         self._path, self._synchronous = _parse_url(settings.database_url)
         self._gate = WriteGate()
+        self._lock_watch = LockWatch()
         self._writer = thread.ConnectionThread("onceward-writer", self._connect)
         self._reader = thread.ConnectionThread("onceward-reader", self._connect)
-        self._lock_file: IO[str] | None = None
+        self._file_lock = FileLock(self._path)
         self._announced = asyncio.Event()
         self._recent = RecentEvents()
 
@@ -85,7 +97,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         try:
             _check_version()
             if serving:
-                self._lock()
+                self._file_lock.acquire()
             await self._start(serving=serving)
         except BaseException:
             await self.close()
@@ -101,10 +113,8 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             )
         if serving and self._settings.migrate_at_start:
             await self.migrate()
-        elif lacking := await self._writer.call(_pending_migrations):
-            labels = ", ".join(migration.label for migration in lacking)
-            msg = f"{self._path} lacks migrations ({labels}). Run: onceward migrate"
-            raise ConfigurationError(msg)
+        else:
+            require_none_pending(self._path, await self._pending_migrations())
         if serving:
             # Only one process serves the file, so every lease is a dead worker's.
             await self._write(
@@ -121,9 +131,12 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         """Finish the queued calls and close the file."""
         await self._writer.stop()
         await self._reader.stop()
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        self._file_lock.release()
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return a warning while the lock of another connection stops every write."""
+        return self._lock_watch.warnings
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:  # noqa: ARG002 - the port's signature
         """Return the same group for all: the only writer puts them in one transaction."""
@@ -239,6 +252,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         transaction = SqliteTransaction(
             writer=self._writer,
             gate=self._gate,
+            begin=self._lock_watch.begin,
             queries=self._queries,
             failpoints=self._failpoints,
             now=self._now,
@@ -264,9 +278,17 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             self._announced.clear()
             yield
 
-    async def renew_worker(self, worker: str, handlers: Sequence[str], *, is_start: bool) -> None:
+    async def renew_worker(
+        self,
+        worker: str,
+        handlers: Sequence[str],
+        health: WorkerHealth = HEALTHY,
+        *,
+        is_start: bool,
+    ) -> None:
         """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
-        await self._write("renew_worker", **worker_parameters(worker, handlers, is_start=is_start))
+        parameters = worker_parameters(worker, handlers, health, is_start=is_start)
+        await self._write("renew_worker", **parameters)
 
     async def remove_worker(self, worker: str) -> None:
         """Delete the row of a worker that stopped."""
@@ -278,9 +300,14 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         await self._start_thread(self._writer)
         return [
             migration.label
-            for migration in await self._writer.call(_pending_migrations)
-            if await self._writer.call(functools.partial(_apply, migration))
+            for migration in await self._pending_migrations()
+            if await self._writer.call(functools.partial(_apply, migration, self._path))
         ]
+
+    async def _pending_migrations(self) -> list[Migration]:
+        applied = await self._writer.call(_applied)
+        check_applied("sqlite", applied)
+        return pending("sqlite", applied)
 
     async def maintenance(self) -> None:
         """Do nothing: SQLite has no partitions."""
@@ -305,7 +332,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
     ) -> T:
         """Wait for the gate, then run a function in a transaction of the writer."""
         await self._gate.acquire(receiver=receiver)
-        future = self._writer.call(thread.in_transaction(function))
+        future = self._writer.call(thread.in_transaction(self._lock_watch.begin, function))
         future.add_done_callback(lambda _: self._gate.release())
         return await thread.shielded(future)
 
@@ -322,30 +349,30 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
     def _now(self) -> int:
         return int(self._clock.now() * 1_000_000)
 
-    def _lock(self) -> None:
-        path = Path(f"{self._path}.lock")
-        try:
-            self._lock_file = path.open("w")
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            msg = (
-                f"Another process serves {self._path}. SQLite supports one serving process: stop "
-                f"that one, or use PostgreSQL to run several (--database postgresql://…)."
-            )
-            raise ConfigurationError(msg) from error
-        except OSError as error:
-            raise ConfigurationError(_cannot_lock(Path(self._path), error)) from error
-
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self._path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
         )
-        connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
         return connection
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Turn on the write-ahead log. SQLite itself does not wait here for another process."""
+    for remaining in reversed(range(_WAL_TRIES)):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not remaining:
+                raise
+            connection.execute("BEGIN IMMEDIATE")  # waits for the lock
+            connection.execute("COMMIT")
+        else:
+            return
 
 
 class _SqliteLedgerTransaction:
@@ -376,22 +403,8 @@ def _check_version() -> None:
         raise ConfigurationError(msg)
 
 
-def _cannot_lock(path: Path, error: OSError) -> str:
-    folder = path.parent
-    if not folder.is_dir():
-        return (
-            f"{path} cannot be created: there is no folder {folder}. Create it, or set --database"
-        )
-    if (lock_file := Path(f"{path}.lock")).exists():
-        return f"{lock_file} cannot be written: {error.strerror}"
-    return (
-        f"{path} cannot be opened: the folder {folder} cannot be written to ({error.strerror}). "
-        "SQLite writes beside the file: make it writable, or set --database"
-    )
-
-
 def _cannot_open(path: str, error: sqlite3.Error) -> str:
-    reason = "it is a folder" if Path(path).is_dir() else str(error)
+    reason = "it is a folder" if Path(path).is_dir() else thread.error_reason(error)
     return f"SQLite cannot open {path}: {reason}"
 
 
@@ -419,15 +432,18 @@ def _weak_settings(connection: sqlite3.Connection) -> list[str]:
     return weak
 
 
-def _pending_migrations(connection: sqlite3.Connection) -> list[Migration]:
-    has_table = connection.execute(
-        "SELECT 1 FROM sqlite_master WHERE name = 'onceward_migrations'"
-    ).fetchone()
-    applied = connection.execute("SELECT number FROM onceward_migrations") if has_table else ()
-    return pending("sqlite", [number for (number,) in applied])
+def _has_migrations_table(connection: sqlite3.Connection) -> bool:
+    statement = "SELECT 1 FROM sqlite_master WHERE name = 'onceward_migrations'"
+    return connection.execute(statement).fetchone() is not None
 
 
-def _apply(migration: Migration, connection: sqlite3.Connection) -> bool:
+def _applied(connection: sqlite3.Connection) -> dict[int, str]:
+    if not _has_migrations_table(connection):
+        return {}
+    return dict(connection.execute("SELECT number, name FROM onceward_migrations").fetchall())
+
+
+def _apply(migration: Migration, path: str, connection: sqlite3.Connection) -> bool:
     """Apply a migration. Return False if another process has applied it meanwhile."""
     insert = f"INSERT INTO onceward_migrations (number, name) VALUES ({migration.number}, '{migration.name}')"  # noqa: S608, E501 - the package's own file name
     script = f"BEGIN IMMEDIATE; {_MIGRATIONS_TABLE}; {insert}; {migration.text}; COMMIT"
@@ -436,7 +452,22 @@ def _apply(migration: Migration, connection: sqlite3.Connection) -> bool:
     except sqlite3.Error as error:
         thread.rollback(connection)
         is_duplicate = isinstance(error, sqlite3.IntegrityError)
-        if is_duplicate and migration not in _pending_migrations(connection):
+        if is_duplicate and migration.number in _applied(connection):
             return False
-        raise thread.translate_error(error) from error
+        has_table = _has_migrations_table(connection)
+        raise _migration_failure(migration, error, path, has_table=has_table) from error
     return True
+
+
+def _migration_failure(
+    migration: Migration, error: sqlite3.Error, path: str, *, has_table: bool
+) -> OncewardError:
+    reason = thread.error_reason(error)
+    # SQLite has one error code for all mistakes in a statement.
+    if "already exists" in reason or reason.startswith("duplicate column name"):
+        if not has_table:
+            instead = "another file, such as sqlite:///other.db"
+            text = failed_as_foreign(path, reason, "onceward_migrations", instead)
+            return ConfigurationError(text)
+        return ConfigurationError(failed_as_present(migration, reason, "onceward_migrations"))
+    return type(thread.translate_error(error))(failed(migration, reason))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import sqlite3
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.queries import Queries
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.write_gate import WriteGate
+from onceward.store.unsupported_values import unsupported_value
 
 T = TypeVar("T")
 
@@ -28,6 +30,9 @@ LATE_SECONDS: Final = 0.1
 STATEMENT_SECONDS: Final = 2.0
 """Timeout of one of its statements."""
 
+_BINDING_ERRORS: Final = (sqlite3.ProgrammingError, sqlite3.InterfaceError, OverflowError)
+"""Errors of parameters, among others. The class differs between versions of Python."""
+
 
 class SqliteTransaction:
     """The write transaction, from BEGIN to its end."""
@@ -37,6 +42,7 @@ class SqliteTransaction:
         *,
         writer: thread.ConnectionThread,
         gate: WriteGate,
+        begin: Callable[[sqlite3.Connection], None],
         queries: Queries,
         failpoints: Failpoints,
         now: Callable[[], int],
@@ -45,6 +51,7 @@ class SqliteTransaction:
     ) -> None:
         self._writer = writer
         self._gate = gate
+        self._begin = begin
         self._queries = queries
         self._failpoints = failpoints
         self._now = now
@@ -61,14 +68,21 @@ class SqliteTransaction:
         """Wait for the gate, then begin. Raise StoreUnavailable if the file is locked."""
         await self._gate.acquire()
         self._is_open = True
-        await self.run_internal(lambda connection: connection.execute("BEGIN IMMEDIATE"))
+        await self.run_internal(self._begin)
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
 
         def execute(connection: sqlite3.Connection) -> Rows:
             changes_before = connection.total_changes
-            cursor = connection.execute(statement.text, parameters)
+            try:
+                cursor = connection.execute(statement.text, parameters)
+            except _BINDING_ERRORS as error:
+                is_supported = functools.partial(_is_supported, connection)
+                misuse = unsupported_value(statement, parameters, is_supported)
+                if misuse is None:
+                    raise
+                raise misuse from error
             rows = thread.fetch(cursor)
             if not connection.in_transaction:
                 raise TransactionMisuse(ENDED_BY_HANDLER)
@@ -182,3 +196,11 @@ class SqliteTransaction:
         future = self._writer.call(thread.rollback)
         future.add_done_callback(lambda _: self._gate.release())
         return future
+
+
+def _is_supported(connection: sqlite3.Connection, value: object) -> bool:
+    try:
+        connection.execute("SELECT ?", (value,))
+    except _BINDING_ERRORS:
+        return False
+    return True

@@ -19,6 +19,7 @@ NOT_ALLOWED: Final = "not an allowed value"
 _NOT_UTF8: Final = re.compile("[\udc80-\udcff]")  # surrogateescape decodes invalid bytes to these
 _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROL: Final = re.compile("[\x00-\x1f]")
+_MARKED_CONTROL: Final = re.compile("[\udc00-\udc1f]")
 _VALUE: Final = re.compile(r"'.*'|\".*\"|-?\d[\d.]*", re.DOTALL)
 _MAX_DIGITS: Final = 4300  # the limit of int()
 _MAX_NAME_CHARACTERS: Final = 80
@@ -102,12 +103,18 @@ def _parse_float(text: str) -> object:
     return number if math.isfinite(number) else _InvalidValue("number out of range")
 
 
-_LENIENT: Final = json.JSONDecoder(
-    strict=False,
-    parse_int=_parse_int,
-    parse_float=_parse_float,
-    parse_constant=lambda name: _InvalidValue(f"{name} is not JSON"),
-)
+def _decoder(*, strict: bool) -> json.JSONDecoder:
+    """Return a decoder that accepts every number and, unless it is strict, control characters."""
+    return json.JSONDecoder(
+        strict=strict,
+        parse_int=_parse_int,
+        parse_float=_parse_float,
+        parse_constant=lambda name: _InvalidValue(f"{name} is not JSON"),
+    )
+
+
+_STRICT: Final = _decoder(strict=True)
+_LENIENT: Final = _decoder(strict=False)
 
 
 def syntax_fault(content: bytes) -> str | None:
@@ -123,12 +130,24 @@ def syntax_fault(content: bytes) -> str | None:
     if text.startswith("\ufeff"):
         return "begins with a byte order mark"
     try:
-        document = _LENIENT.decode(text)
+        document = _decode(text)
     except json.JSONDecodeError as error:
         return f"not JSON (at character {error.pos})"
     except RecursionError:
         return "nested too deeply"
     return _first_fault(document)
+
+
+def _decode(text: str) -> object:
+    """Decode a document, with a mark for its first control character: escaped ones are valid."""
+    try:
+        return _STRICT.decode(text)
+    except json.JSONDecodeError as error:
+        if not _CONTROL.match(text, error.pos):
+            raise
+        mark = chr(0xDC00 + ord(text[error.pos]))
+        marked = f"{text[: error.pos]}{mark}{text[error.pos + 1 :]}"
+    return _LENIENT.decode(marked)
 
 
 def _first_fault(document: object) -> str | None:
@@ -169,8 +188,6 @@ def _value_fault(value: object) -> str | None:
         return None
     if _NOT_UTF8.search(value):
         return "not UTF-8"
-    if _LONE_SURROGATE.search(value):
-        return "contains a lone surrogate"
-    if "\0" in value:
-        return "contains a NUL"
-    return "contains a control character" if _CONTROL.search(value) else None
+    if found := _MARKED_CONTROL.search(value):
+        return "contains a NUL" if found[0] == "\udc00" else "contains a control character"
+    return "contains a lone surrogate" if _LONE_SURROGATE.search(value) else None

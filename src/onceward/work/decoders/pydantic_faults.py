@@ -105,10 +105,11 @@ def _is_nesting(entry: _Entry, document: object) -> bool:
 
 
 def _fault(path: str, entries: Sequence[_Entry]) -> str:
-    kind, value, context = entries[0]["type"], entries[0]["input"], entries[0].get("ctx", {})
     types = [_EXPECTED.get(entry["type"], "") for entry in entries]
     if all(types):
-        return at(path, expected(dict.fromkeys(types), value))
+        return at(path, expected(dict.fromkeys(types), entries[0]["input"]))
+    entry = entries[types.index("")]  # the member of a union that is nearest: the type fits
+    kind, value, context = entry["type"], entry["input"], entry.get("ctx", {})
     if kind in _NAMED:
         return named(_NAMED[kind], path)
     if isinstance(raised := context.get("error"), Exception):

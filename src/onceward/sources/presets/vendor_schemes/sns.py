@@ -22,6 +22,21 @@ from onceward.sources.schemes.named_secrets import key_name, make_named_keys, sp
 from onceward.sources.schemes.scheme import mismatch_error
 
 KEY_FORMAT: Final = "TOPIC_ARN:certificate"
+_CONFIRMATION: Final = (
+    "Message",
+    "MessageId",
+    "SubscribeURL",
+    "Timestamp",
+    "Token",
+    "TopicArn",
+    "Type",
+)
+_SIGNED_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "Notification": ("Message", "MessageId", "Subject", "Timestamp", "TopicArn", "Type"),
+    "SubscriptionConfirmation": _CONFIRMATION,
+    "UnsubscribeConfirmation": _CONFIRMATION,
+}
+"""The signed fields of each type, in the order of the signed text. A subject may be absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +108,23 @@ class Sns(VendorScheme):
 
 
 def _signed_content(message: dict[str, Any]) -> bytes:
-    is_notification = message.get("Type") == "Notification"
-    names = ["Message", "MessageId", "Subject" if is_notification else "SubscribeURL"]
-    names += ["Timestamp"] if is_notification else ["Timestamp", "Token"]
+    """Return the signed text of a message. Raises SignatureRejected.
+
+    Names and values are lines of one text. A line break in a value would let the text of one
+    message be read as that of another; only the first value, `Message`, may contain some.
+    """
+    kind = message.get("Type")
+    names = _SIGNED_FIELDS.get(kind) if isinstance(kind, str) else None
+    if names is None:
+        raise SignatureRejected("json:Type is none of Amazon's three", RejectionCause.MALFORMED)
     lines = []
-    for name in [*names, "TopicArn", "Type"]:
+    for name in names:
         value = message.get(name)
         if name == "Subject" and value is None:
             continue
         if not isinstance(value, str):
             raise SignatureRejected(f"no json:{name}, which is signed", RejectionCause.MISSING)
+        if "\n" in value and name != "Message":
+            raise SignatureRejected(f"json:{name} has a line break", RejectionCause.MALFORMED)
         lines.append(f"{name}\n{value}\n")
     return "".join(lines).encode(errors="surrogatepass")

@@ -1,6 +1,6 @@
 -- name: live_workers
 -- The workers whose last heartbeat is recent. The clock may have been set back since.
-SELECT name, handlers, started_at, seen_at FROM onceward.workers
+SELECT name, handlers, health, started_at, seen_at FROM onceward.workers
 WHERE seen_at > clock_timestamp() - :timeout_seconds * interval '1 second'
   AND seen_at < clock_timestamp() + :timeout_seconds * interval '1 second'
 ORDER BY name

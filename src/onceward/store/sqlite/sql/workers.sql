@@ -1,6 +1,6 @@
 -- name: live_workers
 -- The workers whose last heartbeat is recent. The clock may have been set back since.
-SELECT name, handlers, started_at, seen_at FROM onceward_workers
+SELECT name, handlers, health, started_at, seen_at FROM onceward_workers
 WHERE seen_at > :now - CAST(:timeout_seconds * 1000000 AS INTEGER)
   AND seen_at < :now + CAST(:timeout_seconds * 1000000 AS INTEGER)
 ORDER BY name

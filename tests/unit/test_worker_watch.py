@@ -1,0 +1,173 @@
+"""The watch for workers, beside a registry that fails."""
+
+import logging
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+import pytest
+
+from onceward.errors import StoreUnavailable
+from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
+from onceward.operate.worker_watch import WorkerWatch
+from onceward.runtime.clock import SystemClock
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+WORKER = LiveWorker("w", frozenset({"credit"}), started_at=NOW, seen_at=NOW)
+
+
+class Registry:
+    """A registry that returns or raises what the test says, one read after the other."""
+
+    def __init__(self, *reads: list[LiveWorker] | Exception) -> None:
+        self.reads = list(reads)
+
+    async def live_workers(self) -> list[LiveWorker]:
+        read = self.reads.pop(0)
+        if isinstance(read, Exception):
+            raise read
+        return read
+
+    async def renew_worker(
+        self,
+        worker: str,
+        handlers: Sequence[str],
+        health: WorkerHealth = HEALTHY,
+        *,
+        is_start: bool,
+    ) -> None:
+        raise NotImplementedError
+
+    async def remove_worker(self, worker: str) -> None:
+        raise NotImplementedError
+
+
+async def warned(*reads: list[LiveWorker] | Exception) -> list[bool]:
+    """Return whether the watch warned after each read."""
+    watch = WorkerWatch(Registry(*reads), SystemClock(), advice="Run one", database_text="")
+    watch.routed = frozenset({"credit"})
+    after: list[bool] = []
+    for _ in reads:
+        await watch.refresh()
+        after.append(bool(watch.warnings))
+    return after
+
+
+async def test_only_the_first_read_after_an_outage_waits_for_the_next_heartbeat() -> None:
+    outage = StoreUnavailable("down")
+    assert await warned([WORKER], outage, [], []) == [False, False, False, True]
+    assert await warned([WORKER], outage, [WORKER], []) == [False, False, False, True]
+
+
+async def test_a_warning_lasts_through_an_outage() -> None:
+    assert await warned([], StoreUnavailable("down"), [], []) == [True, True, True, True]
+    assert await warned([], StoreUnavailable("down"), [WORKER]) == [True, True, False]
+
+
+def worker(name: str = "host:1", health: WorkerHealth = HEALTHY) -> LiveWorker:
+    return LiveWorker(name, frozenset({"credit"}), started_at=NOW, seen_at=NOW, health=health)
+
+
+def make_watch(*reads: list[LiveWorker] | Exception) -> WorkerWatch:
+    watch = WorkerWatch(Registry(*reads), SystemClock(), advice="Run one", database_text="")
+    watch.routed = frozenset({"credit"})
+    return watch
+
+
+PAUSED = WorkerHealth(paused={"credit": NOW})
+PAUSED_TEXT = (
+    "Handler 'credit' is paused in worker host:1 (since 2026-01-01 00:00:00 UTC): its timed-out "
+    "calls still run, and it starts no jobs there. The log of that worker says what to do."
+)
+STUCK = WorkerHealth(claims_failed_since=NOW, claim_error="permission denied for table jobs")
+STUCK_TEXT = (
+    "Worker host:1 has claimed no job since 2026-01-01 00:00:00 UTC: permission denied for table "
+    "jobs."
+)
+
+
+@pytest.mark.parametrize(
+    ("health", "text", "end", "end_of_stopped"),
+    [
+        (
+            PAUSED,
+            PAUSED_TEXT,
+            "Handler 'credit' is no longer paused in worker host:1.",
+            "Handler 'credit' is no longer paused in worker host:1, which has stopped.",
+        ),
+        (
+            STUCK,
+            STUCK_TEXT,
+            "Worker host:1 claims jobs again.",
+            "Worker host:1, which could claim no jobs, has stopped.",
+        ),
+    ],
+)
+async def test_a_problem_of_another_worker_is_a_warning_until_it_ends(
+    health: WorkerHealth,
+    text: str,
+    end: str,
+    end_of_stopped: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    down = StoreUnavailable("down")
+    ill, well, other = worker(health=health), worker(), worker("host:2")
+    watch = make_watch([ill], [ill], down, [ill], [well], [ill, other], [other])
+    for _ in range(4):
+        await watch.refresh()
+        assert watch.warnings == (text,)
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [("WARNING", text)]
+    assert vars(caplog.records[0])["worker"] == "host:1"
+    await watch.refresh()
+    assert watch.warnings == ()
+    assert (caplog.records[-1].levelname, caplog.messages[-1]) == ("INFO", end)
+    for _ in range(2):
+        await watch.refresh()
+    assert caplog.messages[-1] == end_of_stopped
+    assert watch.warnings == ()
+
+
+async def test_a_worker_may_have_both_problems(caplog: pytest.LogCaptureFixture) -> None:
+    both = WorkerHealth(PAUSED.paused, STUCK.claims_failed_since, STUCK.claim_error)
+    watch = make_watch([worker(health=both)])
+    await watch.refresh()
+    assert watch.warnings == (STUCK_TEXT, PAUSED_TEXT)
+    assert [vars(line).get("handler") for line in caplog.records] == [None, "credit"]
+
+
+async def test_the_own_worker_is_reported_at_once_and_logs_its_problems_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    watch = make_watch([worker(health=PAUSED)])
+    watch.own_name, watch.own_health = "host:1", lambda: PAUSED
+    assert watch.warnings == (PAUSED_TEXT,)
+    await watch.refresh()
+    assert watch.warnings == (PAUSED_TEXT,)
+    assert caplog.messages == []
+
+
+async def test_the_warnings_of_many_workers_are_bounded() -> None:
+    watch = make_watch([worker(f"host:{number}", PAUSED) for number in range(23)])
+    await watch.refresh()
+    assert len(watch.warnings) == 21
+    assert watch.warnings[-1] == "3 more warnings of workers are in the log."
+
+
+async def test_a_handler_without_worker_from_the_start_has_no_invented_time() -> None:
+    watch = make_watch([], [worker()], [])
+    start = "No worker has been seen since this process started: "
+    await watch.refresh()
+    assert watch.warnings[0].startswith(start)
+    for _ in range(2):
+        await watch.refresh()
+    assert watch.warnings[0].startswith("No worker has been seen since 2")
+
+
+async def test_a_worker_with_other_handlers_changes_the_warning() -> None:
+    other = LiveWorker("w", frozenset({"credit_v2"}), started_at=NOW, seen_at=NOW)
+    watch = make_watch([], [other], [])
+    shown = []
+    for _ in range(3):
+        await watch.refresh()
+        shown.append("some of the handlers" in watch.warnings[0])
+    assert shown == [False, True, False]

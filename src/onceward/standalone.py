@@ -63,7 +63,7 @@ def verify(
         raise
     except RequestRefused as refused:
         raise SignatureRejected(refused.message, RejectionCause.MISSING) from None
-    events = _identities(resolved_preset, request)
+    events = _identities(resolved_preset, resolved_scheme, request)
     if len(events) != 1:
         return Verified(None, "", None, _datetime(time), events)
     (event,) = events
@@ -77,12 +77,12 @@ def _datetime(time: float | None) -> datetime | None:
         return None
 
 
-def _identities(preset: Preset, request: Request) -> tuple[Identity, ...]:
+def _identities(preset: Preset, scheme: Scheme, request: Request) -> tuple[Identity, ...]:
     try:
-        events = identify_events(preset, request)
+        events = identify_events(preset, scheme, request)
     except RequestRefused:
         return ()
-    return tuple(identity for identity, _ in events)
+    return tuple(event.identity for event in events)
 
 
 def _parse_headers(headers: Mapping[str, str] | Iterable[tuple[bytes, bytes]]) -> Headers:

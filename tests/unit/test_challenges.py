@@ -59,7 +59,7 @@ def test_slack_receives_its_challenge() -> None:
     challenge = {"type": "url_verification", "challenge": "3eZbrw1a"}
     assert admit("slack", slack(challenge)) == Reply(body=b"3eZbrw1a")
     event = {"type": "event_callback", "event_id": "Ev1", "event": {"type": "message"}}
-    ((identity, _),) = admit("slack", slack(event))
+    ((identity, *_),) = admit("slack", slack(event))
     assert (identity.event_id, identity.type) == ("Ev1", "message")
 
 
@@ -72,7 +72,7 @@ def test_a_signed_challenge_without_a_signature_is_rejected() -> None:
 @pytest.mark.parametrize("challenge", [None, "", 7, ["a"], "x" * 5000])
 def test_an_invalid_challenge_is_an_event(challenge: object) -> None:
     body = {"type": "url_verification", "challenge": challenge, "event_id": "Ev1"}
-    ((identity, _),) = admit("slack", slack(body))
+    ((identity, *_),) = admit("slack", slack(body))
     assert identity.event_id == "Ev1"
 
 

@@ -42,7 +42,7 @@ def faults_of(name: str = "shop", **options: Any) -> list[str]:
 
 def only(events: list[IdentifiedEvent] | Reply) -> Identity:
     assert isinstance(events, list)
-    ((identity, _),) = events
+    ((identity, *_),) = events
     return identity
 
 

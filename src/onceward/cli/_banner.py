@@ -150,8 +150,8 @@ def _fits_example(handler: Handler, route: Route, source: Source) -> bool:
         event_type = _type_to_set(source.preset, route)
         outgoing = example_request(source.preset, url="", type=event_type)
         content_type = outgoing.headers.get("content-type", "")
-        for _, body in identify_events(source.preset, outgoing.request()):
-            decode(body, handler.decoder, content_type=content_type)
+        for event in identify_events(source.preset, source.scheme, outgoing.request()):
+            decode(event.body, handler.decoder, content_type=content_type)
     except Exception:  # noqa: BLE001 - a model may raise anything, and this is a suggestion
         return False
     return True
@@ -161,11 +161,12 @@ def _type_to_set(preset: Preset, route: Route) -> str | None:
     """Return a type for the example of a preset, unless the route matches its own type."""
     event_type = _example_type(route)
     try:
-        events = identify_events(preset, example_request(preset, url="").request())
+        request = example_request(preset, url="").request()
+        events = identify_events(preset, preset.scheme(), request)
         example_request(preset, url="", type=event_type)
     except (ConfigurationError, RequestRefused):  # the example has no type of its own
         return None
-    types = [identity.type for identity, _ in events]
+    types = [event.identity.type for event in events]
     if route.literal in types or (route.is_prefix and types[0].startswith(route.literal)):
         return None
     return event_type

@@ -14,7 +14,7 @@ from onceward.cli._options import json_option, make_console, print_json, report_
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME
-from onceward.sources.schemes import Scheme, Token
+from onceward.sources.schemes import BodyCoverage, Coverage, Scheme, Token
 
 
 @click.command()
@@ -43,7 +43,7 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
                 "summary": scheme.summary,
                 "tolerance_seconds": scheme.tolerance_seconds,
                 "needs_url": scheme.needs_url,
-                "covers_body": scheme.covers_body,
+                "covers": _describe_coverage(preset.coverage(scheme)),
             }
             for name, scheme in preset.named_schemes.items()
         },
@@ -57,6 +57,15 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
         "auto_retry_hours": preset.auto_retry_hours,
         "manual_resend_days": preset.manual_resend_days,
         "note": preset.note,
+    }
+
+
+def _describe_coverage(coverage: Coverage) -> dict[str, Any]:
+    return {
+        "body": coverage.body.value,
+        "url": coverage.url.value,
+        "values": list(coverage.values),
+        "time": coverage.has_time,
     }
 
 
@@ -118,8 +127,8 @@ def _scheme_caveats(scheme: Scheme) -> Iterator[str]:
         yield f"accepts timestamps up to {scheme.tolerance_seconds} s off"
     if _signs_url(scheme):
         yield "signs the public URL: set url= if a proxy changes it"
-    if not scheme.covers_body:
-        yield "does not detect a changed body"
+    if scheme.coverage.body is not BodyCoverage.BYTES:
+        yield f"covers {scheme.coverage.summary.replace('`', '')}, and not the whole body"
 
 
 def retry_window(hours: float | None) -> str:

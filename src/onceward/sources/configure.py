@@ -18,7 +18,6 @@ from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
 from onceward.sources.schemes import Jwt, Key, Scheme, Signature
 from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
-from onceward.sources.selectors import HeaderSelector
 from onceward.sources.source import Source
 
 ALWAYS_KEPT_HEADERS: Final = ("content-type", "user-agent")
@@ -338,22 +337,21 @@ def _duplicate_body(
 ) -> DuplicateBody:
     """Return the configured policy.
 
-    The default flags duplicate bodies if the signature covers the body but not the id: a captured
-    request can then be sent again under a new id.
+    The default flags duplicate bodies if the proof covers a part of the request but not the id: a
+    captured request can then be sent again under a new id.
     """
     if option is not None:
         if option not in _DUPLICATE_BODY:
             raise ConfigurationError(f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY)}")
         return _DUPLICATE_BODY[option]
-    if not scheme.covers_body:
-        return DuplicateBody.ALLOWED
-    selectors = [selector for part in preset.identity_selectors.id for selector in part]
-    is_signed = all(
-        scheme.signs_header(selector.name)
-        for selector in selectors
-        if isinstance(selector, HeaderSelector)
+    coverage = preset.coverage(scheme)
+    is_covered = all(
+        coverage.covers(selector, part[:position])
+        for part in preset.identity_selectors.id
+        for position, selector in enumerate(part)
     )
-    return DuplicateBody.ALLOWED if is_signed else DuplicateBody.FLAGGED
+    is_flagged = not coverage.is_sender_only and not is_covered
+    return DuplicateBody.FLAGGED if is_flagged else DuplicateBody.ALLOWED
 
 
 def _volatile_patterns(

@@ -15,7 +15,7 @@ from onceward.errors import ConfigurationError, RejectionCause, RequestRefused, 
 from onceward.sources.challenge import Reply
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Request, header_key
-from onceward.sources.schemes import Hmac, Scheme, Signature
+from onceward.sources.schemes import BodyCoverage, Hmac, Scheme, Signature
 from onceward.sources.schemes.algorithms import SecretDecoder, as_base64, as_hex, as_text
 from onceward.sources.source import Source
 
@@ -118,7 +118,8 @@ def _passed_detail(scheme: Scheme, cause: RejectionCause, request: Request) -> s
             return f"tolerance {scheme.tolerance_seconds} s"
         case RejectionCause.MISMATCH:
             size = len(request.body)
-            covered = f"covers {size} bytes of body" if scheme.covers_body else "without the body"
+            is_whole = scheme.coverage.body is BodyCoverage.BYTES
+            covered = f"covers {size} bytes of body" if is_whole else "without the body"
             return f"{scheme.summary.replace('`', '')}; {covered}"
         case _:
             return ""
@@ -134,7 +135,7 @@ def _event_checks(source: Source, request: Request, now: float) -> Iterator[Chec
     if isinstance(events, Reply):
         yield _challenge_check(events)
         return
-    for identity, body in events:
+    for identity, body, _ in events:
         reference = f", reference {identity.reference}" if identity.reference else ""
         event = f"{identity.event_id}, {identity.type or 'no type'}{reference}, {len(body)} bytes"
         yield Check(_EVENT, "passed", event)

@@ -57,13 +57,15 @@ class Headers:
 class Request:
     """A request to verify. Only some senders sign the method and the public URL."""
 
-    __slots__ = ("__dict__", "body", "headers", "method", "url")
+    __slots__ = ("__dict__", "body", "content", "headers", "method", "url")
 
     def __init__(
         self, headers: Headers, body: bytes, *, method: str = "POST", url: str = ""
     ) -> None:
         self.headers = headers
         self.body = body
+        self.content = body
+        """The bytes from which a hash is taken; see `Scheme.event_content`."""
         self.method = method
         self.url = url
 

@@ -75,14 +75,14 @@ class FieldSelector:
 
 @dataclass(frozen=True, slots=True)
 class BodyHashSelector:
-    """The hash of the body, for events that carry no id."""
+    """The hash of the body, or of the signed values, for events that carry no id."""
 
     def __str__(self) -> str:
         return "body:sha256"
 
     def read(self, request: Request) -> bytes:
         """Return the hash in hexadecimal."""
-        return hashlib.sha256(request.body).hexdigest().encode()
+        return hashlib.sha256(request.content).hexdigest().encode()
 
 
 @dataclass(frozen=True, slots=True)

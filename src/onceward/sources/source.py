@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import msgspec
 
@@ -21,8 +22,12 @@ from onceward.sources.schemes import Key, Scheme
 _encode = msgspec.json.Encoder().encode
 
 
-IdentifiedEvent = tuple[Identity, bytes]
-"""The identity of an event, and its exact bytes."""
+class IdentifiedEvent(NamedTuple):
+    """The identity of an event, its exact bytes, and the bytes from which its hash is taken."""
+
+    identity: Identity
+    body: bytes
+    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +75,11 @@ class Source:
         base = (self.url or "").partition("?")[0]
         return f"{base}?{query}" if query else base
 
-    def digest(self, body: bytes) -> bytes:
-        """Return the hash of a body without its volatile fields."""
+    def digest(self, content: bytes) -> bytes:
+        """Return the hash of an event's content without its volatile fields."""
         for pattern in self.volatile_fields:
-            body = pattern.sub(b"", body)
-        return hashlib.sha256(body).digest()
+            content = pattern.sub(b"", content)
+        return hashlib.sha256(content).digest()
 
     def with_secrets(self, secrets: Iterable[bytes]) -> Source:
         """Return the source with additional provisioned secrets, except unusable ones."""
@@ -107,7 +112,7 @@ class Source:
             self.scheme.verify(self.keys, request, now)
         if challenge is not None and (reply := challenge.answer_signed(request, self._credentials)):
             return reply
-        return identify_events(self.preset, request)
+        return identify_events(self.preset, self.scheme, request)
 
     @property
     def _credentials(self) -> ChallengeCredentials:
@@ -118,9 +123,9 @@ class Source:
         kept_headers = self.encode_kept_headers(headers)
         return [
             Arrival(
-                self.name, *identity, self.digest(body), kept_headers, body, self.duplicate_body
+                self.name, *identity, self.digest(content), kept_headers, body, self.duplicate_body
             )
-            for identity, body in events
+            for identity, body, content in events
         ]
 
     def reidentify(self, body: bytes, original: Identity) -> Identity:
@@ -151,7 +156,11 @@ def encode_headers(kept: Iterable[tuple[str, bytes]], headers: Headers) -> bytes
     return _encode(values)
 
 
-def identify_events(preset: Preset, request: Request) -> list[IdentifiedEvent]:
+def identify_events(preset: Preset, scheme: Scheme, request: Request) -> list[IdentifiedEvent]:
     """Return the events of a verified request. Raises NoEventId if one has no usable id."""
     selectors = preset.identity_selectors
-    return [(identify(selectors, part), part.body) for part in preset.layout.unpack(request)]
+    events = []
+    for event in preset.layout.unpack(request):
+        event.content = scheme.event_content(event)
+        events.append(IdentifiedEvent(identify(selectors, event), event.body, event.content))
+    return events

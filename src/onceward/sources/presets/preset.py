@@ -11,7 +11,7 @@ from onceward.runtime.suggest import suggest_or_list
 from onceward.sources.challenge import Challenge, Reply
 from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import header_key
-from onceward.sources.schemes import Scheme
+from onceward.sources.schemes import Coverage, Scheme
 from onceward.sources.selectors import parse_selector
 from onceward.sources.unpacking import EventLayout, EventPaths
 
@@ -95,6 +95,10 @@ class Preset:
     def types(self) -> tuple[str, ...]:
         """The selectors of the type's parts."""
         return (self.type,) if isinstance(self.type, str) else self.type
+
+    def coverage(self, scheme: Scheme) -> Coverage:
+        """Return what a scheme covers of the preset's events."""
+        return scheme.coverage.of_events(self.layout.form_field)
 
     def scheme(self, name: str | None = None) -> Scheme:
         """Return a scheme by name, or the first. Raises ConfigurationError with all names."""

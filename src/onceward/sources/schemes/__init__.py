@@ -5,6 +5,7 @@ A scheme is data. Verification reads no clock and raises only `SignatureRejected
 """
 
 from onceward.sources.schemes.algorithms import ECDSA_P256, ED25519, RSA_SHA1, RSA_SHA256, Hmac
+from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage
 from onceward.sources.schemes.jwt import Jwt
 from onceward.sources.schemes.scheme import Key, Scheme
 from onceward.sources.schemes.signature import Signature
@@ -15,10 +16,13 @@ __all__ = [
     "ED25519",
     "RSA_SHA1",
     "RSA_SHA256",
+    "BodyCoverage",
+    "Coverage",
     "Hmac",
     "Jwt",
     "Key",
     "Scheme",
     "Signature",
     "Token",
+    "UrlCoverage",
 ]

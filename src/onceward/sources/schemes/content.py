@@ -13,6 +13,12 @@ from typing import Final
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.request import Request
+from onceward.sources.schemes.coverage import (
+    BodyCoverage,
+    Coverage,
+    UrlCoverage,
+    selector_key,
+)
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
@@ -37,8 +43,12 @@ _READERS: Final[dict[str, PlaceholderReader]] = {
     "body:crc32": lambda request, _: str(binascii.crc32(request.body)).encode(),
     "body:md5": _read_md5,
 }
-_URL_PLACEHOLDERS: Final = frozenset({"url", "target"})
-_BODY_PLACEHOLDERS: Final = frozenset({"body", "body:crc32", "body:md5"})
+_URL_COVERAGE: Final = {"url": UrlCoverage.WHOLE, "target": UrlCoverage.TARGET}
+_BODY_COVERAGE: Final = {
+    "body": BodyCoverage.BYTES,
+    "body:md5": BodyCoverage.BYTES,
+    "body:crc32": BodyCoverage.CHECKSUM,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,25 +78,32 @@ class ContentTemplate:
     @property
     def has_url(self) -> bool:
         """Whether the public URL, or a part of it, is signed."""
-        return any(
-            name in _URL_PLACEHOLDERS or name.startswith("query:") for name in self.placeholders
-        )
+        return any(name in _URL_COVERAGE or name.startswith("query:") for name in self.placeholders)
 
     @property
-    def has_body(self) -> bool:
-        """Whether the body, or a digest of it, is signed."""
-        return any(name in _BODY_PLACEHOLDERS for name in self.placeholders)
-
-    def has_header(self, name: str) -> bool:
-        """Return whether a header is signed."""
-        selectors = [selector for text in self.placeholders for selector in text.lower().split("|")]
-        return f"header:{name.lower()}" in selectors
+    def coverage(self) -> Coverage:
+        """The parts of a request that a signature over this content covers."""
+        names = set(self.placeholders)
+        values = tuple(_value_key(name) for name in self.placeholders if name not in _READERS)
+        body = next((kind for name, kind in _BODY_COVERAGE.items() if name in names), None)
+        url = next((kind for name, kind in _URL_COVERAGE.items() if name in names), None)
+        in_body = any(value.startswith(("json:", "form:")) for value in values)
+        return Coverage(
+            body or (BodyCoverage.FIELDS if in_body else BodyCoverage.NOTHING),
+            url or UrlCoverage.NOTHING,
+            values,
+            has_time="timestamp" in names,
+        )
 
     def render(self, request: Request, timestamp: bytes = b"") -> bytes:
         """Return the signed bytes. Raises SignatureRejected if a selected value is missing."""
         return b"".join(
             [part if isinstance(part, bytes) else part(request, timestamp) for part in self._parts]
         )
+
+
+def _value_key(placeholder: str) -> str:
+    return "|".join(selector_key(selector) for selector in parse_selectors(placeholder))
 
 
 def _placeholder_reader(name: str) -> PlaceholderReader:

@@ -17,9 +17,10 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
+from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key, mismatch_error
-from onceward.sources.selectors import Selector, parse_selectors, read_first
+from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
 
 MAX_TOKEN_BYTES: Final = 16_384
 LEEWAY_SECONDS: Final = 60
@@ -77,18 +78,26 @@ class Jwt:
         return self.url_claim is not None or self.audience_is_url
 
     @property
-    def covers_body(self) -> bool:
-        """Whether a claim contains the hash of the body."""
-        return self.body_claim is not None
+    def coverage(self) -> Coverage:
+        """The token, and the body and the URL if claims contain their hashes.
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - part of the protocol
-        """Return False: no header is signed."""
-        return False
+        Without such a claim, one token serves for many requests.
+        """
+        url = UrlCoverage.WHOLE if self.needs_url else UrlCoverage.NOTHING
+        if self.body_claim is None:
+            return Coverage(url=url, has_time=True)
+        headers = [item for item in self._selectors if isinstance(item, HeaderSelector)]
+        tokens = tuple(f"hash:{selector.name.lower()}" for selector in headers)
+        return Coverage(BodyCoverage.BYTES, url, tokens, has_time=True)
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the body."""
+        return event.body
 
     @property
     def summary(self) -> str:
         """A one-line description."""
-        claim = "the body's hash" if self.covers_body else "an audience"
+        claim = "the body's hash" if self.body_claim is not None else "an audience"
         return f"JWT by {self.algorithm} with {claim}, in {self._selectors[0]}"
 
     @property

@@ -8,6 +8,7 @@ from typing import Final, Protocol
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
+from onceward.sources.schemes.coverage import Coverage
 
 MAX_SIGNATURES: Final = 10
 
@@ -38,11 +39,15 @@ class Scheme(Protocol):
         """Whether verification needs the public URL."""
 
     @property
-    def covers_body(self) -> bool:
-        """Whether verification detects a changed body."""
+    def coverage(self) -> Coverage:
+        """The parts of a request that the proof covers."""
 
-    def signs_header(self, name: str) -> bool:
-        """Return whether verification detects a change of this header."""
+    def event_content(self, event: Request) -> bytes:
+        """Return the bytes from which the hash of a verified event is taken.
+
+        They are the body, unless the proof covers only values of a request: then those values, so
+        that every way to write one request has the same hash.
+        """
 
     @property
     def summary(self) -> str:

@@ -6,7 +6,7 @@ import base64
 import binascii
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Literal
 
@@ -15,6 +15,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import ContentTemplate
+from onceward.sources.schemes.coverage import BodyCoverage, Coverage
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match
 from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
 
@@ -83,6 +84,8 @@ class Signature:
     timestamp: str | None = None
     time_format: TimeFormat = "seconds"
     tolerance_seconds: int | None = None
+    coverage: Coverage = field(init=False, repr=False, compare=False)
+    _hashes_body: bool = field(init=False, repr=False, compare=False)
     _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
     _template: ContentTemplate = field(init=False, repr=False, compare=False)
     _signs_body_only: bool = field(init=False, repr=False, compare=False)
@@ -106,14 +109,19 @@ class Signature:
         in_list = time.startswith(_LIST_PREFIX)
         if in_list and self.separator is None:
             raise ConfigurationError("timestamp is in a list, but separator is not set")
+        template = ContentTemplate(self.content)
+        time_selectors = parse_selectors(time) if time and not in_list else ()
+        coverage = _with_time(template.coverage, time_selectors)
         computed = {
+            "coverage": coverage,
+            "_hashes_body": coverage.body is BodyCoverage.BYTES or coverage.is_sender_only,
             "_selectors": parse_selectors(self.at),
-            "_template": ContentTemplate(self.content),
+            "_template": template,
             "_signs_body_only": self.content == "{body}",
             "_prefix": self.prefix.encode(),
             "_separator": None if self.separator is None else self.separator.encode(),
             "_time_prefix": time.removeprefix(_LIST_PREFIX).encode() if in_list else None,
-            "_time_selectors": parse_selectors(time) if time and not in_list else (),
+            "_time_selectors": time_selectors,
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
@@ -123,14 +131,14 @@ class Signature:
         """Whether the public URL is signed."""
         return self._template.has_url
 
-    @property
-    def covers_body(self) -> bool:
-        """Whether the body is signed."""
-        return self._template.has_body
-
-    def signs_header(self, name: str) -> bool:
-        """Return whether a header is signed."""
-        return self._template.has_header(name)
+    def event_content(self, event: Request) -> bytes:
+        """Return the body, or the signed values but the time if only values are signed."""
+        if self._hashes_body:
+            return event.body
+        try:
+            return self._template.render(event)
+        except SignatureRejected:  # the values belong to the request, not to each of its events
+            return event.body
 
     @property
     def summary(self) -> str:
@@ -251,6 +259,12 @@ class Signature:
                 RejectionCause.MALFORMED,
             )
         return signatures
+
+
+def _with_time(coverage: Coverage, time_selectors: Sequence[Selector]) -> Coverage:
+    """Return the coverage with a time that is in the covered body."""
+    is_covered = any(coverage.covers(selector) for selector in time_selectors)
+    return replace(coverage, has_time=coverage.has_time or is_covered)
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:

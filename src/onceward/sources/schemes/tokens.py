@@ -11,6 +11,7 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import secret_bytes
+from onceward.sources.schemes.coverage import Coverage
 from onceward.sources.schemes.scheme import Key
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
@@ -50,13 +51,13 @@ class Token:
         return "query:" in self.at
 
     @property
-    def covers_body(self) -> bool:
-        """False: nothing is signed."""
-        return False
+    def coverage(self) -> Coverage:
+        """Nothing: a token shows only who sends."""
+        return Coverage()
 
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - part of the protocol
-        """Return False: no header is signed."""
-        return False
+    def event_content(self, event: Request) -> bytes:
+        """Return the body."""
+        return event.body
 
     @property
     def summary(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -12,9 +12,23 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme, decode_base64, encode_base64
 from onceward.sources.request import Request
-from onceward.sources.schemes import Hmac, Key
+from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key
 from onceward.sources.schemes.algorithms import as_hex
 from onceward.sources.schemes.scheme import require_match
+
+_COVERED: Final = tuple(
+    f"json:NotificationRequestItem.{path}"
+    for path in (
+        "pspReference",
+        "originalReference",
+        "merchantAccountCode",
+        "merchantReference",
+        "amount.value",
+        "amount.currency",
+        "eventCode",
+        "success",
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +38,9 @@ class AdyenItems(VendorScheme):
     at: str = "json:notificationItems"
 
     @property
-    def covers_body(self) -> bool:
-        """False: only eight fields of each item are signed."""
-        return False
+    def coverage(self) -> Coverage:
+        """Eight fields of each item."""
+        return Coverage(BodyCoverage.FIELDS, values=_COVERED)
 
     @property
     def summary(self) -> str:

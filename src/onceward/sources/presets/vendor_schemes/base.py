@@ -24,14 +24,9 @@ class VendorScheme:
         """False: the public URL is not signed."""
         return False
 
-    @property
-    def covers_body(self) -> bool:
-        """True: a changed body is rejected."""
-        return True
-
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - required by Scheme
-        """Return False: no header is signed."""
-        return False
+    def event_content(self, event: Request) -> bytes:
+        """Return the body."""
+        return event.body
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

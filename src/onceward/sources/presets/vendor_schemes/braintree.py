@@ -13,7 +13,7 @@ from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
-from onceward.sources.schemes import Hmac, Key
+from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, mismatch_error
@@ -31,6 +31,11 @@ class Braintree(VendorScheme):
     """A signature over ``bt_payload``. The secret is ``public_key:private_key``."""
 
     at: str = "form:bt_signature"
+
+    @property
+    def coverage(self) -> Coverage:
+        """The payload."""
+        return Coverage(BodyCoverage.FIELDS, values=(str(PAYLOAD_FIELD),))
 
     @property
     def summary(self) -> str:

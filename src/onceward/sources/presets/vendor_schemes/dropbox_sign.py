@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
-from onceward.sources.schemes import Key, Signature
+from onceward.sources.schemes import Coverage, Key, Signature
 from onceward.sources.selectors import FieldSelector
 
 JSON_FIELD: Final = FieldSelector("form", "json")
@@ -26,9 +26,13 @@ class DropboxSign(VendorScheme):
     at: str = "form:json"
 
     @property
-    def covers_body(self) -> bool:
-        """False: only the event's time and type are signed."""
-        return False
+    def coverage(self) -> Coverage:
+        """The event's time and type."""
+        return replace(_SIGNATURE.coverage, has_time=True)
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the event's time and type."""
+        return _SIGNATURE.event_content(event)
 
     @property
     def summary(self) -> str:

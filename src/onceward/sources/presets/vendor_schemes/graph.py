@@ -12,7 +12,7 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
-from onceward.sources.schemes import Key, Token
+from onceward.sources.schemes import Coverage, Key, Token
 from onceward.sources.schemes.algorithms import secret_bytes
 
 
@@ -23,9 +23,9 @@ class ClientState(VendorScheme):
     at: str = "json:value"
 
     @property
-    def covers_body(self) -> bool:
-        """False: nothing is signed."""
-        return False
+    def coverage(self) -> Coverage:
+        """Nothing: a client state shows only who sends."""
+        return Coverage()
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

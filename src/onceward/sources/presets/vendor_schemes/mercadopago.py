@@ -11,9 +11,11 @@ from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
-from onceward.sources.schemes import Hmac, Key, Signature
+from onceward.sources.schemes import Coverage, Hmac, Key, Signature
 from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.selectors import FieldSelector
 
+DATA_ID: Final = FieldSelector("query", "data.id")
 REQUEST_ID: Final = "x-request-id"
 _SIGNATURE: Final = Signature(
     at="header:x-signature", separator=",", prefix="v1=", timestamp="list:ts="
@@ -32,9 +34,14 @@ class MercadoPago(VendorScheme):
         return True
 
     @property
-    def covers_body(self) -> bool:
-        """False: the body is not signed."""
-        return False
+    def coverage(self) -> Coverage:
+        """The id in the URL, the request id and the time."""
+        return Coverage(values=(str(DATA_ID), f"header:{REQUEST_ID}"), has_time=True)
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the signed ids. The time may differ between deliveries of one request."""
+        data_id = (DATA_ID.read(event) or b"").decode(errors="surrogatepass")
+        return _signed_content(event, b"", data_id.lower())
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

@@ -15,7 +15,7 @@ from onceward.sources.presets.vendor_schemes.base import (
     require_header,
 )
 from onceward.sources.request import Request
-from onceward.sources.schemes import RSA_SHA256, Key, Signature
+from onceward.sources.schemes import RSA_SHA256, BodyCoverage, Coverage, Key, Signature
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error
 
@@ -42,9 +42,14 @@ class PayPal(VendorScheme):
         return _SIGNATURE.causes
 
     @property
-    def covers_body(self) -> bool:
-        """False: only a CRC-32 is signed, and another body can be made to match it."""
-        return False
+    def coverage(self) -> Coverage:
+        """The transmission's id and time, and a CRC-32 of the body."""
+        values = (f"header:{TRANSMISSION_ID.lower()}",)
+        return Coverage(BodyCoverage.CHECKSUM, values=values, has_time=True)
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the checksum of the body: all bodies that match it have one proof."""
+        return _checksum(event)
 
     @property
     def summary(self) -> str:
@@ -79,5 +84,8 @@ class PayPal(VendorScheme):
 
 def _signed_content(request: Request, timestamp: bytes, webhook_id: str) -> bytes:
     transmission_id = require_header(request, TRANSMISSION_ID)
-    checksum = str(binascii.crc32(request.body)).encode()
-    return b"|".join([transmission_id, timestamp, webhook_id.encode(), checksum])
+    return b"|".join([transmission_id, timestamp, webhook_id.encode(), _checksum(request)])
+
+
+def _checksum(request: Request) -> bytes:
+    return str(binascii.crc32(request.body)).encode()

@@ -11,7 +11,7 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme, require_header
 from onceward.sources.request import Request
-from onceward.sources.schemes import Key, Signature
+from onceward.sources.schemes import BodyCoverage, Coverage, Key, Signature, UrlCoverage
 from onceward.sources.schemes.scheme import require_match
 
 MAX_SIGNED_HEADERS: Final = 50
@@ -32,10 +32,6 @@ class _SignedHeaders(VendorScheme):
     def tolerance_seconds(self) -> int | None:
         """The tolerance of the signed time."""
         return self.signature.tolerance_seconds
-
-    def signs_header(self, name: str) -> bool:  # noqa: ARG002 - the request lists them
-        """Return True: providers sign the headers that identify the event."""
-        return True
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:
@@ -70,6 +66,12 @@ class Hook0(_SignedHeaders):
 
     __slots__ = ()
 
+    @property
+    def coverage(self) -> Coverage:
+        """The body, the time, and the headers that identify the event."""
+        headers = ("header:x-event-id", "header:x-event-type")
+        return Coverage(BodyCoverage.BYTES, values=headers, has_time=True)
+
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(outgoing, now)
@@ -97,6 +99,11 @@ class Contentful(_SignedHeaders):
     """A signature over the method, the path, the listed headers and the body."""
 
     __slots__ = ()
+
+    @property
+    def coverage(self) -> Coverage:
+        """The body, the target and the time; each request lists which headers it signs."""
+        return Coverage(BodyCoverage.BYTES, UrlCoverage.TARGET, has_time=True)
 
     @property
     def needs_url(self) -> bool:

@@ -16,7 +16,7 @@ from onceward.sources.presets.vendor_schemes.base import (
     encode_base64,
 )
 from onceward.sources.request import Request
-from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, Key
+from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, BodyCoverage, Coverage, Key
 from onceward.sources.schemes.algorithms import Algorithm
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error
@@ -49,6 +49,13 @@ class Sns(VendorScheme):
 
     at: str = "json:Signature"
     version: Literal["1", "2"] = "1"
+
+    @property
+    def coverage(self) -> Coverage:
+        """The fields that are signed in every message, and those of one type."""
+        names = sorted({name for names in _SIGNED_FIELDS.values() for name in names})
+        values = tuple(f"json:{name}" for name in names)
+        return Coverage(BodyCoverage.FIELDS, values=values, has_time=True)
 
     @property
     def summary(self) -> str:

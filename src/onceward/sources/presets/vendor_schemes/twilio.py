@@ -18,7 +18,8 @@ from onceward.sources.presets.vendor_schemes.base import (
     require_header,
 )
 from onceward.sources.request import Request
-from onceward.sources.schemes import Hmac, Key
+from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
+from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
 from onceward.sources.schemes.scheme import mismatch_error
 
 BODY_HASH: Final = "bodySHA256"
@@ -39,6 +40,12 @@ class UrlAndForm(VendorScheme):
     def needs_url(self) -> bool:
         """True: the signed content begins with the URL."""
         return True
+
+    @property
+    def coverage(self) -> Coverage:
+        """The URL, every form field, and a JSON body by its hash in the URL."""
+        values = (EVERY_FORM_FIELD, EVERY_JSON_MEMBER)
+        return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, values)
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

@@ -1,0 +1,114 @@
+"""A scheme states what its proof covers, and the default for duplicate bodies follows from it."""
+
+from typing import Any
+
+import pytest
+
+from onceward.model.events import DuplicateBody
+from onceward.sources.configure import make_source
+from onceward.sources.presets import PRESETS
+from onceward.sources.schemes import BodyCoverage, Coverage, Jwt, Signature, Token, UrlCoverage
+from onceward.sources.selectors import parse_selector, parse_selectors
+from tests.keys import pair_for
+
+WHOLE_BODY = Coverage(BodyCoverage.BYTES)
+
+
+def covered(coverage: Coverage, alternatives: str) -> list[bool]:
+    selectors = parse_selectors(alternatives)
+    return [coverage.covers(item, selectors[:place]) for place, item in enumerate(selectors)]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "expected"),
+    [
+        (Signature(at="header:X"), WHOLE_BODY),
+        (
+            Signature(at="header:X", content="{method}\n{body:md5}\n{target}"),
+            Coverage(BodyCoverage.BYTES, UrlCoverage.TARGET),
+        ),
+        (
+            Signature(at="header:X", content="{url}{body:crc32}{header:X-Id}"),
+            Coverage(BodyCoverage.CHECKSUM, UrlCoverage.WHOLE, ("header:x-id",)),
+        ),
+        (
+            Signature(at="header:X", content="{json:token}{timestamp}", timestamp="header:X-Time"),
+            Coverage(BodyCoverage.FIELDS, values=("json:token",), has_time=True),
+        ),
+        (
+            Signature(at="header:X", timestamp="json:time"),
+            Coverage(BodyCoverage.BYTES, has_time=True),
+        ),
+        (Signature(at="header:X", timestamp="header:X-Time"), WHOLE_BODY),
+        (
+            Jwt(at="header:X-Token", body_claim="hash", url_claim="url"),
+            Coverage(BodyCoverage.BYTES, UrlCoverage.WHOLE, ("hash:x-token",), has_time=True),
+        ),
+        (
+            Jwt(at="header:X", audience_is_url=True),
+            Coverage(url=UrlCoverage.WHOLE, has_time=True),
+        ),
+        (Token(at="header:X"), Coverage()),
+    ],
+)
+def test_a_scheme_states_what_it_covers(scheme: Any, expected: Coverage) -> None:
+    assert expected == scheme.coverage
+
+
+@pytest.mark.parametrize(
+    ("selector", "expected"),
+    [
+        ("json:id", True),
+        ("form:id", True),
+        ("body:sha256", True),
+        ("query:id", False),
+        ("header:X-Id", False),
+        ("hash:X-Token", False),
+    ],
+)
+def test_a_covered_body_covers_what_is_read_from_it(selector: str, expected: bool) -> None:
+    assert WHOLE_BODY.covers(parse_selector(selector)) == expected
+
+
+def test_named_values_are_covered_and_others_are_not() -> None:
+    coverage = Coverage(BodyCoverage.FIELDS, values=("json:a.b", "form:c", "query:d", "header:x-e"))
+    names = "json:a.b|form:c|query:d|header:X-E|json:a|form:d|query:c|header:X-F"
+    assert covered(coverage, names) == [True] * 4 + [False] * 4
+
+
+def test_of_several_signed_headers_only_the_first_present_is_covered() -> None:
+    coverage = Signature(at="header:X", content="{header:X-A|header:X-B}{body}").coverage
+    assert covered(coverage, "header:X-A|header:X-B") == [True, True]
+    assert covered(coverage, "header:X-B|header:X-A") == [False, True]
+
+
+def test_a_checksum_does_not_cover_the_fields_of_a_body() -> None:
+    coverage = Coverage(BodyCoverage.CHECKSUM)
+    assert not coverage.covers(parse_selector("json:id"))
+
+
+def test_events_in_a_covered_form_field_are_covered() -> None:
+    coverage = Coverage(BodyCoverage.FIELDS, values=("form:payload",))
+    assert coverage.of_events(parse_selector("form:payload")).body is BodyCoverage.BYTES
+    assert coverage.of_events(parse_selector("form:other")) == coverage
+    assert coverage.of_events(None) == coverage
+
+
+@pytest.mark.parametrize(
+    ("preset", "scheme", "expected"),
+    [
+        ("stripe", None, DuplicateBody.ALLOWED),  # the id is in the signed body
+        ("standard-webhooks", None, DuplicateBody.ALLOWED),  # the id is a signed header
+        ("github", None, DuplicateBody.FLAGGED),  # the id is an unsigned header
+        ("dropbox-sign", None, DuplicateBody.FLAGGED),  # two of four parts of the id are signed
+        ("paypal", None, DuplicateBody.FLAGGED),  # a checksum of the body is signed
+        ("adyen", "items", DuplicateBody.ALLOWED),  # all parts of the id are signed
+        ("gitlab", "static-token", DuplicateBody.ALLOWED),  # nothing is signed
+    ],
+)
+def test_the_same_body_under_another_id_is_flagged_if_the_id_is_not_covered(
+    preset: str, scheme: str | None, expected: DuplicateBody
+) -> None:
+    secret = pair_for(preset, PRESETS[preset].scheme(scheme)).public
+    source = make_source("source", preset=preset, scheme=scheme, secrets=[secret])
+    assert source.duplicate_body is expected

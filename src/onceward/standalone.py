@@ -14,7 +14,7 @@ from onceward.sources.outgoing import OutgoingRequest, encode_header
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Scheme
-from onceward.sources.source import identify_events
+from onceward.sources.source import identify_events, verify_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def verify(
     keys = [key for text in secrets for key in resolved_scheme.keys(text)]
     request = Request(_parse_headers(headers), body, method=method, url=url)
     try:
-        time = resolved_scheme.verify(keys, request, _now(now))
+        time = verify_request(resolved_preset, resolved_scheme, keys, request, _now(now))
     except SignatureRejected:
         raise
     except RequestRefused as refused:

@@ -16,15 +16,24 @@ def event(payload: Any) -> Event[Any]:
     return make_event("sns", payload)
 
 
-async def test_the_confirmation_url_is_fetched() -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        "sns.eu-central-1.amazonaws.com",
+        "sns.us-gov-west-1.amazonaws.com",
+        "sns.cn-north-1.amazonaws.com.cn",
+    ],
+)
+async def test_the_confirmation_url_is_fetched(host: str) -> None:
     fetched: list[str] = []
 
     def get(url: str) -> int:
         fetched.append(url)
         return 200
 
-    await confirm(event({"SubscribeURL": CONFIRM_URL}), get)
-    assert fetched == [CONFIRM_URL]
+    url = CONFIRM_URL.replace("sns.eu-central-1.amazonaws.com", host)
+    await confirm(event({"SubscribeURL": url}), get)
+    assert fetched == [url]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +47,13 @@ async def test_the_confirmation_url_is_fetched() -> None:
         "https://sns.eu-central-1.amazonaws.com@evil.example/",
         "https://sns.eu-central-1.amazonaws.com:8443/",
         "https://127.0.0.1/",
+        "https://sns.s3.amazonaws.com/a-bucket-of-somebody",
+        "https://sns.s3-eu-west-1.amazonaws.com/",
+        "https://sns.eu-central-1.amazonaws.com\\@evil.example/",
+        "https://sns.eu-central-1\t.amazonaws.com/",
+        "https://sns.eu-central-1.amazonaws.com/\r\nX-Header: 1",
+        "https://user@sns.eu-central-1.amazonaws.com/",
+        "https://[/",
     ],
 )
 async def test_no_other_url_is_fetched(url: object) -> None:

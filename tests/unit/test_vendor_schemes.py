@@ -216,15 +216,12 @@ def test_every_item_of_adyen_needs_its_signature() -> None:
 
 
 def test_a_url_is_accepted_with_or_without_its_default_port() -> None:
-    signature = base64.b64encode(digest("https://shop.example:443/hook", "sha1")).decode()
-    headers = {"X-Mandrill-Signature": signature}
-    assert is_accepted("mandrill", signed_request(headers, b"", url="https://shop.example/hook"))
-    assert is_accepted(
-        "mandrill", signed_request(headers, b"", url="https://shop.example:443/hook")
-    )
-    assert not is_accepted(
-        "mandrill", signed_request(headers, b"", url="https://shop.example:444/hook")
-    )
+    content = "https://shop.example:443/hookmandrill_events[]"
+    headers = {"X-Mandrill-Signature": base64.b64encode(digest(content, "sha1")).decode()}
+    for port, is_genuine in (("", True), (":443", True), (":444", False)):
+        url = f"https://shop.example{port}/hook"
+        request = signed_request(headers, b"mandrill_events=[]", url=url)
+        assert is_accepted("mandrill", request) is is_genuine
 
 
 def test_a_separator_in_a_part_of_an_id_is_escaped() -> None:
@@ -370,18 +367,6 @@ def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None
     assert len(ids) == 1
     with pytest.raises(SignatureRejected):
         source.verify(Request(Headers([]), b"bt_payload=Zm9yZ2Vk&" + signed.body), NOW)
-
-
-def test_a_signed_challenge_token_of_x_is_not_an_event() -> None:
-    source = make_source("source", preset="x-twitter", secrets=[SECRET])
-    challenge = Request(Headers([]), b"", method="GET", url=f"{URL}&crc_token=12345")
-    reply = source.answer_challenge(challenge)
-    assert reply is not None
-    signature = json.loads(reply.body)["response_token"].encode()
-    headers = Headers([(b"x-twitter-webhooks-signature", signature)])
-    with pytest.raises(SignatureRejected) as rejection:
-        source.verify(Request(headers, b"12345"), NOW)
-    assert rejection.value.check == "the body is a challenge token, not an event"
 
 
 def test_the_signature_of_a_token_does_not_change_its_hash() -> None:

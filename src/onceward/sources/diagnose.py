@@ -129,6 +129,9 @@ def _event_checks(source: Source, request: Request, now: float) -> Iterator[Chec
     """Yield a check for each event of a verified request."""
     try:
         events = source.verify(request, now)
+    except SignatureRejected as rejected:  # signed, but no event
+        yield Check(_EVENT, "failed", rejected.check)
+        return
     except RequestRefused as refused:
         yield Check(_EVENT, "failed", refused.message)
         return

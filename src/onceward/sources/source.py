@@ -109,7 +109,7 @@ class Source:
         if challenge is not None and (reply := self.answer_challenge(request)):
             return reply
         if not self.unsigned:
-            self.scheme.verify(self.keys, request, now)
+            verify_request(self.preset, self.scheme, self.keys, request, now)
         if challenge is not None and (reply := challenge.answer_signed(request, self._credentials)):
             return reply
         return identify_events(self.preset, self.scheme, request)
@@ -154,6 +154,18 @@ def encode_headers(kept: Iterable[tuple[str, bytes]], headers: Headers) -> bytes
         if value is not None:
             values[name] = value.decode("latin-1")
     return _encode(values)
+
+
+def verify_request(
+    preset: Preset, scheme: Scheme, keys: Sequence[Key], request: Request, now: float
+) -> float | None:
+    """Verify that the provider signed a request, and as an event. Return the signed time.
+
+    Raises SignatureRejected, and RepeatedHeader if a header of the proof occurs twice.
+    """
+    signed_at = scheme.verify(keys, request, now)
+    preset.layout.check(request)
+    return signed_at
 
 
 def identify_events(preset: Preset, scheme: Scheme, request: Request) -> list[IdentifiedEvent]:

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.request import Request
 from onceward.sources.selectors import Selector
 
@@ -85,6 +86,22 @@ class EventLayout:
 
     form_field: Selector | None = None
     paths: EventPaths | None = None
+    body_kind: BodyKind | None = None
+    """The kind of the form field or body; None for any."""
+
+    def check(self, request: Request) -> None:
+        """Raise SignatureRejected if a signed request cannot contain events of the provider."""
+        if self.form_field is None and self.body_kind is None:
+            return
+        body = request.body if self.form_field is None else self.form_field.read(request)
+        if body is None:
+            raise SignatureRejected(f"no {self.form_field}", RejectionCause.MISSING)
+        if self.body_kind is not None and not self.body_kind.fits(body):
+            raise SignatureRejected(
+                f"{self.form_field or 'the body'} is not {self.body_kind.value}: it is signed, but "
+                "no event of this provider",
+                RejectionCause.MALFORMED,
+            )
 
     def unpack(self, request: Request) -> list[Request]:
         """Return one request per event, with the original headers and the event's own bytes.

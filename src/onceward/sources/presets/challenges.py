@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import hmac
+import re
 from typing import Final
 
 import msgspec
@@ -14,6 +16,10 @@ from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
 MAX_ECHO_CHARACTERS: Final = 4_096
 MAX_SECRET_BYTES: Final = 256
 JSON: Final = "application/json"
+_SIGNABLE_TOKEN: Final = re.compile(r"[A-Za-z0-9+/=_-]{1,200}")
+"""Tokens that are signed on request. With the same secret, the provider signs its events: a token
+must not be readable as the signed content of one.
+"""
 
 
 def _body_text(request: Request, *path: str) -> str | None:
@@ -36,11 +42,11 @@ def json_reply(value: object) -> Reply:
     return Reply(body=msgspec.json.encode(value), content_type=JSON)
 
 
-def _hmac_digest(credentials: ChallengeCredentials, text: str) -> bytes | None:
-    """Return the digest of a text, or None when the source has no secret."""
-    if not credentials.secrets:
+def _sign_token(credentials: ChallengeCredentials, token: str | None) -> bytes | None:
+    """Return the digest of a token, or None if it is not a token or the source has no secret."""
+    if not credentials.secrets or token is None or not _SIGNABLE_TOKEN.fullmatch(token):
         return None
-    return hmac.digest(credentials.secrets[0], text.encode(errors="replace"), "sha256")
+    return hmac.digest(credentials.secrets[0], token.encode(), "sha256")
 
 
 def _is_verify_token(text: str, credentials: ChallengeCredentials) -> bool:
@@ -65,11 +71,18 @@ def _slack_reply(request: Request, _: ChallengeCredentials) -> Reply | None:
 
 def _zoom_reply(request: Request, credentials: ChallengeCredentials) -> Reply | None:
     token = _body_text(request, "payload", "plainToken")
-    if _body_text(request, "event") != "endpoint.url_validation" or token is None:
+    if _body_text(request, "event") != "endpoint.url_validation":
         return None
-    if (digest := _hmac_digest(credentials, token)) is None:
+    if (digest := _sign_token(credentials, token)) is None:
         return None
     return json_reply({"plainToken": token, "encryptedToken": digest.hex()})
+
+
+def _x_reply(request: Request, credentials: ChallengeCredentials) -> Reply | None:
+    digest = _sign_token(credentials, dict(request.query).get("crc_token"))
+    if digest is None:
+        return None
+    return json_reply({"response_token": f"sha256={base64.b64encode(digest).decode()}"})
 
 
 def _twitch_reply(request: Request, _: ChallengeCredentials) -> Reply | None:
@@ -150,6 +163,7 @@ def _head_reply(_: Request, __: ChallengeCredentials) -> Reply:
 
 SLACK: Final = Challenge(signed=_slack_reply)
 ZOOM: Final = Challenge(signed=_zoom_reply)
+X: Final = Challenge(unsigned=_x_reply, methods=("GET",))
 TWITCH: Final = Challenge(signed=_twitch_reply)
 DISCORD: Final = Challenge(signed=_discord_reply)
 META: Final = Challenge(unsigned=_meta_reply, methods=("GET",))

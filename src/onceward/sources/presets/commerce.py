@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.challenge import Reply
 from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
@@ -19,6 +20,7 @@ PRESETS: Final = (
         schemes=Signature(
             at="header:X-Shopify-Hmac-SHA256|header:Shopify-Hmac-SHA256", encoding="base64"
         ),
+        body_kind=BodyKind.JSON_OBJECT,
         id=(
             (
                 "header:X-Shopify-Event-Id|header:Shopify-Event-Id|"

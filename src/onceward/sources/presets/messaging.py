@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.challenge import Reply
 from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
-from onceward.sources.presets.vendor_schemes import x
 from onceward.sources.presets.vendor_schemes.sinch import SINCH
 from onceward.sources.presets.vendor_schemes.twilio import UrlAndForm
 from onceward.sources.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
@@ -83,6 +83,7 @@ PRESETS: Final = (
             "sha1": Signature(at="header:X-Hub-Signature", prefix="sha1=", algorithm=Hmac("sha1")),
         },
         auto_retry_hours=36,
+        body_kind=BodyKind.JSON_OBJECT,
         events="json:entry[]",
         id="body:sha256",
         reference="json:id",
@@ -222,6 +223,7 @@ PRESETS: Final = (
             time_format="milliseconds",
             tolerance_seconds=300,
         ),
+        body_kind=BodyKind.JSON_OBJECT,
         id="body:sha256",
         auto_retry_hours=0.09,
         note="A request may hold several events and is recorded as one.",
@@ -261,8 +263,11 @@ PRESETS: Final = (
     Preset(
         name="x-twitter",
         title="X (Twitter)",
-        schemes=x.SIGNATURE,
+        schemes=Signature(
+            at="header:x-twitter-webhooks-signature", prefix="sha256=", encoding="base64"
+        ),
+        body_kind=BodyKind.JSON_OBJECT,
         id="body:sha256",
-        challenge=x.CHALLENGE,
+        challenge=challenges.X,
     ),
 )

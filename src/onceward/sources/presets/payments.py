@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.challenge import Reply
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.adyen import AdyenItems
@@ -214,6 +215,7 @@ PRESETS: Final = (
                 at="header:hmacsignature", encoding="base64", algorithm=Hmac(secret_encoding=as_hex)
             ),
         },
+        body_kind=BodyKind.JSON_OBJECT,
         events="json:notificationItems[]",
         id=(
             "json:NotificationRequestItem.pspReference",
@@ -252,6 +254,7 @@ PRESETS: Final = (
         title="Braintree",
         schemes=Braintree(),
         form_field="form:bt_payload",
+        body_kind=BodyKind.BASE64_XML,
         id="body:sha256",
         challenge=CHALLENGE,
         note="The secret is public_key:private_key. The payload of an event is bt_payload: XML in "

@@ -8,6 +8,7 @@ from typing import Final
 
 from onceward.errors import ConfigurationError
 from onceward.runtime.suggest import suggest_or_list
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.challenge import Challenge, Reply
 from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
 from onceward.sources.request import header_key
@@ -39,6 +40,8 @@ class Preset:
     """The form field that contains the event or events."""
     events: str | None = None
     """The list of events, if a request holds several; the other selectors then apply to each."""
+    body_kind: BodyKind | None = None
+    """The kind of every body, for a provider that also signs other texts with the secret."""
     challenge: Challenge | None = None
     success_response: int | Reply = 202
     """The status, or the whole response, that the provider requires for an accepted request."""
@@ -64,6 +67,7 @@ class Preset:
         layout = EventLayout(
             None if self.form_field is None else parse_selector(self.form_field),
             None if self.events is None else EventPaths(self.events),
+            self.body_kind,
         )
         object.__setattr__(self, "layout", layout)
         for name in self.keep_headers:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from onceward.sources.body_kind import BodyKind
 from onceward.sources.presets.preset import Preset
 from onceward.sources.schemes import ED25519, Hmac, Signature, Token
 from onceward.sources.schemes.algorithms import as_base64, as_base64_or_text, as_text_or_base64
@@ -118,6 +119,7 @@ PRESETS: Final = (
             "v1-base64": V1,
             "body": Signature(at="header:x-hookmesh-signature"),
         },
+        body_kind=BodyKind.JSON_OBJECT,
         id="json:event_id|header:Webhook-Id",
         type="json:event_type",
         auto_retry_hours=48,

@@ -12,7 +12,9 @@ from urllib.parse import urlsplit
 from onceward.errors import PermanentError
 from onceward.model.events import Event
 
-_SNS_HOST: Final = re.compile(r"sns\.[a-z0-9-]{1,40}\.amazonaws\.com(\.cn)?")
+_REGION: Final = r"[a-z]{2}(?:-[a-z]{1,12}){1,3}-[0-9]{1,2}"
+_SNS_HOST: Final = re.compile(rf"sns\.{_REGION}\.amazonaws\.com(\.cn)?")
+"""The region is checked too: sns.s3.amazonaws.com is a bucket, which anyone may own."""
 _TIMEOUT_SECONDS: Final = 10.0
 
 Fetch = Callable[[str], int]
@@ -38,9 +40,18 @@ async def confirm_subscription(event: Event[Any]) -> None:
 async def confirm(event: Event[Any], get: Fetch) -> None:
     """Fetch the URL of a confirmation with `get`. Raise PermanentError if it is not Amazon's."""
     url = event.payload.get("SubscribeURL") if isinstance(event.payload, dict) else None
-    parts = urlsplit(url) if isinstance(url, str) else None
-    if parts is None or parts.scheme != "https" or not _SNS_HOST.fullmatch(parts.netloc):
+    if not isinstance(url, str) or not _is_sns_url(url):
         raise PermanentError("SubscribeURL is not a URL of Amazon SNS; it was not fetched")
-    status = await asyncio.to_thread(get, parts.geturl())
+    status = await asyncio.to_thread(get, url)
     if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
         raise RuntimeError(f"Amazon returned {status} for the confirmation")
+
+
+def _is_sns_url(url: str) -> bool:
+    if not url.isascii() or not url.isprintable():  # urlsplit() drops tabs and line breaks
+        return False
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme == "https" and _SNS_HOST.fullmatch(parts.netloc) is not None

@@ -91,22 +91,57 @@ def _items(document: Any) -> Iterator[dict[str, Any]]:
 
 
 def _signed_content(item: dict[str, Any]) -> bytes:
+    """Return the signed text of an item. Raises SignatureRejected.
+
+    Adyen joins the values with colons and escapes none. Only the merchant's own reference may
+    contain colons: with one such value, the text can be cut in no other way.
+    """
     amount = item.get("amount")
     amount = amount if isinstance(amount, dict) else {}
     fields = [
-        item.get("pspReference"),
-        item.get("originalReference"),
-        item.get("merchantAccountCode"),
-        item.get("merchantReference"),
-        amount.get("value"),
-        amount.get("currency"),
-        item.get("eventCode"),
-        item.get("success"),
+        _plain_text(item, "pspReference"),
+        _plain_text(item, "originalReference"),
+        _plain_text(item, "merchantAccountCode"),
+        _text(item, "merchantReference"),
+        _number(amount, "value"),
+        _plain_text(amount, "currency"),
+        _plain_text(item, "eventCode"),
+        _success(item),
     ]
-    return ":".join(_field_text(value) for value in fields).encode(errors="surrogatepass")
+    return ":".join(fields).encode(errors="surrogatepass")
 
 
-def _field_text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return "" if value is None else str(value)
+def _text(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise _malformed(f"{name} must be a string")
+    return value
+
+
+def _plain_text(members: dict[str, Any], name: str) -> str:
+    value = _text(members, name)
+    if ":" in value:
+        raise _malformed(f"{name} contains a colon")
+    return value
+
+
+def _number(members: dict[str, Any], name: str) -> str:
+    value = members.get(name)
+    if value is None:
+        return ""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise _malformed(f"{name} must be a whole number")
+    return str(value)
+
+
+def _success(item: dict[str, Any]) -> str:
+    value = item.get("success")
+    if value not in ("true", "false"):  # the boolean would be signed alike, but is no part of an id
+        raise _malformed('success must be "true" or "false", as text')
+    return str(value)
+
+
+def _malformed(fault: str) -> SignatureRejected:
+    return SignatureRejected(f"an item is not Adyen's: {fault}", RejectionCause.MALFORMED)

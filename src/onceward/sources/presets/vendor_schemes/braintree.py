@@ -54,11 +54,6 @@ class Braintree(VendorScheme):
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the payload was signed with one of the keys."""
         payload, signature_list = _read_fields(request)
-        # Anyone can have a challenge signed with the same key.
-        if _CHALLENGE.fullmatch(payload.decode("latin-1")):
-            raise SignatureRejected(
-                "the payload is a challenge, not an event", RejectionCause.MALFORMED
-            )
         signatures = _parse_signatures(signature_list)
         for key in keys:
             own = [digest for name, digest in signatures if name == key_name(key).encode()]

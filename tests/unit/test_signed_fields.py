@@ -1,0 +1,102 @@
+"""Providers that sign fields and not bytes: what is signed can be read in one way only."""
+
+import base64
+import hashlib
+import hmac
+import json
+from typing import Any
+
+import pytest
+
+from onceward.errors import SignatureRejected
+from onceward.sources.configure import make_source
+from onceward.sources.request import Headers, Request
+from tests.keys import HEX
+
+NOW = 1_760_000_000
+
+Item = dict[str, Any]
+
+ITEM: Item = {
+    "pspReference": "QFQTPCQ8HXSKGK82",
+    "merchantAccountCode": "ExampleShopECOM",
+    "merchantReference": "order:42:EUR",
+    "amount": {"value": 1130, "currency": "EUR"},
+    "eventCode": "AUTHORISATION",
+    "success": "true",
+}
+ITEM_TEXT = "QFQTPCQ8HXSKGK82::ExampleShopECOM:order:42:EUR:1130:EUR:AUTHORISATION:true"
+
+
+def adyen_ids(item: Item) -> list[str]:
+    """Return the ids of the events in an item with the signature of `ITEM`."""
+    signature = hmac.digest(bytes.fromhex(HEX), ITEM_TEXT.encode(), hashlib.sha256)
+    proof = {"additionalData": {"hmacSignature": base64.b64encode(signature).decode()}}
+    items = [{"NotificationRequestItem": item | proof}]
+    body = json.dumps({"live": "false", "notificationItems": items}).encode()
+    source = make_source("source", preset="adyen", secrets=[HEX])
+    events = source.verify(Request(Headers([]), body), NOW)
+    assert isinstance(events, list)
+    return [identity.event_id for identity, _ in events]
+
+
+def adyen_rejection(item: Item) -> str:
+    with pytest.raises(SignatureRejected) as caught:
+        adyen_ids(item)
+    return caught.value.check
+
+
+def test_the_reference_of_an_adyen_merchant_may_contain_colons() -> None:
+    assert adyen_ids(ITEM) == ["QFQTPCQ8HXSKGK82|AUTHORISATION|true"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"success": True}, 'success must be "true" or "false", as text'),
+        ({"success": None}, 'success must be "true" or "false", as text'),
+        ({"amount": {"value": "1130", "currency": "EUR"}}, "value must be a whole number"),
+        ({"amount": {"value": 1130.0, "currency": "EUR"}}, "value must be a whole number"),
+        ({"amount": {"value": True, "currency": "EUR"}}, "value must be a whole number"),
+        ({"pspReference": 7}, "pspReference must be a string"),
+        ({"eventCode": ["AUTHORISATION"]}, "eventCode must be a string"),
+        (
+            {
+                "merchantReference": "order",
+                "amount": {"value": 42, "currency": "EUR:1130:EUR"},
+            },
+            "currency contains a colon",
+        ),
+        (
+            {
+                "pspReference": "QFQTPCQ8HXSKGK82:",
+                "originalReference": "ExampleShopECOM",
+                "merchantAccountCode": "order",
+                "merchantReference": "42:EUR",
+            },
+            "pspReference contains a colon",
+        ),
+        (
+            {
+                "originalReference": ":ExampleShopECOM",
+                "merchantAccountCode": "order",
+                "merchantReference": "42:EUR",
+            },
+            "originalReference contains a colon",
+        ),
+        (
+            {"merchantAccountCode": "ExampleShopECOM:order", "merchantReference": "42:EUR"},
+            "merchantAccountCode contains a colon",
+        ),
+        (
+            {
+                "merchantReference": "order",
+                "amount": {"value": 42, "currency": "EUR"},
+                "eventCode": "1130:EUR:AUTHORISATION",
+            },
+            "eventCode contains a colon",
+        ),
+    ],
+)
+def test_an_item_of_adyen_has_one_spelling(changes: Item, fault: str) -> None:
+    assert adyen_rejection(ITEM | changes) == f"an item is not Adyen's: {fault}"

@@ -12,7 +12,9 @@ from oracles.verifier import PLAIN_REQUEST, Request, Verifier, json_request
 STALE_SECONDS: Final = 300 + 60
 WITH_ID: Final = PLAIN_REQUEST.with_headers(webhook_id="msg_2KWPBgLlAfxdpx2AI54pPJ85f4W")
 WITH_SVIX_ID: Final = PLAIN_REQUEST.with_headers(svix_id="msg_2KWPBgLlAfxdpx2AI54pPJ85f4W")
-HOOK0_REQUEST: Final = json_request({"order": "Zoë"}, X_Event_Id="9f1c", X_Event_Type="order.paid")
+HOOK0_REQUEST: Final = json_request(
+    {"order": "Zoë"}, X_Event_Id="9f1c", X_Event_Type="shop.order.paid"
+)
 
 
 def _verify_standard(request: Request, secret: str) -> bool:

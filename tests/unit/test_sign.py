@@ -109,7 +109,9 @@ def test_the_id_and_type_of_an_example_can_be_set(name: str) -> None:
     pair = pair_for(name, scheme)
     has_id = any("sha256" not in text and not text.startswith("hash:") for text in preset.ids)
     options = {"id": "77"} if has_id else {}
-    event_type = "Notification" if name == "aws-sns" else "order.shipped"
+    event_type = {"aws-sns": "Notification", "hook0": "shop.order.shipped"}.get(
+        name, "order.shipped"
+    )
     options |= {"type": event_type} if preset.types else {}
     events = source_of(preset, next(iter(preset.named_schemes)), pair).verify(
         signed_example(preset, scheme, pair, **options), NOW

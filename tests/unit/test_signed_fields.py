@@ -37,7 +37,7 @@ def adyen_ids(item: Item) -> list[str]:
     source = make_source("source", preset="adyen", secrets=[HEX])
     events = source.verify(Request(Headers([]), body), NOW)
     assert isinstance(events, list)
-    return [identity.event_id for identity, _ in events]
+    return [event.identity.event_id for event in events]
 
 
 def adyen_rejection(item: Item) -> str:

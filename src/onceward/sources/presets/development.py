@@ -7,7 +7,7 @@ from typing import Final
 from onceward.sources.presets import challenges
 from onceward.sources.presets.preset import Preset
 from onceward.sources.presets.vendor_schemes.graph import ClientState
-from onceward.sources.presets.vendor_schemes.signed_headers import CONTENTFUL, HOOK0
+from onceward.sources.presets.vendor_schemes.signed_headers import CONTENTFUL, HOOK0, HOOK0_V0
 from onceward.sources.presets.vendor_schemes.sns import Sns
 from onceward.sources.schemes import Hmac, Jwt, Signature, Token
 
@@ -226,17 +226,13 @@ PRESETS: Final = (
         title="Hook0",
         schemes={
             "v1": HOOK0,
-            "v0": Signature(
-                at="header:X-Hook0-Signature",
-                separator=",",
-                prefix="v0=",
-                timestamp="list:t=",
-                content="{timestamp}.{body}",
-                tolerance_seconds=300,
-            ),
+            "v0": HOOK0_V0,
         },
         id="header:X-Event-Id|body:sha256",
         type="header:X-Event-Type",
+        note="v1 signs headers too, and is refused unless X-Event-Id and X-Event-Type are among "
+        "them. Dots separate them, so no other signed header may contain one: if you add such a "
+        "header to a subscription, use scheme='v0', which does not sign the id.",
     ),
     Preset(
         name="aws-sns",

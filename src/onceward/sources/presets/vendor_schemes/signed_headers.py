@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from onceward.errors import RejectionCause, SignatureRejected
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme, require_header
 from onceward.sources.request import Request
@@ -15,6 +15,12 @@ from onceward.sources.schemes import BodyCoverage, Coverage, Key, Signature, Url
 from onceward.sources.schemes.scheme import require_match
 
 MAX_SIGNED_HEADERS: Final = 50
+_EVENT_ID: Final = b"x-event-id"
+_EVENT_TYPE: Final = b"x-event-type"
+_DOTS_OF_A_TYPE: Final = 2
+"""A type of Hook0 is ``service.resource.verb``."""
+_SIGNED_HEADERS: Final = b"x-contentful-signed-headers"
+_TIMESTAMP: Final = b"x-contentful-timestamp"
 _UNRESERVED: Final = "-_.!~*'()"
 _RESERVED: Final = ";,/?:@&=+$#"
 
@@ -62,7 +68,11 @@ class _SignedHeaders(VendorScheme):
 
 
 class Hook0(_SignedHeaders):
-    """A signature over the time, the names and values of the listed headers, and the body."""
+    """A signature over the time, the names and values of the listed headers, and the body.
+
+    Dots separate them. The number of dots in each value is fixed, so that the text can be cut in no
+    other way. The id and the type must be listed.
+    """
 
     __slots__ = ()
 
@@ -76,7 +86,10 @@ class Hook0(_SignedHeaders):
         """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(outgoing, now)
         names = " ".join(sorted(name.lower() for name in outgoing.headers))
-        content = _hook0_content(outgoing.request(), timestamp.encode(), names.encode())
+        try:
+            content = _hook0_content(outgoing.request(), timestamp.encode(), names.encode())
+        except SignatureRejected as rejected:
+            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         signature = self.signature.algorithm.signer(secret)(content)
         self.signature.put_signature(outgoing, timestamp, signature, f"h={names}")
 
@@ -91,12 +104,42 @@ class Hook0(_SignedHeaders):
 
 
 def _hook0_content(request: Request, timestamp: bytes, names: bytes) -> bytes:
-    values = _header_values(request, names.split(b" ") if names else [])
-    return b".".join([timestamp, names, b".".join(values), request.body])
+    listed = names.split(b" ")
+    if _EVENT_ID not in listed or _EVENT_TYPE not in listed or b"." in names:
+        raise SignatureRejected(
+            "X-Event-Id or X-Event-Type is not signed", RejectionCause.MALFORMED
+        )
+    values = _header_values(request, listed)
+    for name, value in zip(listed, values, strict=True):
+        if value.count(b".") != (_DOTS_OF_A_TYPE if name == _EVENT_TYPE else 0):
+            raise SignatureRejected(
+                f"the signed header {name.decode('latin-1')} has too many or too few dots",
+                RejectionCause.MALFORMED,
+            )
+    return b".".join([timestamp, names, *values, request.body])
+
+
+class Hook0V0(Signature):
+    """A signature over the time and the body, as version 1 has it without headers.
+
+    The same secret signs version 1: its headers and body, taken together, are no body of version 0.
+    """
+
+    __slots__ = ()
+
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """Return the signed time. Raises SignatureRejected, also for content of version 1."""
+        signed_at = super().verify(keys, request, now)
+        if _EVENT_ID in request.body.partition(b".")[0].split(b" "):
+            raise SignatureRejected("the body was signed as version 1", RejectionCause.MALFORMED)
+        return signed_at
 
 
 class Contentful(_SignedHeaders):
-    """A signature over the method, the path, the listed headers and the body."""
+    """A signature over the method, the path, the listed headers and the body.
+
+    The list must be signed too: a shorter one would read several headers as one.
+    """
 
     __slots__ = ()
 
@@ -122,12 +165,21 @@ class Contentful(_SignedHeaders):
 
     def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - signed as a header
         listed = require_header(request, "x-contentful-signed-headers").split(b",")
-        names = sorted([name.strip().lower() for name in listed])
-        if b"x-contentful-timestamp" not in names:
-            raise SignatureRejected("the timestamp is not signed", RejectionCause.MALFORMED)
-        values = zip(names, _header_values(request, names), strict=True)
+        names = sorted({name.strip().lower() for name in listed})
+        if _TIMESTAMP not in names or _SIGNED_HEADERS not in names:
+            raise SignatureRejected(
+                "the timestamp or the list of signed headers is not signed",
+                RejectionCause.MALFORMED,
+            )
         target = _escape_target(request.target).encode()
-        headers = b";".join([b"%b:%b" % pair for pair in values])
+        pairs = [
+            b"%b:%b" % pair for pair in zip(names, _header_values(request, names), strict=True)
+        ]
+        headers = b";".join(pairs)
+        if any((b";" + headers).count(b";%b:" % name) > 1 for name in names):
+            raise SignatureRejected(
+                "a signed header contains another one", RejectionCause.MALFORMED
+            )
         return b"\n".join([request.method.encode(), target, headers, request.body])
 
 
@@ -149,6 +201,14 @@ def _header_values(request: Request, names: Sequence[bytes]) -> list[bytes]:
     return [value for value in values if value is not None]
 
 
+HOOK0_V0: Final = Hook0V0(
+    at="header:X-Hook0-Signature",
+    separator=",",
+    prefix="v0=",
+    timestamp="list:t=",
+    content="{timestamp}.{body}",
+    tolerance_seconds=300,
+)
 HOOK0: Final = Hook0(
     Signature(
         at="header:X-Hook0-Signature",

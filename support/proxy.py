@@ -1,9 +1,10 @@
-"""A TCP proxy in front of PostgreSQL that drops or holds requests, or drops responses."""
+"""A TCP proxy in front of PostgreSQL that drops messages, freezes, or moves to another server."""
 
 import contextlib
 import select
 import socket
 import threading
+from collections.abc import Iterator
 from enum import Enum, auto
 from typing import Self
 from urllib.parse import urlsplit
@@ -31,7 +32,11 @@ COMMITTED = b"COMMIT\0"
 
 
 class Proxy:
-    """Forwards connections to a database, and drops messages according to its mode."""
+    """Forwards connections to a database, and drops messages according to its mode.
+
+    While it is frozen, connections stay open and no byte passes. A new connection is accepted, but
+    gets no response. `thaw` delivers what was held, as a network does that was only interrupted.
+    """
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -43,6 +48,10 @@ class Proxy:
         self.mode = Mode.FORWARD
         self._after = b""
         self.losses = 0
+        self._is_thawed = threading.Event()
+        self._is_thawed.set()
+        self._sockets: set[socket.socket] = set()
+        self._sockets_lock = threading.Lock()
         self._stop, self._stopped = socket.socketpair()
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
@@ -52,6 +61,7 @@ class Proxy:
 
     def __exit__(self, *_: object) -> None:
         self._stop.close()
+        self._is_thawed.set()
         for thread in self._threads:
             thread.join()
         self._listener.close()
@@ -61,6 +71,27 @@ class Proxy:
         """Set the mode. With `after`, it applies only to the request that follows these bytes."""
         self._after = after
         self.mode = mode
+
+    def freeze(self) -> None:
+        """Pass nothing on, in either direction, and close nothing."""
+        self._is_thawed.clear()
+
+    def thaw(self) -> None:
+        """Deliver what was held since `freeze`, and forward again."""
+        self._is_thawed.set()
+
+    def cut(self) -> None:
+        """Close every connection, without the data that is held."""
+        with self._sockets_lock:
+            for end in self._sockets:
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+
+    def switch(self, url: str) -> None:
+        """Cut every connection, and connect new ones to another server."""
+        parts = urlsplit(url)
+        self._target = (parts.hostname, parts.port)
+        self.cut()
 
     def _accept(self) -> None:
         while True:
@@ -73,18 +104,28 @@ class Proxy:
             thread.start()
 
     def _serve(self, client: socket.socket) -> None:
-        with (
-            client,
-            contextlib.suppress(OSError),
-            socket.create_connection(self._target) as server,
-        ):
-            self._forward(client, server)
+        with client, contextlib.suppress(OSError), self._registered(client):
+            self._is_thawed.wait()
+            with socket.create_connection(self._target) as server, self._registered(server):
+                self._forward(client, server)
+
+    @contextlib.contextmanager
+    def _registered(self, end: socket.socket) -> Iterator[None]:
+        """Let `cut` find a socket while it is open."""
+        with self._sockets_lock:
+            self._sockets.add(end)
+        try:
+            yield
+        finally:
+            with self._sockets_lock:
+                self._sockets.remove(end)
 
     def _forward(self, client: socket.socket, server: socket.socket) -> None:
         """Forward until one side closes, or the mode drops something."""
         is_next = applies = False
         while True:
             ready, _, _ = select.select([client, server, self._stopped], [], [])
+            self._is_thawed.wait()
             if self._stopped in ready:
                 return
             for source, sink in ((client, server), (server, client)):

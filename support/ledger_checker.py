@@ -39,6 +39,7 @@ class Violation(StrEnum):
     LEASE_LOST = "healthy worker lost a lease"
     PROCESS_EXITED = "process exited on its own"
     NOT_RECOVERED = "service did not recover"
+    NOT_ENDED = "process did not end in time"
     NOT_REJECTED = "requests not rejected while nothing could be stored"
 
 

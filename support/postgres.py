@@ -86,16 +86,18 @@ class Cluster:
         *,
         existing: Path | None = None,
         settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = existing or Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=parent))
-        self.port = _free_port()
+        self.port = free_port()
         self._settings = dict(settings or {})
-        self._account = _unprivileged_account()
+        self._variables = dict(environment or {})
+        self.account = _unprivileged_account()
         self._server: subprocess.Popen[bytes] | None = None
         self._names = (f"test_{number}" for number in itertools.count(1))
         self._watchdog = _watch(self.folder)
-        _chown(self.folder, self._account)
-        self.binaries = _find_binaries(self.folder, self._account)
+        _chown(self.folder, self.account)
+        self.binaries = _find_binaries(self.folder, self.account)
         if existing is None:
             self._initialise()
         else:
@@ -146,11 +148,11 @@ class Cluster:
                 stdout=log,
                 stderr=log,
                 cwd=self.folder,
-                env=_environment(),
+                env=_environment() | self._variables,
                 start_new_session=True,  # Ctrl-C is for the tests alone
-                user=self._account.user,
-                group=self._account.group,
-                extra_groups=self._account.extra_groups,
+                user=self.account.user,
+                group=self.account.group,
+                extra_groups=self.account.extra_groups,
             )
         self._wait_until_ready()
 
@@ -172,6 +174,38 @@ class Cluster:
         self.crash()
         shutil.rmtree(self.folder, ignore_errors=True)
         self._watchdog.communicate()
+
+    def configure(self, **settings: str) -> None:
+        """Change settings that take effect with a reload."""
+        with self._connect() as connection:
+            for name, value in settings.items():
+                statement = sql.SQL("ALTER SYSTEM SET {} = {}")
+                connection.execute(statement.format(sql.Identifier(name), sql.Literal(value)))
+            connection.execute("SELECT pg_reload_conf()")
+
+    def back_up(self, link: str | None = None) -> Path:
+        """Copy all data, and return the folder of the copy for `Cluster(existing=…)`.
+
+        With `link`, a URL of this server, the copy becomes a standby that follows it there.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=TEMPORARY))
+        _chown(folder, self.account)
+        source = link or self.url("postgres")
+        options = ["--checkpoint=fast", "--no-sync", *(["--write-recovery-conf"] if link else [])]
+        done = _run(
+            [self.binaries / "pg_basebackup", "-d", source, "-D", folder / "data", *options],
+            folder,
+            self.account,
+        )
+        if done.returncode:
+            shutil.rmtree(folder)
+            raise ServerFailed(f"pg_basebackup failed:\n{done.stdout}")
+        return folder
+
+    def promote(self) -> None:
+        """Make a standby the primary, and return when it accepts writes."""
+        with self._connect() as connection:
+            connection.execute("SELECT pg_promote(true, %s)", (START_SECONDS,))
 
     def url(self, database: str) -> str:
         """Return the URL of a database, over TCP."""
@@ -209,7 +243,7 @@ class Cluster:
         done = _run(
             [self.binaries / "initdb", "-D", self._data, "-U", SUPERUSER, *options],
             self.folder,
-            self._account,
+            self.account,
         )
         if done.returncode:
             raise ServerFailed(f"initdb failed:\n{done.stdout}")
@@ -256,7 +290,8 @@ def _database_name(url: str) -> str:
     return urlsplit(url).path.removeprefix("/")
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port that nothing listens on, below the ephemeral ones."""
     for port in random.sample(PORTS, k=100):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

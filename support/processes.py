@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
@@ -152,12 +152,14 @@ class Process:
         *options: str,
         failpoints: str = "",
         forked: bool = False,
+        environment: Mapping[str, str] | None = None,
         **settings: float | str,
     ) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="onceward-")
         arguments = [command, str(app), "--json", "--database", database, *options]
         start: Callable[..., Child] = ForkedChild if forked else _spawn
-        self._child = start(arguments, _environment(failpoints, settings), Path(self._folder.name))
+        variables = _environment(failpoints, settings) | dict(environment or {})
+        self._child = start(arguments, variables, Path(self._folder.name))
         try:
             self.startup_info: Item = msgspec.json.decode(self._first_line())
         except BaseException:
@@ -278,12 +280,13 @@ class Serve(Process):
         *options: str,
         failpoints: str = "",
         forked: bool = False,
+        environment: Mapping[str, str] | None = None,
         **settings: float | str,
     ) -> None:
         self._http: httpx.Client | None = None
         super().__init__(
             "serve", app, database, "--dev", "--port", "0", *options,
-            failpoints=failpoints, forked=forked, **settings,
+            failpoints=failpoints, forked=forked, environment=environment, **settings,
         )  # fmt: skip
         self.raw_db = RawDatabase(database)
         self.address: str = self.startup_info["address"]
@@ -330,6 +333,13 @@ class Serve(Process):
         """Requeue a failed job and return the response."""
         return self.http.post(f"/admin/jobs/{job}/requeue", json={"actor": actor, "reason": reason})
 
+    def is_ready(self) -> bool:
+        """Return whether the service says that it can use its ledger."""
+        try:
+            return self.http.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
     def is_idle(self) -> bool:
         """Return whether no job is queued or in progress.
 
@@ -359,11 +369,13 @@ class Work(Process):
         *options: str,
         failpoints: str = "",
         forked: bool = False,
+        environment: Mapping[str, str] | None = None,
         **settings: float | str,
     ) -> None:
         super().__init__(
-            "work", app, database, *options, failpoints=failpoints, forked=forked, **settings
-        )
+            "work", app, database, *options,
+            failpoints=failpoints, forked=forked, environment=environment, **settings,
+        )  # fmt: skip
 
 
 def failpoint_in(log: str) -> str | None:

@@ -166,6 +166,10 @@ class StoreBlocked(StoreUnavailable):
     """The database was reached, but cannot be used now. The message says what to do."""
 
 
+class LedgerReplaced(StoreBlocked):
+    """The ledger was deleted or replaced while it was open. This process cannot save anything."""
+
+
 class OutcomeUnknown(StoreError):
     """The connection was lost during the commit. Only the database knows whether it succeeded."""
 

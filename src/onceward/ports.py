@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 from onceward.errors import TransactionIdleTimeout
 from onceward.model.admin import (
@@ -337,6 +337,12 @@ class Store(
 
     async def close(self) -> None:
         """Close all connections."""
+
+    async def wait_until_lost(self) -> NoReturn:
+        """Wait until the ledger is deleted or replaced under this process.
+
+        Then raise LedgerReplaced: nothing can be saved before a restart.
+        """
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""

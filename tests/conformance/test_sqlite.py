@@ -28,6 +28,7 @@ from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.store.sqlite import store as sqlite
 from onceward.store.sqlite import transaction as sqlite_transaction
+from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
 from support.database import RawDatabase
 from tests.factories import (
@@ -277,7 +278,7 @@ async def test_no_lock_file_stays_behind(sqlite_url: str, tmp_path: Path) -> Non
 
 def test_a_lock_on_a_deleted_file_does_not_count(tmp_path: Path) -> None:
     """Open the file as another process does, delete it, and lock it: a third one has the lock."""
-    database = str(tmp_path / "onceward.db")
+    database = DatabaseFile(str(tmp_path / "onceward.db"))
     first, third = FileLock(database), FileLock(database)
     first.acquire()
     flock = fcntl.flock

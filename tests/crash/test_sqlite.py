@@ -88,3 +88,36 @@ def test_acknowledged_events_survive_kills_under_load(sqlite_url: str) -> None:
     with Serve(PROBE, sqlite_url, forked=True, **FAST) as service:
         finish(service, history)
     assert history.unknown > 0
+
+
+def test_a_service_ends_when_an_older_copy_replaces_its_file(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    file, copy = tmp_path / "onceward.db", tmp_path / "copy.db"
+    history = History()
+    with Serve(PROBE, sqlite_url, "--workers", "0", forked=True, **FAST) as service:
+        service.accept("copied", "probe", {})
+        service.raw_db.rows(f"VACUUM INTO '{copy}'")
+        with load(service, history):
+            eventually(accepted(history, 20), "20 requests are accepted")
+            copy.rename(file)
+            before = history.accepted
+            assert service.wait() == 2
+        # Each of the four senders may have had an answer under way.
+        assert history.accepted <= before + 4
+        assert "onceward.db was replaced while the inbox used it" in service.log
+        assert "onceward: " in service.log
+    with Serve(PROBE, sqlite_url, forked=True, **FAST) as service:
+        assert service.accept("copied", "probe", {})["duplicate"] is True
+        assert service.accept("new", "probe", {})["duplicate"] is False
+
+
+def test_a_service_without_traffic_notices_that_its_file_is_gone(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    with Serve(PROBE, sqlite_url, "--workers", "0", forked=True, **FAST) as service:
+        assert service.http.get("/readyz").status_code == 200
+        (tmp_path / "onceward.db").unlink()
+        assert service.http.get("/readyz").status_code == 503
+        assert service.wait() == 2
+        assert "onceward.db was deleted or moved while the inbox used it" in service.log

@@ -27,7 +27,7 @@ async def run_service(
         server = _server(service) if listener else None
         _stop_on_signals(server, worker)
         on_started(token)
-        await _run_until_stopped(server, listener, worker)
+        await _run_until_stopped(service, server, listener, worker)
     finally:
         await service.close()
 
@@ -38,18 +38,28 @@ def _server(service: Service) -> Server:
 
 
 async def _run_until_stopped(
-    server: Server | None, listener: socket.socket | None, worker: Worker | None
+    service: Service,
+    server: Server | None,
+    listener: socket.socket | None,
+    worker: Worker | None,
 ) -> None:
-    """Run the server and the worker. When either ends or fails, stop the other gracefully."""
+    """Run the server and the worker. When either ends or fails, stop the other gracefully.
+
+    Raise LedgerReplaced if nothing can be saved any more.
+    """
     coroutines: list[Awaitable[None]] = []
     if server is not None and listener is not None:
         coroutines.append(server.serve(sockets=[listener]))
     if worker is not None:
         coroutines.append(worker.run())
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    loss = asyncio.ensure_future(service.store.wait_until_lost())
+    await asyncio.wait([*tasks, loss], return_when=asyncio.FIRST_COMPLETED)
     _stop(server, worker)
     await asyncio.gather(*tasks)
+    if loss.done():
+        await loss
+    loss.cancel()
 
 
 def _stop_on_signals(server: Server | None, worker: Worker | None) -> None:

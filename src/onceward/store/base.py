@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Protocol
+from typing import Any, Final, NoReturn, Protocol
 
 from onceward.errors import ConfigurationError, PermanentError
 from onceward.model.events import Arrival, Receipt
@@ -69,6 +70,11 @@ class BaseStore(ABC):
     async def ready(self) -> None:
         """Raise StoreError unless the ledger can be read."""
         await self._read("ping")
+
+    async def wait_until_lost(self) -> NoReturn:
+        """Wait for ever: a server that replaces its database closes the connections."""
+        while True:
+            await asyncio.Event().wait()
 
     @property
     def warnings(self) -> tuple[str, ...]:

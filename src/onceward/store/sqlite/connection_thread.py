@@ -8,6 +8,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeVar
 
@@ -84,6 +85,13 @@ class ConnectionThread:
         await asyncio.to_thread(self._thread.join)
         self._connection = None
 
+    def abandon(self) -> None:
+        """Run nothing more, and leave the connection open until the process ends.
+
+        Closing it would delete the WAL by its name, which may now belong to another database.
+        """
+        self._is_stopped = True
+
     def _work(self, loop: asyncio.AbstractEventLoop, opened: asyncio.Future[None]) -> None:
         failure: BaseException | None = None
         try:
@@ -122,14 +130,22 @@ def _retrieve_error(future: asyncio.Future[T]) -> None:
         future.exception()
 
 
+@dataclass(frozen=True, slots=True)
+class Boundaries:
+    """How write transactions begin and commit."""
+
+    begin: Callable[[sqlite3.Connection], None]
+    commit: Callable[[sqlite3.Connection], None]
+
+
 def in_transaction(
-    begin: Callable[[sqlite3.Connection], None], function: Callable[[sqlite3.Connection], T]
+    boundaries: Boundaries, function: Callable[[sqlite3.Connection], T]
 ) -> Callable[[sqlite3.Connection], T]:
-    """Wrap a function in a transaction that `begin` begins. The wrapper raises StoreError."""
+    """Wrap a function in a transaction. The wrapper raises StoreError."""
 
     def transaction(connection: sqlite3.Connection) -> T:
         try:
-            begin(connection)
+            boundaries.begin(connection)
             result = function(connection)
         except sqlite3.Error as error:
             rollback(connection)
@@ -137,7 +153,7 @@ def in_transaction(
         except BaseException:
             rollback(connection)
             raise
-        commit(connection)
+        boundaries.commit(connection)
         return result
 
     return transaction

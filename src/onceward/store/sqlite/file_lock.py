@@ -6,9 +6,10 @@ import fcntl
 import os
 from contextlib import suppress
 from pathlib import Path
-from typing import IO
+from typing import Final
 
 from onceward.errors import ConfigurationError
+from onceward.store.sqlite.database_file import OWNER_ONLY, DatabaseFile
 
 
 class FileLock:
@@ -18,20 +19,20 @@ class FileLock:
     each process checks after locking that the path still leads to its file.
     """
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: DatabaseFile) -> None:
         self._database = database
-        self._path = Path(f"{database}.lock")
-        self._file: IO[str] | None = None
+        self.path: Final = Path(f"{database.path}.lock")
+        self._file: int | None = None
 
     def acquire(self) -> None:
         """Take the lock. Raise ConfigurationError if another process has it."""
         try:
             while self._file is None:
-                self._file = _lock(self._path)
+                self._file = _lock(self.path)
         except BlockingIOError as error:
             msg = (
-                f"Another process serves {self._database}. SQLite supports one serving process: "
-                "stop that one, or use PostgreSQL to run several "
+                f"Another process serves {self._database.given}. SQLite supports one serving "
+                "process: stop that one, or use PostgreSQL to run several "
                 "(ONCEWARD_DATABASE_URL=postgresql://…, or --database)."
             )
             raise ConfigurationError(msg) from error
@@ -42,19 +43,20 @@ class FileLock:
         """Delete the file and release the lock, if it was taken."""
         if self._file is not None:
             with suppress(OSError):  # the folder may be read-only by now
-                self._path.unlink()
-            self._file.close()
+                if _is_at(self.path, self._file):  # else it is the lock of another process
+                    self.path.unlink()
+            os.close(self._file)
             self._file = None
 
     def _reason(self, error: OSError) -> str:
-        path, folder = self._database, Path(self._database).parent
+        path, folder = self._database.given, Path(self._database.given).parent
         if not folder.is_dir():
             return (
                 f"{path} cannot be created: there is no folder {folder}. Create it, or set "
                 "--database"
             )
-        if self._path.exists():
-            return f"{self._path} cannot be written: {error.strerror}"
+        if self.path.exists():
+            return f"{self.path} cannot be written: {error.strerror}"
         return (
             f"{path} cannot be opened: the folder {folder} cannot be written to "
             f"({error.strerror}). SQLite writes beside the file: make it writable, or set "
@@ -62,17 +64,26 @@ class FileLock:
         )
 
 
-def _lock(path: Path) -> IO[str] | None:
+def _lock(path: Path) -> int | None:
     """Lock a file and return it; None if another process has just deleted it. Raise OSError."""
-    file = path.open("w")
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, OWNER_ONLY)
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+        if _is_at(path, file):
+            with suppress(PermissionError):  # another user left it
+                os.fchmod(file, OWNER_ONLY)
             return file
-    except FileNotFoundError:  # deleted between the two checks
-        pass
     except BaseException:
-        file.close()
+        os.close(file)
         raise
-    file.close()
+    os.close(file)
     return None
+
+
+def _is_at(path: Path, file: int) -> bool:
+    """Return whether a path leads to an open file."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file))
+    except FileNotFoundError:
+        return False

@@ -7,11 +7,11 @@ import functools
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-from onceward.errors import ConfigurationError, OncewardError, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
@@ -29,19 +29,13 @@ from onceward.store.base import (
     require_durability,
 )
 from onceward.store.locks import Lock
-from onceward.store.migrate import (
-    Migration,
-    check_applied,
-    failed,
-    failed_as_foreign,
-    failed_as_present,
-    pending,
-    require_none_pending,
-)
+from onceward.store.migrate import Migration, check_applied, pending, require_none_pending
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
+from onceward.store.sqlite import schema
+from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
 from onceward.store.sqlite.lock_watch import LockWatch
 from onceward.store.sqlite.recording import BatchWriter
@@ -59,13 +53,6 @@ _WAL_TRIES: Final = 20
 
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 _END_OF_TIME: Final = 2**62
-_MIGRATIONS_TABLE: Final = """
-    CREATE TABLE IF NOT EXISTS onceward_migrations (
-        number INTEGER PRIMARY KEY,
-        name TEXT NOT NULL,
-        applied_at TEXT NOT NULL DEFAULT CURRENT_TIMESTAMP
-    )
-"""
 
 
 class SqliteStore(SqlAdminStore, SqlRegistry):
@@ -83,12 +70,15 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._batch_writer = BatchWriter(
             self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
         )
-        self._path, self._synchronous = _parse_url(settings.database_url)
+        path, self._synchronous = _parse_url(settings.database_url)
+        self._file = DatabaseFile(path)
+        self._file_lock = FileLock(self._file)
+        self._lost = asyncio.Event()
         self._gate = WriteGate()
         self._lock_watch = LockWatch()
+        self._boundaries = thread.Boundaries(self._begin, self._commit_and_check)
         self._writer = thread.ConnectionThread("onceward-writer", self._connect)
         self._reader = thread.ConnectionThread("onceward-reader", self._connect)
-        self._file_lock = FileLock(self._path)
         self._announced = asyncio.Event()
         self._recent = RecentEvents()
 
@@ -97,6 +87,8 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         try:
             _check_version()
             if serving:
+                self._file.prepare()
+                self._file.warn_if_readable()
                 self._file_lock.acquire()
             await self._start(serving=serving)
         except BaseException:
@@ -114,7 +106,8 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         if serving and self._settings.migrate_at_start:
             await self.migrate()
         else:
-            require_none_pending(self._path, await self._pending_migrations())
+            require_none_pending(self._file.given, await self._pending_migrations())
+        self._watch_files(serving=serving)
         if serving:
             # Only one process serves the file, so every lease is a dead worker's.
             await self._write(
@@ -125,12 +118,31 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         try:
             await connection_thread.start()
         except sqlite3.Error as error:
-            raise StoreUnavailable(_cannot_open(self._path, error)) from error
+            raise StoreUnavailable(_cannot_open(self._file.given, error)) from error
+
+    def _watch_files(self, *, serving: bool) -> None:
+        loop = asyncio.get_running_loop()
+
+        def set_lost() -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(self._lost.set)
+
+        self._file.on_lost = set_lost
+        self._file.watch(*([self._file_lock.path] if serving else ()))
+
+    async def wait_until_lost(self) -> NoReturn:
+        """Wait until the file is deleted or replaced, then raise LedgerReplaced."""
+        await self._lost.wait()
+        self._file.check()
+        raise AssertionError("unreachable: a lost file stays lost")
 
     async def close(self) -> None:
         """Finish the queued calls and close the file."""
-        await self._writer.stop()
-        await self._reader.stop()
+        for connection_thread in (self._writer, self._reader):
+            if self._file.is_lost:
+                connection_thread.abandon()
+            else:
+                await connection_thread.stop()
         self._file_lock.release()
 
     @property
@@ -252,7 +264,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         transaction = SqliteTransaction(
             writer=self._writer,
             gate=self._gate,
-            begin=self._lock_watch.begin,
+            boundaries=self._boundaries,
             queries=self._queries,
             failpoints=self._failpoints,
             now=self._now,
@@ -301,11 +313,11 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         return [
             migration.label
             for migration in await self._pending_migrations()
-            if await self._writer.call(functools.partial(_apply, migration, self._path))
+            if await self._writer.call(functools.partial(schema.apply, migration, self._file.given))
         ]
 
     async def _pending_migrations(self) -> list[Migration]:
-        applied = await self._writer.call(_applied)
+        applied = await self._writer.call(schema.load_applied)
         check_applied("sqlite", applied)
         return pending("sqlite", applied)
 
@@ -315,10 +327,14 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statements = self._queries(name, *conditions)
         values = {"now": self._now(), **parameters}
+
+        def read(connection: sqlite3.Connection) -> list[Row]:
+            rows = thread.run(connection, statements, values)
+            self._file.check()
+            return rows
+
         try:
-            return await self._reader.call(
-                lambda connection: thread.run(connection, statements, values)
-            )
+            return await self._reader.call(read)
         except sqlite3.Error as error:
             raise thread.translate_error(error) from error
 
@@ -332,7 +348,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
     ) -> T:
         """Wait for the gate, then run a function in a transaction of the writer."""
         await self._gate.acquire(receiver=receiver)
-        future = self._writer.call(thread.in_transaction(self._lock_watch.begin, function))
+        future = self._writer.call(thread.in_transaction(self._boundaries, function))
         future.add_done_callback(lambda _: self._gate.release())
         return await thread.shielded(future)
 
@@ -346,12 +362,22 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._failpoints.reach("operate.committed")
         self._announced.set()
 
+    def _begin(self, connection: sqlite3.Connection) -> None:
+        self._file.check()
+        self._lock_watch.begin(connection)
+
+    def _commit_and_check(self, connection: sqlite3.Connection) -> None:
+        """Commit, and raise LedgerReplaced if the commit went into a file that nobody will find."""
+        thread.commit(connection)
+        self._file.check()
+
     def _now(self) -> int:
         return int(self._clock.now() * 1_000_000)
 
     def _connect(self) -> sqlite3.Connection:
+        self._file.prepare()
         connection = sqlite3.connect(
-            self._path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
+            self._file.path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
         )
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
@@ -430,44 +456,3 @@ def _weak_settings(connection: sqlite3.Connection) -> list[str]:
         if str(value) not in durable_values:
             weak.append(f"SQLite runs with {name} = {value}")
     return weak
-
-
-def _has_migrations_table(connection: sqlite3.Connection) -> bool:
-    statement = "SELECT 1 FROM sqlite_master WHERE name = 'onceward_migrations'"
-    return connection.execute(statement).fetchone() is not None
-
-
-def _applied(connection: sqlite3.Connection) -> dict[int, str]:
-    if not _has_migrations_table(connection):
-        return {}
-    return dict(connection.execute("SELECT number, name FROM onceward_migrations").fetchall())
-
-
-def _apply(migration: Migration, path: str, connection: sqlite3.Connection) -> bool:
-    """Apply a migration. Return False if another process has applied it meanwhile."""
-    insert = f"INSERT INTO onceward_migrations (number, name) VALUES ({migration.number}, '{migration.name}')"  # noqa: S608, E501 - the package's own file name
-    script = f"BEGIN IMMEDIATE; {_MIGRATIONS_TABLE}; {insert}; {migration.text}; COMMIT"
-    try:
-        connection.executescript(script)
-    except sqlite3.Error as error:
-        thread.rollback(connection)
-        is_duplicate = isinstance(error, sqlite3.IntegrityError)
-        if is_duplicate and migration.number in _applied(connection):
-            return False
-        has_table = _has_migrations_table(connection)
-        raise _migration_failure(migration, error, path, has_table=has_table) from error
-    return True
-
-
-def _migration_failure(
-    migration: Migration, error: sqlite3.Error, path: str, *, has_table: bool
-) -> OncewardError:
-    reason = thread.error_reason(error)
-    # SQLite has one error code for all mistakes in a statement.
-    if "already exists" in reason or reason.startswith("duplicate column name"):
-        if not has_table:
-            instead = "another file, such as sqlite:///other.db"
-            text = failed_as_foreign(path, reason, "onceward_migrations", instead)
-            return ConfigurationError(text)
-        return ConfigurationError(failed_as_present(migration, reason, "onceward_migrations"))
-    return type(thread.translate_error(error))(failed(migration, reason))

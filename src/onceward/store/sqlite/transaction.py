@@ -42,7 +42,7 @@ class SqliteTransaction:
         *,
         writer: thread.ConnectionThread,
         gate: WriteGate,
-        begin: Callable[[sqlite3.Connection], None],
+        boundaries: thread.Boundaries,
         queries: Queries,
         failpoints: Failpoints,
         now: Callable[[], int],
@@ -51,7 +51,7 @@ class SqliteTransaction:
     ) -> None:
         self._writer = writer
         self._gate = gate
-        self._begin = begin
+        self._boundaries = boundaries
         self._queries = queries
         self._failpoints = failpoints
         self._now = now
@@ -68,7 +68,7 @@ class SqliteTransaction:
         """Wait for the gate, then begin. Raise StoreUnavailable if the file is locked."""
         await self._gate.acquire()
         self._is_open = True
-        await self.run_internal(self._begin)
+        await self.run_internal(self._boundaries.begin)
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler."""
@@ -107,7 +107,7 @@ class SqliteTransaction:
 
     async def commit(self) -> None:
         """Commit. Raise OutcomeUnknown if the disk fails meanwhile."""
-        await self._call(thread.commit)
+        await self._call(self._boundaries.commit)
         self._stop_timer()
         self._is_open = False
         self._gate.release()

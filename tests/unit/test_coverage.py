@@ -66,7 +66,7 @@ def test_a_scheme_states_what_it_covers(scheme: Any, expected: Coverage) -> None
         ("hash:X-Token", False),
     ],
 )
-def test_a_covered_body_covers_what_is_read_from_it(selector: str, expected: bool) -> None:
+def test_a_covered_body_covers_what_is_read_from_it(selector: str, *, expected: bool) -> None:
     assert WHOLE_BODY.covers(parse_selector(selector)) == expected
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import isnan
 from typing import Final
 
 from onceward.sources.schemes import Hmac, Signature
@@ -40,20 +41,26 @@ def name_of(selector: str) -> bytes:
 
 def format_time(scheme: Signature, now: float = NOW) -> bytes:
     """Format a time as the scheme does."""
-    if scheme.time_format == "iso":
+    if scheme.time_format.startswith("iso"):
         return datetime.fromtimestamp(now, UTC).isoformat().encode()
     return b"%d" % (now * 1000 if scheme.time_format == "milliseconds" else now)
 
 
 def parse_time(scheme: Signature, timestamp: bytes) -> float:
     """Parse a timestamp; return NaN if it is invalid."""
-    digits = {"seconds": 12, "milliseconds": 15}.get(scheme.time_format)
+    digits = {"seconds": 10, "milliseconds": 13}.get(scheme.time_format)
     if digits is None:
+        text = timestamp.decode("latin-1")
+        zone = "" if scheme.time_format == "iso" else "?"
+        form = rf"\d{{4}}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{{1,9}})?(Z|[+-]\d\d:\d\d){zone}"
         try:
-            return datetime.fromisoformat(timestamp.decode("ascii")).timestamp()
+            time = datetime.fromisoformat(text) if re.fullmatch(form, text, re.ASCII) else None
         except ValueError:
+            time = None
+        if time is None:
             return float("nan")
-    if not re.fullmatch(rb"[0-9]{1,%d}" % digits, timestamp):
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
+    if not re.fullmatch(rb"[0-9]{%d}" % digits, timestamp):
         return float("nan")
     return int(timestamp) / (1000 if scheme.time_format == "milliseconds" else 1)
 
@@ -139,9 +146,11 @@ def is_genuine(scheme: Signature, sent: Sent) -> bool:
         if len(times) != 1:
             return False
         (timestamp,) = times
-    if scheme.tolerance_seconds is not None:
-        seconds_off = sent.now - parse_time(scheme, timestamp)
-        if not -scheme.tolerance_seconds <= seconds_off <= scheme.tolerance_seconds:
+        time = parse_time(scheme, timestamp)
+        if isnan(time):
+            return False
+        tolerance = scheme.tolerance_seconds
+        if tolerance is not None and not -tolerance <= sent.now - time <= tolerance:
             return False
     expected = {signature(scheme, headers, timestamp, sent.body, key) for key in sent.keys}
     tried = {decoded(scheme, claim) for claim in claims[:10]}

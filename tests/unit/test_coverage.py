@@ -28,12 +28,12 @@ def covered(coverage: Coverage, alternatives: str) -> list[bool]:
             Coverage(BodyCoverage.BYTES, UrlCoverage.TARGET),
         ),
         (
-            Signature(at="header:X", content="{url}{body:crc32}{header:X-Id}"),
+            Signature(at="header:X", content="{url}{body:crc32}.{header:X-Id}"),
             Coverage(BodyCoverage.CHECKSUM, UrlCoverage.WHOLE, ("header:x-id",)),
         ),
         (
             Signature(at="header:X", content="{json:token}{timestamp}", timestamp="header:X-Time"),
-            Coverage(BodyCoverage.FIELDS, values=("json:token",), has_time=True),
+            Coverage(BodyCoverage.FIELDS, values=("json:token", "header:x-time"), has_time=True),
         ),
         (
             Signature(at="header:X", timestamp="json:time"),
@@ -77,7 +77,7 @@ def test_named_values_are_covered_and_others_are_not() -> None:
 
 
 def test_of_several_signed_headers_only_the_first_present_is_covered() -> None:
-    coverage = Signature(at="header:X", content="{header:X-A|header:X-B}{body}").coverage
+    coverage = Signature(at="header:X", content="{header:X-A|header:X-B}.{body}").coverage
     assert covered(coverage, "header:X-A|header:X-B") == [True, True]
     assert covered(coverage, "header:X-B|header:X-A") == [False, True]
 

@@ -51,6 +51,10 @@ def test_a_token_for_this_body_verifies() -> None:
     assert netlify(hs(netlify_claims())).id == "d1|ready|2025-10-09"
 
 
+def test_a_time_of_issue_after_the_year_9999_is_omitted() -> None:
+    assert netlify(hs(netlify_claims(iat=10**12 - 1))).time is None
+
+
 @pytest.mark.parametrize(
     "header",
     [

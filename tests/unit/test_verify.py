@@ -154,13 +154,14 @@ def test_an_invalid_clock_accepts_nothing(now: float) -> None:
         "1760000000.0",
         "0x68e77800",
         "١٧٦٠٠٠٠٠٠٠",
-        "0" * 13 + str(NOW),
+        "0" + str(NOW),
+        "999999999",
         "9" * 5000,
     ],
 )
-def test_a_timestamp_that_is_not_plain_digits_is_rejected(timestamp: str) -> None:
+def test_a_timestamp_that_is_not_ten_digits_is_rejected(timestamp: str) -> None:
     check = failed_check(signed_at(timestamp))
-    assert check == "the timestamp is not a whole number of seconds"
+    assert check == "the timestamp is not a time in seconds, in 10 digits"
 
 
 def test_a_missing_timestamp_is_rejected() -> None:
@@ -322,15 +323,6 @@ def test_odd_urls_and_headers_cause_only_rejections(preset: onceward.Preset, url
                     onceward.verify(
                         preset, secret=secret, headers=headers, body=body, url=url, scheme=name
                     )
-
-
-def test_a_signed_time_after_the_year_9999_is_omitted() -> None:
-    body = b'{"event":"a"}'
-    timestamp = "9" * 12
-    digest = hmac.digest(b"a-secret-token", f"v0:{timestamp}:".encode() + body, "sha256").hex()
-    headers = {"x-zm-signature": f"v0={digest}", "x-zm-request-timestamp": timestamp}
-    verified = onceward.verify("zoom", secret="a-secret-token", headers=headers, body=body)
-    assert (verified.type, verified.time) == ("a", None)
 
 
 def test_a_public_key_is_refused_as_a_shared_secret() -> None:

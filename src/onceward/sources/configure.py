@@ -210,9 +210,9 @@ def _adapt_scheme(preset: Preset, scheme: Scheme, options: SourceOptions) -> Sch
         changes["at"] = f"header:{header}"
     if prefix is not None:
         changes["prefix"] = prefix
-    if tolerance_seconds is not None:
-        changes["tolerance_seconds"] = tolerance_seconds
-    return replace(scheme, **changes) if changes else scheme  # type: ignore[type-var] # every scheme is a dataclass
+    if changes:
+        scheme = replace(scheme, **changes)  # type: ignore[type-var] # every scheme is a dataclass
+    return scheme if tolerance_seconds is None else scheme.with_tolerance(tolerance_seconds)
 
 
 def _signature_faults(
@@ -236,10 +236,8 @@ def _tolerance_faults(
 ) -> Iterator[str]:
     if tolerance_seconds is None:
         return
-    if scheme.tolerance_seconds is None:
+    if not scheme.coverage.has_time:
         yield f"tolerance_seconds has no effect: the preset {preset.name!r} signs no timestamp"
-    elif not isinstance(scheme, Signature | Jwt):
-        yield f"tolerance_seconds cannot be set: the preset {preset.name!r} has a fixed tolerance"
     elif tolerance_seconds < 1:
         yield f"tolerance_seconds is {tolerance_seconds}; it must be at least 1"
 

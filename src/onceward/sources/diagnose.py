@@ -199,10 +199,8 @@ def _suggest_sources(
 
 
 def _without_tolerance(source: Source) -> Source:
-    """Return the source without its check of the time, if its scheme allows that."""
-    if not isinstance(source.scheme, Signature):
-        return source
-    return replace(source, scheme=replace(source.scheme, tolerance_seconds=None))
+    """Return the source without its check of the time."""
+    return replace(source, scheme=source.scheme.with_tolerance(None))
 
 
 def _verifies(source: Source, scheme: Scheme, request: Request, now: float) -> bool:

@@ -179,7 +179,7 @@ PRESETS: Final = (
             separator=" ",
             prefix="v1=",
             timestamp="header:X-Orb-Timestamp",
-            time_format="iso",
+            time_format="iso_zone_optional",
             content="v1:{timestamp}:{body}",
             tolerance_seconds=300,
         ),

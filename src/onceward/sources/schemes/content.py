@@ -19,6 +19,8 @@ from onceward.sources.schemes.coverage import (
     UrlCoverage,
     selector_key,
 )
+from onceward.sources.schemes.joints import Joints, find_joints
+from onceward.sources.schemes.times import TIME_STYLES, TimeStyle
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
 _PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
@@ -59,7 +61,9 @@ class ContentTemplate:
     """
 
     text: str
+    time_style: TimeStyle = TIME_STYLES["seconds"]
     placeholders: tuple[str, ...] = field(init=False, repr=False)
+    _joints: Joints = field(init=False, repr=False, compare=False)
     _parts: tuple[bytes | PlaceholderReader, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -72,8 +76,12 @@ class ContentTemplate:
             _placeholder_reader(piece) if position % 2 else piece.encode()
             for position, piece in enumerate(pieces)
         ]
+        joints = find_joints(pieces, self.time_style)
+        if not joints.boundaries:  # no part is addressed by its position
+            parts = [part for part in parts if part]
         object.__setattr__(self, "placeholders", tuple(pieces[1::2]))
-        object.__setattr__(self, "_parts", tuple(part for part in parts if part))
+        object.__setattr__(self, "_joints", joints)
+        object.__setattr__(self, "_parts", tuple(parts))
 
     @property
     def has_url(self) -> bool:
@@ -95,11 +103,33 @@ class ContentTemplate:
             has_time="timestamp" in names,
         )
 
+    @property
+    def separator_safety(self) -> str:
+        """Why the signed bytes cannot be cut into other values."""
+        return self._joints.explanation
+
     def render(self, request: Request, timestamp: bytes = b"") -> bytes:
-        """Return the signed bytes. Raises SignatureRejected if a selected value is missing."""
-        return b"".join(
-            [part if isinstance(part, bytes) else part(request, timestamp) for part in self._parts]
-        )
+        """Return the signed bytes.
+
+        Raises SignatureRejected if a selected value is missing, or if the bytes could be cut into
+        other values.
+        """
+        parts = self._values(request, timestamp)
+        content = b"".join(parts)
+        self._joints.check(parts, content)
+        return content
+
+    def render_values(self, request: Request) -> bytes:
+        """Return the signed bytes of a verified request without its time.
+
+        Raises SignatureRejected if a selected value is missing.
+        """
+        return b"".join(self._values(request, b""))
+
+    def _values(self, request: Request, timestamp: bytes) -> list[bytes]:
+        return [
+            part if isinstance(part, bytes) else part(request, timestamp) for part in self._parts
+        ]
 
 
 def _value_key(placeholder: str) -> str:

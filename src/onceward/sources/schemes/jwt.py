@@ -7,8 +7,8 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Literal, Self
 from uuid import uuid4
 
 import msgspec
@@ -71,6 +71,15 @@ class Jwt:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_selectors", parse_selectors(self.at))
+
+    def with_tolerance(self, seconds: int | None) -> Self:
+        """Return the scheme with another tolerance of the time of issue; None checks none."""
+        return replace(self, tolerance_seconds=seconds)
+
+    @property
+    def separator_safety(self) -> str:
+        """Claims have names."""
+        return "claims are members of a JSON object"
 
     @property
     def needs_url(self) -> bool:

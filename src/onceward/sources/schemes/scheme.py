@@ -50,6 +50,16 @@ class Scheme(Protocol):
         """
 
     @property
+    def separator_safety(self) -> str:
+        """Why the covered values cannot be cut elsewhere, if several are joined."""
+
+    def with_tolerance(self, seconds: int | None) -> Scheme:
+        """Return the scheme with another tolerance of the signed time; None checks none.
+
+        A scheme that covers no time is returned unchanged.
+        """
+
+    @property
     def summary(self) -> str:
         """A one-line description."""
 

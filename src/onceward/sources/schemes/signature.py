@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from typing import Final, Literal
+from typing import Final, Literal, Self
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import ContentTemplate
-from onceward.sources.schemes.coverage import BodyCoverage, Coverage
+from onceward.sources.schemes.coverage import BodyCoverage, Coverage, selector_key
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match
+from onceward.sources.schemes.times import (
+    TIME_STYLES,
+    TimeFormat,
+    TimeStyle,
+    check_window,
+    parse_timestamp,
+)
 from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
 
 MAX_ITEMS: Final = 64
-MAX_TIMESTAMP_DIGITS: Final = 12
-_EXCESS_FRACTION_DIGITS: Final = re.compile(r"(\.\d{6})\d+")
 _LIST_PREFIX: Final = "list:"
 
 Encoding = Literal["hex", "base64", "base64url"]
-TimeFormat = Literal["seconds", "milliseconds", "iso"]
 
 
 def _from_hex(text: bytes) -> bytes | None:
@@ -93,10 +95,11 @@ class Signature:
     _separator: bytes | None = field(init=False, repr=False, compare=False)
     _time_prefix: bytes | None = field(init=False, repr=False, compare=False)
     _time_selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
+    _time_style: TimeStyle = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         _check_choice("encoding", self.encoding, list(_DECODERS))
-        _check_choice("time_format", self.time_format, list(_TIME_PARSERS))
+        _check_choice("time_format", self.time_format, list(TIME_STYLES))
         if isinstance(self.algorithm, str | type):
             raise ConfigurationError(
                 "algorithm must be an object such as Hmac('sha256') or ED25519"
@@ -109,7 +112,8 @@ class Signature:
         in_list = time.startswith(_LIST_PREFIX)
         if in_list and self.separator is None:
             raise ConfigurationError("timestamp is in a list, but separator is not set")
-        template = ContentTemplate(self.content)
+        style = TIME_STYLES[self.time_format]
+        template = ContentTemplate(self.content, style)
         time_selectors = parse_selectors(time) if time and not in_list else ()
         coverage = _with_time(template.coverage, time_selectors)
         computed = {
@@ -122,6 +126,7 @@ class Signature:
             "_separator": None if self.separator is None else self.separator.encode(),
             "_time_prefix": time.removeprefix(_LIST_PREFIX).encode() if in_list else None,
             "_time_selectors": time_selectors,
+            "_time_style": style,
         }
         for name, value in computed.items():
             object.__setattr__(self, name, value)
@@ -136,9 +141,18 @@ class Signature:
         if self._hashes_body:
             return event.body
         try:
-            return self._template.render(event)
+            return self._template.render_values(event)
         except SignatureRejected:  # the values belong to the request, not to each of its events
             return event.body
+
+    @property
+    def separator_safety(self) -> str:
+        """Why the signed bytes cannot be cut into other values."""
+        return self._template.separator_safety
+
+    def with_tolerance(self, seconds: int | None) -> Self:
+        """Return the scheme with another tolerance of the signed time; None checks none."""
+        return replace(self, tolerance_seconds=seconds)
 
     @property
     def summary(self) -> str:
@@ -168,7 +182,7 @@ class Signature:
 
     def put_time(self, outgoing: OutgoingRequest, now: float) -> str:
         """Return the formatted time; write it too, unless it belongs to the signature's list."""
-        timestamp = _TIME_FORMATTERS[self.time_format](now) if self.timestamp else ""
+        timestamp = self._time_style.format(now) if self.timestamp else ""
         if self._time_selectors:
             outgoing.put(self._time_selectors[0], timestamp)
         return timestamp
@@ -221,18 +235,8 @@ class Signature:
                 f"expected one timestamp, found {len(timestamps)}", RejectionCause.TIMESTAMP
             )
         timestamp = timestamps[0]
-        signed_at = _TIME_PARSERS[self.time_format](timestamp)
-        if self.tolerance_seconds is None:
-            return timestamp, signed_at
-        if signed_at is None:
-            raise SignatureRejected(_INVALID_TIME[self.time_format], RejectionCause.TIMESTAMP)
-        seconds_off = abs(now - signed_at)
-        if not seconds_off <= self.tolerance_seconds:
-            off = f"{round(seconds_off, 1):.12g}"
-            raise SignatureRejected(
-                f"the timestamp is {off} s off; the tolerance is {self.tolerance_seconds} s",
-                RejectionCause.TIMESTAMP,
-            )
+        signed_at = parse_timestamp(timestamp, self._time_style)
+        check_window(signed_at, now, self.tolerance_seconds)
         return timestamp, signed_at
 
     def _find_timestamps(self, items: Sequence[bytes], request: Request) -> list[bytes]:
@@ -262,9 +266,12 @@ class Signature:
 
 
 def _with_time(coverage: Coverage, time_selectors: Sequence[Selector]) -> Coverage:
-    """Return the coverage with a time that is in the covered body."""
-    is_covered = any(coverage.covers(selector) for selector in time_selectors)
-    return replace(coverage, has_time=coverage.has_time or is_covered)
+    """Return the coverage with the time, which is part of the content or in the covered body."""
+    if not coverage.has_time:
+        is_covered = any(coverage.covers(selector) for selector in time_selectors)
+        return replace(coverage, has_time=is_covered)
+    time = "|".join(selector_key(selector) for selector in time_selectors)
+    return replace(coverage, values=(*coverage.values, time)) if time else coverage
 
 
 def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
@@ -274,39 +281,3 @@ def _check_choice(name: str, value: str, choices: Sequence[str]) -> None:
 
 def _location(selector: Selector) -> str:
     return f"{selector.name} header" if isinstance(selector, HeaderSelector) else str(selector)
-
-
-_INVALID_TIME: Final[dict[TimeFormat, str]] = {
-    "seconds": "the timestamp is not a whole number of seconds",
-    "milliseconds": "the timestamp is not a whole number of milliseconds",
-    "iso": "the timestamp is not an ISO 8601 date and time",
-}
-
-
-def _parse_seconds(text: bytes) -> float | None:
-    return int(text) if text.isdigit() and len(text) <= MAX_TIMESTAMP_DIGITS else None
-
-
-def _parse_milliseconds(text: bytes) -> float | None:
-    is_plain = text.isdigit() and len(text) <= MAX_TIMESTAMP_DIGITS + 3
-    return int(text) / 1000 if is_plain else None
-
-
-def _parse_iso(text: bytes) -> float | None:
-    try:
-        time = datetime.fromisoformat(_EXCESS_FRACTION_DIGITS.sub(r"\1", text.decode("ascii")))
-        return (time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError, UnicodeDecodeError):
-        return None
-
-
-_TIME_PARSERS: Final[dict[TimeFormat, Callable[[bytes], float | None]]] = {
-    "seconds": _parse_seconds,
-    "milliseconds": _parse_milliseconds,
-    "iso": _parse_iso,
-}
-_TIME_FORMATTERS: Final[dict[TimeFormat, Callable[[float], str]]] = {
-    "seconds": lambda now: str(int(now)),
-    "milliseconds": lambda now: str(int(now * 1000)),
-    "iso": lambda now: datetime.fromtimestamp(int(now), UTC).isoformat().replace("+00:00", "Z"),
-}

@@ -6,6 +6,7 @@ import base64
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
@@ -44,6 +45,15 @@ class Token:
     @property
     def tolerance_seconds(self) -> None:
         """None: no time is signed."""
+
+    def with_tolerance(self, seconds: int | None) -> Self:  # noqa: ARG002 - part of the protocol
+        """Return the scheme unchanged: no time is signed."""
+        return self
+
+    @property
+    def separator_safety(self) -> str:
+        """Nothing is signed."""
+        return "nothing is joined"
 
     @property
     def needs_url(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from typing import Self
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request, header_key
@@ -18,6 +19,15 @@ class VendorScheme:
     def tolerance_seconds(self) -> int | None:
         """None: no timestamp is checked."""
         return None
+
+    def with_tolerance(self, seconds: int | None) -> Self:  # noqa: ARG002 - required by Scheme
+        """Return the scheme unchanged: no timestamp is checked."""
+        return self
+
+    @property
+    def separator_safety(self) -> str:
+        """One value is signed."""
+        return "one value is signed"
 
     @property
     def needs_url(self) -> bool:

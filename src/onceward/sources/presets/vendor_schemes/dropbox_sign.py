@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from onceward.errors import RejectionCause, SignatureRejected
@@ -11,11 +11,17 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import Coverage, Key, Signature
-from onceward.sources.selectors import FieldSelector
+from onceward.sources.selectors import FieldSelector, parse_selector
 
 JSON_FIELD: Final = FieldSelector("form", "json")
 _SIGNATURE: Final = Signature(
-    at="json:event.event_hash", content="{json:event.event_time}{json:event.event_type}"
+    at="json:event.event_hash",
+    timestamp="json:event.event_time",
+    content="{timestamp}{json:event.event_type}",
+)
+_SIGNED_VALUES: Final = (
+    parse_selector("json:event.event_time"),
+    parse_selector("json:event.event_type"),
 )
 
 
@@ -28,11 +34,11 @@ class DropboxSign(VendorScheme):
     @property
     def coverage(self) -> Coverage:
         """The event's time and type."""
-        return replace(_SIGNATURE.coverage, has_time=True)
+        return _SIGNATURE.coverage
 
     def event_content(self, event: Request) -> bytes:
         """Return the event's time and type."""
-        return _SIGNATURE.event_content(event)
+        return b"".join([selector.read(event) or b"" for selector in _SIGNED_VALUES])
 
     @property
     def summary(self) -> str:

@@ -10,11 +10,12 @@ from onceward.errors import RejectionCause, RequestRefused, SignatureRejected
 from onceward.model.events import Identity
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import resolve_preset, resolve_scheme
+from onceward.sources.event_reader import make_event_reader
 from onceward.sources.outgoing import OutgoingRequest, encode_header
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Scheme
-from onceward.sources.source import identify_events, verify_request
+from onceward.sources.source import verify_request
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ def _datetime(time: float | None) -> datetime | None:
 
 def _identities(preset: Preset, scheme: Scheme, request: Request) -> tuple[Identity, ...]:
     try:
-        events = identify_events(preset, scheme, request)
+        events = make_event_reader(preset, scheme).read(request)
     except RequestRefused:
         return ()
     return tuple(event.identity for event in events)

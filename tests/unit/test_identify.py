@@ -168,6 +168,22 @@ def test_an_unusable_id_in_a_header_is_refused_with_the_reason(
     assert refusal_message(b"{}", HEADER_SELECTORS, headers) == message
 
 
+@pytest.mark.parametrize("value", [b'""', b"1.5", b"true", b'"a\\u0000b"', b"{}", b"[]"])
+def test_an_unusable_id_is_not_replaced_by_an_alternative(value: bytes) -> None:
+    selectors = parse_identity_selectors(["json:id|json:number|body:sha256"], [], None)
+    body = b'{"id":%b,"number":7}'
+    assert identify(selectors, NO_HEADERS, body % b"null").event_id == "7"
+    assert "json:id" in refusal_message(body % value, selectors)
+
+
+def test_different_parts_never_join_to_the_same_id() -> None:
+    selectors = parse_identity_selectors(["json:a", "json:b"], [], None)
+    pairs = [("a|b", "c"), ("a", "b|c"), ("a%7Cb", "c"), ("a%257Cb", "c"), ("a%", "7Cb|c")]
+    bodies = [json.dumps({"a": first, "b": second}).encode() for first, second in pairs]
+    ids = [identify(selectors, NO_HEADERS, body).event_id for body in bodies]
+    assert ids == ["a%7Cb|c", "a|b%7Cc", "a%257Cb|c", "a%25257Cb|c", "a%25|7Cb%7Cc"]
+
+
 def test_a_repeated_header_with_the_id_is_refused() -> None:
     headers = Headers([(b"x-github-delivery", b"a"), (b"x-github-delivery", b"b")])
     with pytest.raises(RequestRefused) as caught:

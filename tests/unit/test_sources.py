@@ -12,10 +12,11 @@ from onceward.errors import ConfigurationError, RequestRefused, SignatureRejecte
 from onceward.model.events import DuplicateBody, Identity
 from onceward.sources.challenge import Reply
 from onceward.sources.configure import SourceOptions, make_source
+from onceward.sources.event_reader import IdentifiedEvent
 from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
-from onceward.sources.source import IdentifiedEvent, Source
+from onceward.sources.source import Source
 
 SECRET = "a secret of the source"
 BAD_NAME = (

@@ -19,8 +19,9 @@ from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import Route
 from onceward.operate.filters import LISTS
 from onceward.service import Service
+from onceward.sources.event_reader import make_event_reader
 from onceward.sources.presets import Preset
-from onceward.sources.source import Source, identify_events
+from onceward.sources.source import Source
 from onceward.version import __version__
 from onceward.work.handlers import Handler
 from onceward.work.payload import decode
@@ -150,7 +151,7 @@ def _fits_example(handler: Handler, route: Route, source: Source) -> bool:
         event_type = _type_to_set(source.preset, route)
         outgoing = example_request(source.preset, url="", type=event_type)
         content_type = outgoing.headers.get("content-type", "")
-        for event in identify_events(source.preset, source.scheme, outgoing.request()):
+        for event in source.reader.read(outgoing.request()):
             decode(event.body, handler.decoder, content_type=content_type)
     except Exception:  # noqa: BLE001 - a model may raise anything, and this is a suggestion
         return False
@@ -162,7 +163,7 @@ def _type_to_set(preset: Preset, route: Route) -> str | None:
     event_type = _example_type(route)
     try:
         request = example_request(preset, url="").request()
-        events = identify_events(preset, preset.scheme(), request)
+        events = make_event_reader(preset, preset.scheme()).read(request)
         example_request(preset, url="", type=event_type)
     except (ConfigurationError, RequestRefused):  # the example has no type of its own
         return None

@@ -343,11 +343,7 @@ def _duplicate_body(
             raise ConfigurationError(f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY)}")
         return _DUPLICATE_BODY[option]
     coverage = preset.coverage(scheme)
-    is_covered = all(
-        coverage.covers(selector, part[:position])
-        for part in preset.identity_selectors.id
-        for position, selector in enumerate(part)
-    )
+    is_covered = preset.identity_selectors.covers_id(coverage)
     is_flagged = not coverage.is_sender_only and not is_covered
     return DuplicateBody.FLAGGED if is_flagged else DuplicateBody.ALLOWED
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from onceward.errors import ConfigurationError, NoEventId
 from onceward.model.events import Identity, invalid_text_reason
 from onceward.sources.request import Request
+from onceward.sources.schemes.coverage import Coverage
 from onceward.sources.selectors import (
     BODY_HASH,
     HeaderSelector,
@@ -48,6 +49,28 @@ class IdentitySelectors:
     decoder: msgspec.json.Decoder[Any] | None
     """Decodes the selected fields of a body; None if no selector reads the body."""
 
+    def covers_id(self, coverage: Coverage) -> bool:
+        """Return whether a proof covers every value that may become a part of the id."""
+        return all(
+            coverage.covers(selector, part[:position])
+            for part in self.id
+            for position, selector in enumerate(part)
+        )
+
+    def under(self, coverage: Coverage) -> IdentitySelectors:
+        """Return the selectors as they apply to requests with this coverage.
+
+        Of an id's alternatives, the covered ones are preferred. If single values are covered and
+        the id is among them, no hash replaces it: one signed id has several spellings, and an
+        unusable one among them would make another event.
+        """
+        covers_only_id = not coverage.is_whole and self.covers_id(coverage)
+        return replace(
+            self,
+            id=tuple(_covered_first(part, coverage) for part in self.id),
+            has_hash_fallback=self.has_hash_fallback and not covers_only_id,
+        )
+
 
 def parse_identity_selectors(
     id: Sequence[str], type: Sequence[str], reference: str | None, *, is_batch: bool = False
@@ -78,6 +101,16 @@ def parse_identity_selectors(
         has_hash_fallback=is_batch or len(id) > 1,
         decoder=msgspec.json.Decoder(_body_struct(paths)) if paths else None,
     )
+
+
+def _covered_first(part: Alternatives, coverage: Coverage) -> Alternatives:
+    """Return alternatives with the covered ones first, and a hash of the body still last."""
+    covered = [
+        selector
+        for position, selector in enumerate(part)
+        if selector != BODY_HASH and coverage.covers(selector, part[:position])
+    ]
+    return (*covered, *[selector for selector in part if selector not in covered])
 
 
 def _overlap_faults(paths: Iterable[tuple[str, ...]]) -> list[str]:

@@ -6,7 +6,6 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import msgspec
 
@@ -14,20 +13,13 @@ from onceward.errors import ConfigurationError
 from onceward.model.events import Arrival, DuplicateBody, Identity
 from onceward.model.retry import RetryRules
 from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
-from onceward.sources.identify import identify, identify_as, reads_headers
+from onceward.sources.event_reader import EventReader, IdentifiedEvent, make_event_reader
+from onceward.sources.identify import identify_as, reads_headers
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Key, Scheme
 
 _encode = msgspec.json.Encoder().encode
-
-
-class IdentifiedEvent(NamedTuple):
-    """The identity of an event, its exact bytes, and the bytes from which its hash is taken."""
-
-    identity: Identity
-    body: bytes
-    content: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +46,10 @@ class Source:
     keeps_rejected: bool = False
     retry: RetryRules = field(default_factory=dict)
     """The retry rules of its jobs. Those of a handler win over them."""
+    reader: EventReader = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "reader", make_event_reader(self.preset, self.scheme))
 
     @property
     def preset_name(self) -> str:
@@ -112,7 +108,7 @@ class Source:
             verify_request(self.preset, self.scheme, self.keys, request, now)
         if challenge is not None and (reply := challenge.answer_signed(request, self._credentials)):
             return reply
-        return identify_events(self.preset, self.scheme, request)
+        return self.reader.read(request)
 
     @property
     def _credentials(self) -> ChallengeCredentials:
@@ -166,13 +162,3 @@ def verify_request(
     signed_at = scheme.verify(keys, request, now)
     preset.layout.check(request)
     return signed_at
-
-
-def identify_events(preset: Preset, scheme: Scheme, request: Request) -> list[IdentifiedEvent]:
-    """Return the events of a verified request. Raises NoEventId if one has no usable id."""
-    selectors = preset.identity_selectors
-    events = []
-    for event in preset.layout.unpack(request):
-        event.content = scheme.event_content(event)
-        events.append(IdentifiedEvent(identify(selectors, event), event.body, event.content))
-    return events

@@ -86,7 +86,7 @@ PRESETS: Final = (
         name="pagerduty",
         title="PagerDuty",
         schemes=Signature(at="header:X-PagerDuty-Signature", separator=",", prefix="v1="),
-        id="header:X-Webhook-Id|json:event.id",
+        id="json:event.id|header:X-Webhook-Id",
         type="json:event.event_type",
         reference="json:event.data.id",
         auto_retry_hours=0.34,

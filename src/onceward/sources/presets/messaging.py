@@ -157,7 +157,6 @@ PRESETS: Final = (
         type="json:event-data.event",
         reference="json:event-data.message.headers.message-id",
         success_response=200,
-        volatile_fields=("signature", "timestamp", "token"),
         note="A timestamp and a token are signed, not the event: a captured signature is valid for "
         "any body until it expires.",
     ),
@@ -255,7 +254,7 @@ PRESETS: Final = (
             tolerance_seconds=600,
         ),
         id="header:Twitch-Eventsub-Message-Id",
-        type="header:Twitch-Eventsub-Subscription-Type",
+        type="json:subscription.type",
         reference="json:subscription.id",
         keep_headers=("Twitch-Eventsub-Message-Type",),
         challenge=challenges.TWITCH,

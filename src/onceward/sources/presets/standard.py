@@ -131,7 +131,7 @@ PRESETS: Final = (
         title="GitLab",
         schemes={"signing-token": V1, "static-token": Token(at="header:X-Gitlab-Token")},
         id="header:Idempotency-Key|header:webhook-id|body:sha256",
-        type="header:X-Gitlab-Event",
+        type="json:object_kind|json:event_name|header:X-Gitlab-Event",
         reference="json:project.path_with_namespace",
         keep_headers=("X-Gitlab-Event", "X-Gitlab-Instance", "X-Gitlab-Webhook-UUID"),
         note="A static token proves who sends, not what is sent.",

@@ -62,6 +62,11 @@ class Coverage:
         """Whether the proof covers nothing of a request: it shows only who sent it."""
         return self.body is BodyCoverage.NOTHING and not self.values
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the whole body is covered, by its bytes or by all of its values."""
+        return self.body is BodyCoverage.BYTES or EVERY_FORM_FIELD in self.values
+
     def of_events(self, form_field: Selector | None) -> Coverage:
         """Return the coverage of events that a form field contains."""
         if form_field is not None and self.covers(form_field):
@@ -81,8 +86,8 @@ class Coverage:
                 whole = self.body is BodyCoverage.BYTES or EVERY_FORM_FIELD in self.values
             case FieldSelector():
                 whole = self.url is not UrlCoverage.NOTHING
-            case BodyHashSelector():  # hashes what is covered, see `Scheme.event_content`
-                whole = not self.is_sender_only
+            case BodyHashSelector():
+                whole = self.is_whole
             case HeaderSelector() | HeaderHashSelector():
                 whole = False
         return whole or self._covers_value(selector, preferred)

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
@@ -46,6 +46,12 @@ class UrlAndForm(VendorScheme):
         """The URL, every form field, and a JSON body by its hash in the URL."""
         values = (EVERY_FORM_FIELD, EVERY_JSON_MEMBER)
         return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, values)
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the form fields in one spelling, or the body if the URL contains its hash."""
+        if BODY_HASH in dict(event.query):
+            return event.body
+        return urlencode(sorted(set(event.form)), errors="surrogatepass").encode()
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

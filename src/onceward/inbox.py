@@ -134,7 +134,7 @@ class Inbox:
         - `secrets`: a list of text or bytes. A request signed with any of them is accepted, so that
           secrets can be rotated.
         - `unsigned`: accept requests from anyone. Default: False.
-        - `url`: the public URL, for senders that sign it. Default: the URL of each request.
+        - `url`: the public URL, as registered with the provider. Required for senders that sign it.
         - `verify_token`: a token of your choice with which Meta, Asana and Notion identify
           themselves when they first call.
         - `signature_header`, `signature_prefix`: for the preset ``hmac``, the header that carries

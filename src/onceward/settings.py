@@ -59,7 +59,7 @@ class Settings:
     )
     trusted_proxies: tuple[str, ...] = _setting(
         (),
-        "Proxies whose X-Forwarded-For, -Proto and -Host are trusted: addresses, networks",
+        "Proxies whose X-Forwarded-For is trusted: addresses, networks",
     )
     access_log: bool = _setting(
         default=False, doc="Log a line for each request, to the logger onceward.access"

@@ -45,8 +45,9 @@ def make_inbox(url: str, **settings: Any) -> Inbox:
     inbox.source("stripe", secrets=[STRIPE_SECRET, STRIPE_OLD_SECRET])
     inbox.source("github", secrets=[GITHUB_SECRET])
     inbox.source("partner", preset="hmac", secrets=[PARTNER_SECRET])
-    for name in ("gocardless", "xero", "trello"):
+    for name in ("gocardless", "xero"):
         inbox.source(name, secrets=[PARTNER_SECRET])
+    inbox.source("trello", secrets=[PARTNER_SECRET], url="https://shop.example/webhooks/trello")
     inbox.source("meta", secrets=[PARTNER_SECRET], verify_token=VERIFY_TOKEN)
     inbox.source("lab", preset="hmac", unsigned=True)
 

@@ -167,9 +167,10 @@ def test_a_source_without_a_secret_signs_no_challenge() -> None:
 
 @pytest.mark.parametrize("preset", ["trello", "mandrill", "intercom"])
 def test_a_head_request_succeeds_and_a_post_must_be_signed(preset: str) -> None:
-    assert source(preset).answer_challenge(request(method="HEAD")) == Reply()
+    probed = source(preset, url=URL)
+    assert probed.answer_challenge(request(method="HEAD")) == Reply()
     with pytest.raises(SignatureRejected):
-        admit(preset, request({}))
+        probed.verify(request({}), NOW)
 
 
 # Provisioned secrets.

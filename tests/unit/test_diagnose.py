@@ -180,7 +180,7 @@ def test_a_text_that_cannot_be_the_secret_is_recognised() -> None:
 def test_a_url_that_a_proxy_changed_is_recognised() -> None:
     request = signed("square")
     request = Request(request.headers, request.body, url=URL.replace("https", "http") + "/")
-    (hint,) = diagnose(source("square"), request, NOW).hints
+    (hint,) = diagnose(source("square", url=URL), request, NOW).hints
     assert URL in hint
 
 

@@ -50,7 +50,6 @@ def log(clock: FakeClock, timers: Timers) -> RequestLog:
         clock,
         Proxies(["10.0.0.0/8"]),
         endpoints=[STRIPE, TWILIO, "/events/ingest"],
-        url_endpoints=[TWILIO],
         call_later=timers.call_later,
     )
 
@@ -267,35 +266,6 @@ def test_a_flush_whose_loop_has_ended_is_scheduled_again(
 
 
 # Proxies.
-
-
-URL_ADVICE = (
-    "the URL may differ from the one that the sender signed: if 172.18.0.2 is your proxy, "
-    "add it to trusted_proxies or set url= on the source; `onceward verify twilio"
-)
-
-
-def test_a_signed_url_behind_an_unknown_proxy_is_explained(
-    log: RequestLog, caplog: pytest.LogCaptureFixture
-) -> None:
-    log.refused(at(TWILIO, "/hooks", client="172.18.0.2", x_forwarded_proto="https"), forged())
-    (line,) = lines(caplog)
-    assert URL_ADVICE in line
-
-
-@pytest.mark.parametrize(
-    ("path", "peer", "headers"),
-    [
-        (TWILIO, "172.18.0.2", {}),  # no proxy
-        (TWILIO, "10.0.0.7", {"x_forwarded_proto": "https"}),  # a trusted one
-        (STRIPE, "172.18.0.2", {"x_forwarded_proto": "https"}),  # the URL is not signed
-    ],
-)
-def test_no_proxy_is_suggested_where_none_explains_the_failure(
-    log: RequestLog, caplog: pytest.LogCaptureFixture, path: str, peer: str, headers: dict[str, str]
-) -> None:
-    log.refused(at(path, client=peer, **headers), forged())
-    assert "proxies" not in lines(caplog)[0]
 
 
 def test_a_path_cannot_add_lines_or_terminal_codes(

@@ -13,7 +13,7 @@ from onceward.errors import ConfigurationError, SignatureRejected
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.request import Request
-from onceward.sources.schemes import BodyCoverage, Jwt, Scheme, Signature
+from onceward.sources.schemes import BodyCoverage, Scheme, Signature, UrlCoverage
 from onceward.sources.source import Source
 from tests.keys import SCHEMES, Pair, pair_for, shared
 
@@ -29,7 +29,7 @@ every_scheme = pytest.mark.parametrize(
 
 def source_of(preset: Preset, name: str, pair: Pair) -> Source:
     scheme = preset.named_schemes[name]
-    url = URL if isinstance(scheme, Jwt) and scheme.audience_is_url else None
+    url = None if scheme.coverage.url is UrlCoverage.NOTHING else URL
     return make_source("source", preset=preset, scheme=name, secrets=[pair.public], url=url)
 
 

@@ -81,8 +81,8 @@ def mercadopago() -> SignedRequest:
 
 
 def mandrill() -> SignedRequest:
-    form = b"mandrill_events=%5B%5D&b=2&a=1"
-    signature = base64.b64encode(digest(f"{URL}a1b2mandrill_events[]", "sha1")).decode()
+    form = b"mandrill_events=%5B%5D"
+    signature = base64.b64encode(digest(f"{URL}mandrill_events[]", "sha1")).decode()
     return signed_request({"X-Mandrill-Signature": signature}, form)
 
 

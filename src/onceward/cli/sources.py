@@ -14,7 +14,7 @@ from onceward.cli._options import json_option, make_console, print_json, report_
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME
-from onceward.sources.schemes import BodyCoverage, Coverage, Scheme, Token
+from onceward.sources.schemes import BodyCoverage, Coverage, Scheme, UrlCoverage
 
 
 @click.command()
@@ -126,7 +126,7 @@ def _scheme_caveats(scheme: Scheme) -> Iterator[str]:
     if scheme.tolerance_seconds is not None:
         yield f"accepts timestamps up to {scheme.tolerance_seconds} s off"
     if _signs_url(scheme):
-        yield "signs the public URL: set url= if a proxy changes it"
+        yield "signs the public URL: set url= to the one that you registered"
     if scheme.coverage.body is not BodyCoverage.BYTES:
         yield f"covers {scheme.coverage.summary.replace('`', '')}, and not the whole body"
 
@@ -157,4 +157,4 @@ def _source_arguments(preset: Preset) -> Iterator[str]:
 
 
 def _signs_url(scheme: Scheme) -> bool:
-    return scheme.needs_url and not isinstance(scheme, Token)
+    return scheme.coverage.url is not UrlCoverage.NOTHING

@@ -17,7 +17,6 @@ _MAX_HOPS: Final = 20
 """Addresses of X-Forwarded-For that are read, from the right."""
 _PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?")
 """An address with a port, as some proxies write it."""
-_HOST: Final = re.compile(r"[A-Za-z0-9_.\-]{1,253}(:[0-9]{1,5})?|\[[0-9A-Fa-f:.]+\](:[0-9]{1,5})?")
 
 _PROXY_HEADERS: Final = frozenset(
     {
@@ -47,15 +46,6 @@ class Proxies:
                     "write it like 10.0.0.7 or 10.0.0.0/8"
                 )
                 raise ConfigurationError(message) from None
-
-    def origin(self, scope: Scope, headers: Headers) -> tuple[str, str]:
-        """Return the scheme and host that the sender used, as far as the headers show."""
-        scheme = scope.get("scheme", "http")
-        host = (headers.get(b"host") or b"").decode("latin-1")
-        if self.trusts_address(self.peer(scope)):
-            scheme = _last_value(headers, b"x-forwarded-proto", re.compile("https?")) or scheme
-            host = _last_value(headers, b"x-forwarded-host", _HOST) or host
-        return scheme, host
 
     def client(self, scope: Scope, headers: Headers) -> str:
         """Return the address of the client: the nearest one that is no trusted proxy.
@@ -110,9 +100,3 @@ def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
         return network
     mapped = network.network_address.ipv4_mapped
     return ipaddress.ip_network((mapped, network.prefixlen - _MAPPED_BITS)) if mapped else network
-
-
-def _last_value(headers: Headers, name: bytes, pattern: re.Pattern[str]) -> str | None:
-    """Return the last value: the nearest proxy set it, while the sender may have set the others."""
-    value = (headers.joined(name) or b"").decode("latin-1").rpartition(",")[2].strip()
-    return value if pattern.fullmatch(value) else None

@@ -105,12 +105,11 @@ class ReceiveApp:
         self._settings = settings
         self._failpoints = failpoints
         self._bodies = BodyReader(settings)
-        self._proxies = Proxies(settings.trusted_proxies)
+        proxies = Proxies(settings.trusted_proxies)
         self._request_log = RequestLog(
             clock,
-            self._proxies,
+            proxies,
             endpoints=_endpoints(receiver.source_names),
-            url_endpoints=[WEBHOOKS + name for name in receiver.url_sources],
         )
         self._provisioning_paths = frozenset(
             WEBHOOKS + name for name in receiver.provisioned_sources
@@ -182,7 +181,7 @@ class ReceiveApp:
         if source.unsigned:
             require_plain_path(scope)
             self._authenticator.check_host_and_origin(headers)
-        url = self._public_url(source, scope, headers) if source.needs_url else ""
+        url = _request_url(source, scope) if source.needs_url else ""
         return InboundRequest(scope, headers, self._bodies.start(headers), source, url)
 
     def record(self, inbound: InboundRequest) -> Pending | Reply:
@@ -222,7 +221,7 @@ class ReceiveApp:
         source = self._receiver.source(route_path(scope)[len(WEBHOOKS) :])
         methods = ("POST", *(source.preset.challenge.methods if source.preset.challenge else ()))
         _allow(scope, *dict.fromkeys(methods))
-        url = self._public_url(source, scope, headers)
+        url = _request_url(source, scope)
         reply = source.answer_challenge(Request(headers, b"", method=scope["method"], url=url))
         if reply is None:
             raise HttpError(
@@ -237,15 +236,6 @@ class ReceiveApp:
             self._request_log.challenge_rejected(scope, reply.status)
         return _reply(reply)
 
-    def _public_url(self, source: Source, scope: Scope, headers: Headers) -> str:
-        """Return the URL that the sender used: the configured one, else the request's own."""
-        query = scope.get("query_string", b"").decode("latin-1")
-        if source.url is not None:
-            return source.public_url(query)
-        scheme, host = self._proxies.origin(scope, headers)
-        path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1")
-        return f"{scheme}://{host}{path}{'?' if query else ''}{query}"
-
     async def _readiness(self) -> Response:
         try:
             async with asyncio.timeout(READY_TIMEOUT_SECONDS):
@@ -255,6 +245,17 @@ class ReceiveApp:
                 503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
             )
         return json_response(200, {"ready": True, "warnings": self._warnings()})
+
+
+def _request_url(source: Source, scope: Scope) -> str:
+    """Return the configured URL, else the path and query of a request.
+
+    The Host header is not read: a source whose sender signs the host has a configured URL.
+    """
+    query = scope.get("query_string", b"").decode("latin-1").replace("#", "%23")
+    if source.url is not None:
+        return source.public_url(query)
+    return f"{WEBHOOKS}{source.name}?{query}"
 
 
 def _endpoints(sources: Iterable[str]) -> list[str]:

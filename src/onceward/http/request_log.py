@@ -35,7 +35,6 @@ MAX_LISTED_SOURCES: Final = 10
 _AUTHENTICATION: Final = "authentication"
 """The limit of lines about failed authentications: a path is always another text."""
 
-_URL_CAUSES: Final = (RejectionCause.MISMATCH, RejectionCause.WRONG_TARGET)
 _RECEIVING: Final = re.compile(r"/webhooks/([^/]+)$|/events/(ingest)$")
 
 
@@ -52,8 +51,7 @@ def _call_later(seconds: float, callback: Callable[[], None]) -> None:
 class RequestLog:
     """Logs the first failure of each second on a path, and the first of each client.
 
-    The rest is counted. `endpoints` are the paths of the application, without its mount point;
-    senders to the `url_endpoints` sign the URL that they use.
+    The rest is counted. `endpoints` are the paths of the application, without its mount point.
     """
 
     def __init__(
@@ -62,13 +60,11 @@ class RequestLog:
         proxies: Proxies,
         *,
         endpoints: Iterable[str] = (),
-        url_endpoints: Iterable[str] = (),
         call_later: Callable[[float, Callable[[], None]], None] = _call_later,
     ) -> None:
         self._clock = clock
         self._proxies = proxies
         self._limits = RequestLineLimits([*endpoints, _AUTHENTICATION])
-        self._url_endpoints = frozenset(url_endpoints)
         self._call_later = call_later
         self._flush_at = 0.0
 
@@ -137,33 +133,26 @@ class RequestLog:
     def _reason(self, scope: Scope, error: RequestRefused) -> str:
         """Return why a request was refused and what to do, for operators."""
         if isinstance(error, SignatureRejected):
-            return self._signature_reason(scope, error)
+            return _signature_reason(scope, error)
         if isinstance(error, UnknownSource):
             return _source_reason(error)
         if isinstance(error, AuthenticationFailed):
             return error.reason
         return f"{error.message} {error.hint}".rstrip()
 
-    def _signature_reason(self, scope: Scope, error: SignatureRejected) -> str:
-        steps = [error.check]
-        if error.cause is RejectionCause.MISMATCH:
-            body = "check that no middleware or proxy changes the body"
-            steps.append(f"compare the secret with the provider's, and {body}")
-        if error.cause in _URL_CAUSES and self._may_see_another_url(scope):
-            peer = self._proxies.peer(scope)
-            where = f"if {peer} is your proxy, add it to trusted_proxies or set url= on the source"
-            steps.append(f"the URL may differ from the one that the sender signed: {where}")
-        source = source_in(scope["path"]) or "SOURCE"
-        steps.append(f"`onceward verify {source} --app app.py` explains a captured request")
-        return "; ".join(steps)
-
-    def _may_see_another_url(self, scope: Scope) -> bool:
-        is_signed = route_path(scope) in self._url_endpoints
-        return is_signed and self._proxies.is_unknown_proxy(scope, _headers(scope))
-
 
 def _headers(scope: Scope) -> Headers:
     return Headers(scope.get("headers", ()))
+
+
+def _signature_reason(scope: Scope, error: SignatureRejected) -> str:
+    steps = [error.check]
+    if error.cause is RejectionCause.MISMATCH:
+        body = "check that no middleware or proxy changes the body"
+        steps.append(f"compare the secret with the provider's, and {body}")
+    source = source_in(scope["path"]) or "SOURCE"
+    steps.append(f"`onceward verify {source} --app app.py` explains a captured request")
+    return "; ".join(steps)
 
 
 def _fields(request: FailedRequest, suppressed: int) -> LogFields:

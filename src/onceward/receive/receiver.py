@@ -50,12 +50,6 @@ class Receiver:
         """The sources whose providers may provision a secret."""
         return [name for name, source in self._sources.items() if source.provisions_secret]
 
-    @property
-    def url_sources(self) -> list[str]:
-        """The sources whose senders sign the URL, and that have no configured one."""
-        items = self._sources.items()
-        return [name for name, source in items if source.scheme.needs_url and source.url is None]
-
     def source(self, name: str) -> Source:
         """Return the source called `name`. Raises UnknownSource."""
         try:

@@ -16,7 +16,7 @@ from onceward.runtime.suggest import nearest, suggest_or_list
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
-from onceward.sources.schemes import Jwt, Key, Scheme, Signature
+from onceward.sources.schemes import Jwt, Key, Scheme, Signature, UrlCoverage
 from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
 from onceward.sources.source import Source
 
@@ -88,7 +88,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     with faults:
         volatile_fields = _volatile_patterns(preset, options.get("volatile_fields"))
     with faults:
-        _check_url(preset, scheme, options.get("url"))
+        is_unsigned = options.get("unsigned", False)
+        _check_url(name, preset, scheme, options.get("url"), is_unsigned=is_unsigned)
     with faults:
         _check_verify_token(preset, options.get("verify_token"))
     with faults:
@@ -359,11 +360,14 @@ def _volatile_patterns(
     return tuple(re.compile(re.escape(json.dumps(name).encode()) + _JSON_SCALAR) for name in names)
 
 
-def _check_url(preset: Preset, scheme: Scheme, url: str | None) -> None:
+def _check_url(
+    name: str, preset: Preset, scheme: Scheme, url: str | None, *, is_unsigned: bool
+) -> None:
     if url is None:
-        if isinstance(scheme, Jwt) and scheme.audience_is_url:
+        if scheme.coverage.url is not UrlCoverage.NOTHING and not is_unsigned:
             raise ConfigurationError(
-                "url is required: the JWT audience is the public URL, and Host is not trusted"
+                "url is required: the sender signs the public URL, and Host is not trusted; "
+                f"write url='https://YOUR-HOST/webhooks/{name}', as registered with the provider"
             )
         return
     if not url.startswith(("https://", "http://")):

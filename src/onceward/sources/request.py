@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
 from urllib.parse import SplitResult, parse_qsl, urlsplit
@@ -13,9 +13,10 @@ import msgspec
 from onceward.errors import ConfigurationError, RepeatedHeader
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_BOUNDARY: Final = re.compile(
-    rb'multipart/form-data\s*;.*?\bboundary=(?:"([^"]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE
-)
+_BOUNDARY: Final = re.compile(rb"(?:\r\n)?--([^\r\n]{1,70})\r\n")
+"""The beginning of a multipart form. Its Content-Type is not asked: few senders sign the header,
+and it must not decide how signed bytes are read.
+"""
 _FIELD_NAME: Final = re.compile(
     rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
 )
@@ -85,18 +86,26 @@ class Request:
     @cached_property
     def query(self) -> list[tuple[str, str]]:
         """The query parameters of the URL."""
-        return _urlencoded_fields(self._split_url.query)
+        return _urlencoded_fields(self._split_url.query) or []
+
+    @property
+    def form(self) -> list[tuple[str, str]]:
+        """The fields of a form body, URL-encoded or multipart; none if it exceeds the limits."""
+        return self._form_fields or []
+
+    @property
+    def exceeds_form_limits(self) -> bool:
+        """Whether the body is too large to be read as a form, or has too many fields."""
+        return self._form_fields is None
 
     @cached_property
-    def form(self) -> list[tuple[str, str]]:
-        """The fields of a form body, URL-encoded or multipart; none if the body is too large."""
+    def _form_fields(self) -> list[tuple[str, str]] | None:
         if len(self.body) > MAX_PARSED_BYTES:
-            return []
-        content_type = self.headers.joined(b"content-type") or b""
-        boundary = _BOUNDARY.match(content_type)
+            return None
+        boundary = _BOUNDARY.match(self.body)
         if boundary is None:
             return _urlencoded_fields(self.body.decode("latin-1"))
-        return list(_multipart_fields(self.body, boundary[1] or boundary[2]))
+        return _multipart_fields(self.body, boundary[1])
 
     @cached_property
     def document(self) -> Any:
@@ -109,21 +118,27 @@ class Request:
             return None
 
 
-def _multipart_fields(body: bytes, boundary: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the fields of a multipart form, without its files."""
-    for part in body.split(b"--" + boundary, MAX_FIELDS)[1:]:
+def _multipart_fields(body: bytes, boundary: bytes) -> list[tuple[str, str]] | None:
+    """Return the fields of a multipart form without its files; None if there are too many."""
+    _, *parts = body.split(b"--" + boundary, MAX_FIELDS + 2)
+    if len(parts) > MAX_FIELDS + 1:  # the last part is the end mark
+        return None
+    fields = []
+    for part in parts:
         head, blank, value = part.partition(b"\r\n\r\n")
         name = _FIELD_NAME.search(head)
         if blank and name is not None and b"filename=" not in head:
             text = value.removesuffix(b"\r\n").decode(errors="surrogateescape")
-            yield name[1].decode(errors="surrogateescape"), text
+            fields.append((name[1].decode(errors="surrogateescape"), text))
+    return fields
 
 
-def _urlencoded_fields(text: str) -> list[tuple[str, str]]:
+def _urlencoded_fields(text: str) -> list[tuple[str, str]] | None:
+    """Return the fields of URL-encoded text; None if there are too many."""
     try:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    except ValueError:  # more than MAX_FIELDS
-        return []
+    except ValueError:
+        return None
 
 
 def is_header_name(name: str) -> bool:

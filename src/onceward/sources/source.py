@@ -67,9 +67,10 @@ class Source:
         return "header:authorization" in self.scheme.at.lower()
 
     def public_url(self, query: str) -> str:
-        """Return the configured URL with the query of a request."""
-        base = (self.url or "").partition("?")[0]
-        return f"{base}?{query}" if query else base
+        """Return the configured URL, for a request with this query."""
+        base, _, registered = (self.url or "").partition("?")
+        signed = self.scheme.signed_query(registered, query)
+        return f"{base}?{signed}" if signed else base
 
     def digest(self, content: bytes) -> bytes:
         """Return the hash of an event's content without its volatile fields."""

@@ -220,6 +220,7 @@ PRESETS: Final = (
         ),
         type="header:X-Contentful-Topic",
         reference="json:sys.id",
+        note="Each request lists the headers that it signs; the topic counts as unsigned.",
     ),
     Preset(
         name="hook0",
@@ -245,7 +246,8 @@ PRESETS: Final = (
         builtin_handlers={"SubscriptionConfirmation": "confirm_subscription"},
         note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM. The "
         "certificate signs every customer's topics, so the topic is checked too. A built-in "
-        "handler confirms subscriptions to the topic.",
+        "handler confirms subscriptions to the topic. MessageAttributes, UnsubscribeURL and "
+        "SigningCertURL are not signed: decide nothing by them.",
     ),
     Preset(
         name="microsoft-graph",

@@ -117,18 +117,22 @@ PRESETS: Final = (
         name="twilio",
         title="Twilio",
         schemes={
-            "sha1": UrlAndForm(at="header:X-Twilio-Signature"),
-            "sha256": UrlAndForm(at="header:X-Twilio-Signature", digest="sha256"),
+            "sha1": UrlAndForm(at="header:X-Twilio-Signature", has_body_hash=True),
+            "sha256": UrlAndForm(
+                at="header:X-Twilio-Signature", digest="sha256", has_body_hash=True
+            ),
         },
         id="header:I-Twilio-Idempotency-Token|body:sha256",
         type="form:MessageStatus|form:SmsStatus|form:CallStatus|form:EventType|json:type",
         reference="form:MessageSid|form:CallSid",
-        note="sha1 takes the account's auth token, sha256 a shared key.",
+        note="sha1 takes the account's auth token, sha256 a shared key. Fields are signed, not bytes, "
+        "and nothing separates them: a message's text may be read as further fields, but never as a "
+        "second event.",
     ),
     Preset(
         name="mandrill",
         title="Mandrill",
-        schemes=UrlAndForm(at="header:X-Mandrill-Signature"),
+        schemes=UrlAndForm(at="header:X-Mandrill-Signature", only_field="mandrill_events"),
         form_field="form:mandrill_events",
         events="json:[]",
         id=("json:event", "json:_id", "json:ts"),
@@ -203,7 +207,7 @@ PRESETS: Final = (
         title="MessageBird",
         schemes={"hs256": MESSAGEBIRD}
         | {name.lower(): replace(MESSAGEBIRD, algorithm=name) for name in MORE_ALGORITHMS},
-        id=("json:id", "json:status"),
+        id=("json:id|query:id", "json:status|query:status"),
     ),
     Preset(
         name="vonage",

@@ -225,7 +225,8 @@ PRESETS: Final = (
         type="json:NotificationRequestItem.eventCode|json:type",
         reference="json:NotificationRequestItem.pspReference",
         success_response=Reply(200, b"[accepted]"),
-        note="Standard webhooks sign eight fields of each item and nothing else. Webhooks of "
+        note="Standard webhooks sign eight fields of each item and nothing else; only "
+        "merchantReference may contain a colon. Webhooks of "
         "platforms and of the Management API are signed in a header: scheme='header'.",
     ),
     Preset(
@@ -234,7 +235,7 @@ PRESETS: Final = (
         schemes=MercadoPago(),
         id=("json:action|json:type", "json:id"),
         type="json:action|json:type",
-        reference="json:data.id",
+        reference="query:data.id",
         success_response=200,
         note="The body is not signed: fetch the payment from the API before you trust it.",
     ),

@@ -86,6 +86,10 @@ class Jwt:
         """Whether a claim contains the URL."""
         return self.url_claim is not None or self.audience_is_url
 
+    def signed_query(self, registered: str, sent: str) -> str:
+        """Return the registered query for an audience; a hash of the URL covers any query."""
+        return registered if self.audience_is_url else sent
+
     @property
     def coverage(self) -> Coverage:
         """The token, and the body and the URL if claims contain their hashes.

@@ -38,6 +38,13 @@ class Scheme(Protocol):
     def needs_url(self) -> bool:
         """Whether verification needs the public URL."""
 
+    def signed_query(self, registered: str, sent: str) -> str:
+        """Return the query of the URL to verify, for a source with a configured URL.
+
+        A sender that signs the URL signs the registered one: what a request has in its query must
+        not decide what was signed. Others put values into the query, which is taken as sent.
+        """
+
     @property
     def coverage(self) -> Coverage:
         """The parts of a request that the proof covers."""

@@ -13,7 +13,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import ContentTemplate
-from onceward.sources.schemes.coverage import BodyCoverage, Coverage, selector_key
+from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage, selector_key
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match
 from onceward.sources.schemes.times import (
     TIME_STYLES,
@@ -135,6 +135,10 @@ class Signature:
     def needs_url(self) -> bool:
         """Whether the public URL is signed."""
         return self._template.has_url
+
+    def signed_query(self, registered: str, sent: str) -> str:
+        """Return the registered query if the URL is signed, else the query as sent."""
+        return sent if self.coverage.url is UrlCoverage.NOTHING else registered
 
     def event_content(self, event: Request) -> bytes:
         """Return the body, or the signed values but the time if only values are signed."""

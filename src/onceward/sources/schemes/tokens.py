@@ -60,6 +60,10 @@ class Token:
         """Whether the token is in the URL."""
         return "query:" in self.at
 
+    def signed_query(self, registered: str, sent: str) -> str:  # noqa: ARG002 - part of the protocol
+        """Return the query as sent."""
+        return sent
+
     @property
     def coverage(self) -> Coverage:
         """Nothing: a token shows only who sends."""

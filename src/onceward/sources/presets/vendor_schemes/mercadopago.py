@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from onceward.errors import RejectionCause
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
@@ -62,7 +62,10 @@ class MercadoPago(VendorScheme):
         if REQUEST_ID not in {name.lower() for name in outgoing.headers}:
             outgoing.put_header(REQUEST_ID, str(uuid4()))
         timestamp = _SIGNATURE.put_time(outgoing, now)
-        content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
+        try:
+            content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
+        except SignatureRejected as rejected:
+            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         _SIGNATURE.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
@@ -86,4 +89,6 @@ def _signed_content(request: Request, timestamp: bytes, data_id: str) -> bytes:
         b"request-id": request.headers.get(REQUEST_ID.encode()) or b"",
         b"ts": timestamp,
     }
+    if any(b";" in value for value in signed.values()):
+        raise SignatureRejected("a signed id contains a semicolon", RejectionCause.MALFORMED)
     return b"".join([b"%b:%b;" % (name, value) for name, value in signed.items() if value])

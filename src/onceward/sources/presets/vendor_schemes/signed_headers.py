@@ -153,6 +153,10 @@ class Contentful(_SignedHeaders):
         """True: the path is signed."""
         return True
 
+    def signed_query(self, registered: str, sent: str) -> str:  # noqa: ARG002 - required by Scheme
+        """Return the registered query."""
+        return registered
+
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(outgoing, now)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlencode, urlsplit
 
-from onceward.errors import RejectionCause, SignatureRejected
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
@@ -17,12 +18,13 @@ from onceward.sources.presets.vendor_schemes.base import (
     encode_base64,
     require_header,
 )
-from onceward.sources.request import Request
+from onceward.sources.request import MAX_FIELDS, MAX_PARSED_BYTES, Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
 from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
 from onceward.sources.schemes.scheme import mismatch_error
 
 BODY_HASH: Final = "bodySHA256"
+_LAST_PARAMETER: Final = re.compile(rf"(?:^|&)({BODY_HASH}=([0-9A-Fa-f]{{64}}))\Z")
 _PORTS: Final = {"https": 443, "http": 80}
 
 
@@ -30,11 +32,15 @@ _PORTS: Final = {"https": 443, "http": 80}
 class UrlAndForm(VendorScheme):
     """A signature over the URL and the form fields, sorted by name.
 
-    The URL of a JSON body contains the body's hash instead (`bodySHA256`).
+    Nothing separates names and values, so a text with several readings is one event: its hash is
+    taken from the signed text. `has_body_hash` allows bodies that are no form; their URL ends with
+    the body's hash (`bodySHA256`). `only_field` is the name of the form's only field.
     """
 
     at: str
     digest: Literal["sha1", "sha256"] = "sha1"
+    has_body_hash: bool = False
+    only_field: str | None = None
 
     @property
     def needs_url(self) -> bool:
@@ -44,8 +50,22 @@ class UrlAndForm(VendorScheme):
     @property
     def coverage(self) -> Coverage:
         """The URL, every form field, and a JSON body by its hash in the URL."""
-        values = (EVERY_FORM_FIELD, EVERY_JSON_MEMBER)
-        return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, values)
+        json_body = (EVERY_JSON_MEMBER,) if self.has_body_hash else ()
+        return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, (EVERY_FORM_FIELD, *json_body))
+
+    def signed_query(self, registered: str, sent: str) -> str:
+        """Return the registered query, with the body's hash if the sender added it."""
+        added = _LAST_PARAMETER.search(sent) if self.has_body_hash else None
+        if added is None:
+            return registered
+        return f"{registered}&{added[1]}" if registered else added[1]
+
+    def event_content(self, event: Request) -> bytes:
+        """Return the form fields as signed, or the body if its bytes are signed."""
+        if self.only_field is not None:  # the events in it are signed byte for byte
+            return event.body
+        has_hash = self.has_body_hash and _body_hash(event) is not None
+        return event.body if has_hash else _join(event.form)
 
     def event_content(self, event: Request) -> bytes:
         """Return the form fields in one spelling, or the body if the URL contains its hash."""
@@ -75,28 +95,26 @@ class UrlAndForm(VendorScheme):
 
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
         """Add the signature to the request. Raises ConfigurationError."""
-        if outgoing.body.lstrip().startswith((b"{", b"[")):
+        if self.has_body_hash and outgoing.body.lstrip().startswith((b"{", b"[")):
             body_hash = hashlib.sha256(outgoing.body).hexdigest()
             outgoing.url = with_parameters(outgoing.url, {BODY_HASH: body_hash})
-        content = outgoing.url + _form_fields(outgoing.request())
-        signature = Hmac(self.digest).signer(secret)(content.encode(errors="surrogatepass"))
-        outgoing.put_header(self._header_name, encode_base64(signature))
+        request = outgoing.request()
+        try:
+            content = _encode(request.url) + self._signed_body(request)
+        except SignatureRejected as rejected:
+            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
+        outgoing.put_header(
+            self._header_name, encode_base64(Hmac(self.digest).signer(secret)(content))
+        )
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the URL and the form fields were signed."""
         signature = decode_base64(
             require_header(request, self._header_name), f"{self._header_name} header"
         )
-        body_hash = dict(request.query).get(BODY_HASH)
-        if body_hash is not None:
-            actual = hashlib.sha256(request.body).hexdigest().encode()
-            if not hmac.compare_digest(actual, body_hash.lower().encode(errors="replace")):
-                raise SignatureRejected(
-                    "bodySHA256 in the URL does not match the body", RejectionCause.WRONG_TARGET
-                )
-        fields = _form_fields(request)
+        body = self._signed_body(request)
         for url in _port_variants(request.url):
-            content = (url + fields).encode(errors="surrogatepass")
+            content = _encode(url) + body
             if any(key.verifies(content, (signature,)) for key in keys):
                 return
         raise mismatch_error(len(keys))
@@ -105,12 +123,54 @@ class UrlAndForm(VendorScheme):
     def _header_name(self) -> str:
         return self.at.removeprefix("header:")
 
+    def _signed_body(self, request: Request) -> bytes:
+        """Return the form fields as signed, or b"" if the URL has the body's hash.
 
-def _form_fields(request: Request) -> str:
-    """Return the form fields as signed, or "" when the URL contains the body's hash."""
-    if BODY_HASH in dict(request.query):
-        return ""
-    return "".join(key + value for key, value in sorted(set(request.form)))
+        Raises SignatureRejected if the signature would not cover the body.
+        """
+        body_hash = _body_hash(request) if self.has_body_hash else None
+        if body_hash is not None:
+            actual = hashlib.sha256(request.body).hexdigest()
+            if not hmac.compare_digest(actual, body_hash.lower()):
+                raise SignatureRejected(
+                    f"{BODY_HASH} in the URL does not match the body", RejectionCause.WRONG_TARGET
+                )
+            return b""
+        if request.exceeds_form_limits:
+            raise SignatureRejected(
+                f"the form has more than {MAX_FIELDS} fields or {MAX_PARSED_BYTES} bytes",
+                RejectionCause.MALFORMED,
+            )
+        if self.only_field is not None and [name for name, _ in request.form] != [self.only_field]:
+            raise SignatureRejected(
+                f"the form is not a single field {self.only_field}", RejectionCause.MALFORMED
+            )
+        return _join(request.form)
+
+
+def _body_hash(request: Request) -> str | None:
+    """Return the body's hash in the URL, or None. Raises SignatureRejected.
+
+    The hash must be the last parameter, where the sender puts it: text of a stranger, such as a
+    message, may end up in the query if it is part of the signed form.
+    """
+    names = [name for name, _ in request.query]
+    if BODY_HASH not in names:
+        return None
+    last = _LAST_PARAMETER.search(urlsplit(request.url).query)
+    if last is None or names.count(BODY_HASH) > 1:
+        raise SignatureRejected(
+            f"{BODY_HASH} is not the last parameter of the URL", RejectionCause.MALFORMED
+        )
+    return last[2]
+
+
+def _join(fields: Iterable[tuple[str, str]]) -> bytes:
+    return _encode("".join(name + value for name, value in sorted(set(fields))))
+
+
+def _encode(text: str) -> bytes:
+    return text.encode(errors="surrogatepass")
 
 
 def _port_variants(url: str) -> Iterable[str]:

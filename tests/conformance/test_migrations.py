@@ -152,8 +152,10 @@ async def test_a_table_of_other_software_is_named(bare_database_url: str) -> Non
 async def test_a_failing_migration_is_named(
     bare_database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Migration(5, "broken", "CREATE TABLE broken (id integer); SELECT no_such_function()")
     known = migrations(dialect(bare_database_url))
+    table = "broken" if dialect(bare_database_url) == "sqlite" else "onceward.broken"
+    text = f"CREATE TABLE {table} (id integer); SELECT no_such_function()"
+    broken = Migration(5, "broken", text)
     monkeypatch.setattr(migrate, "migrations", lambda _: [*known, broken])
     store = make_store(bare_database_url)
     try:

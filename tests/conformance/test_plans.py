@@ -7,7 +7,6 @@ import psycopg
 import pytest
 
 from onceward.store.postgres.arrays import bigints, blobs, ints, register_dumpers, texts
-from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import CLAIMING, RECORDING
 from onceward.store.queries import Queries
 from support.database import RawDatabase
@@ -54,8 +53,10 @@ def plan(
     conditions = ["duplicate_body"] if "rules" in parameters else []
     statement = Queries("postgres").one(name, *conditions).pyformat
     session = {"plan_cache_mode": "force_generic_plan"} | session
-    with psycopg.connect(conninfo(url, **session)) as connection:
+    with psycopg.connect(url) as connection:
         register_dumpers(connection)
+        for setting in session.items():
+            connection.execute("SELECT set_config(%s, %s, false)", setting)
         rows = connection.execute(verb.encode() + statement, parameters)
         return "\n".join(line for (line,) in rows)
 

@@ -10,14 +10,17 @@ from psycopg.abc import PQGen
 
 from onceward.store.postgres import waiting
 from onceward.store.postgres.connections import Connection, connect, is_closed_by_server
+from onceward.store.postgres.session import SessionConnection, make_session
 from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
 from tests.factories import arrival, lease, opened, record, working
 
+SESSION = make_session({})
+
 
 @pytest.fixture
 async def connection(postgres_url: str) -> AsyncIterator[FastWaitConnection]:
-    opened_connection = await connect(postgres_url, FastWaitConnection)
+    opened_connection = await connect(postgres_url, FastWaitConnection, SESSION)
     assert isinstance(opened_connection, FastWaitConnection)
     yield opened_connection
     await opened_connection.close()
@@ -63,7 +66,7 @@ async def test_a_cancelled_statement_ends_in_the_server_too(
 async def test_a_connection_that_the_server_closes_is_noticed(
     postgres_url: str, statement: str | None
 ) -> None:
-    closed = await connect(postgres_url, FastWaitConnection)
+    closed = await connect(postgres_url, FastWaitConnection, SESSION)
     pid = await value(closed, "SELECT pg_backend_pid()")
     running = asyncio.create_task(closed.execute(statement)) if statement else None
     await asyncio.sleep(0.05)
@@ -76,7 +79,7 @@ async def test_a_connection_that_the_server_closes_is_noticed(
         assert is_closed_by_server(closed)
     await closed.close()
     # The system may give the next connection the same file descriptor.
-    following = await connect(postgres_url, FastWaitConnection)
+    following = await connect(postgres_url, FastWaitConnection, SESSION)
     assert await asyncio.wait_for(value(following, "SELECT 1"), 5) == 1
     await following.close()
 
@@ -102,7 +105,7 @@ async def test_an_idle_connection_does_not_keep_the_loop_busy(
 
 
 async def test_no_other_attribute_of_the_connection_is_overridden(postgres_url: str) -> None:
-    plain = await connect(postgres_url, psycopg.AsyncConnection)
+    plain = await connect(postgres_url, SessionConnection, SESSION)
     assert await value(plain, "SELECT 1") == 1
     own = {name for name in vars(FastWaitConnection) if not name.startswith("__")}
     assert own & set(dir(plain)) == {"wait", "close"}

@@ -15,6 +15,7 @@ from psycopg.waiting import Ready, Wait
 
 from onceward.settings import Settings
 from onceward.store.postgres.driver import HIGHEST_TESTED, LOWEST_TESTED, connection_class
+from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.waiting import FastWaitConnection
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +102,7 @@ def test_a_tested_version_gets_the_fast_wait(
 def test_an_untested_version_gets_the_wait_of_psycopg_and_a_warning(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert connection_class(fast_wait=True, version=version) is psycopg.AsyncConnection
+    assert connection_class(fast_wait=True, version=version) is SessionConnection
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"psycopg {version} is outside the tested range" in record.getMessage()
@@ -109,5 +110,9 @@ def test_an_untested_version_gets_the_wait_of_psycopg_and_a_warning(
 
 def test_the_fast_wait_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:
     assert Settings().driver_fast_wait
-    assert connection_class(fast_wait=False, version="9.9.9") is psycopg.AsyncConnection
+    assert connection_class(fast_wait=False, version="9.9.9") is SessionConnection
     assert caplog.records == []
+
+
+def test_the_session_leaves_the_wait_of_psycopg_alone() -> None:
+    assert SessionConnection.wait is psycopg.AsyncConnection.wait

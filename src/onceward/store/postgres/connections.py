@@ -26,8 +26,9 @@ from onceward.runtime.sql_text import Sql
 from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
 from onceward.store.postgres.address import address_fault, has_stray_at
+from onceward.store.postgres.session import ENCODING, Session, SessionConnection
 
-Connection: TypeAlias = psycopg.AsyncConnection[Row]
+Connection: TypeAlias = SessionConnection
 
 LOWEST_VERSION: Final = 12
 """The first version of PostgreSQL with plan_cache_mode and MATERIALIZED."""
@@ -57,19 +58,12 @@ STATEMENT_TIMEOUT: Final = (
     "statement_timeout"
 )
 
-# A plan over the JIT threshold costs hundreds of milliseconds. An inherited isolation level would
-# change which rows the statements see.
-_SESSION: Final = {
-    "jit": "off",
-    "default_transaction_isolation": "read\\ committed",
-    "timezone": "UTC",
-}
 _LOCK_NAMESPACE: Final = 7136231
 """The first key of all advisory locks, chosen at random: applications may use their own."""
 
 
-def conninfo(url: str, **session: str) -> str:
-    """Return the user's URL with the session settings on which the statements rely.
+def conninfo(url: str) -> str:
+    """Return the user's URL with the parameters that it lacks.
 
     Raise ConfigurationError without libpq's message, which would show parts of the password.
     """
@@ -80,19 +74,18 @@ def conninfo(url: str, **session: str) -> str:
     port = str(parameters.get("port", "")).replace(",", "")
     if has_stray_at(url) or not (port.isdigit() or not port):
         raise ConfigurationError(address_fault(url))
-    options = " ".join(f"-c {name}={value}" for name, value in (_SESSION | session).items())
     parameters = {
         "connect_timeout": 5,
         "tcp_user_timeout": 15000,
         "application_name": "onceward",
         **parameters,
+        "client_encoding": ENCODING,  # so that an unknown PGCLIENTENCODING does no harm
     }
-    parameters["options"] = f"{parameters.get('options', '')} {options}".strip()
     return make_conninfo(**parameters)
 
 
-async def connect(info: str, connection_class: type[Connection]) -> Connection:
-    """Open a connection that accepts the arrays of a batch.
+async def connect(info: str, connection_class: type[Connection], session: Session) -> Connection:
+    """Open a connection with a session that accepts the arrays of a batch.
 
     Raise StoreUnavailable, or ConfigurationError if the server is too old.
     """
@@ -100,13 +93,25 @@ async def connect(info: str, connection_class: type[Connection]) -> Connection:
         connection = await connection_class.connect(info, **CONNECT_OPTIONS)
     except psycopg.Error as error:
         raise translate_error(error, is_sent=False) from error
+    try:
+        await prepare(connection, session)
+    except psycopg.Error as error:
+        await connection.close()
+        raise translate_error(error, is_sent=False) from error
+    except BaseException:
+        await connection.close()
+        raise
+    return connection
+
+
+async def prepare(connection: Connection, session: Session) -> None:
+    """Check the server of a new connection, and establish its session."""
     version = connection.info.server_version // 10_000
     if version < LOWEST_VERSION:
-        await connection.close()
         msg = f"The server is PostgreSQL {version}; Onceward needs {LOWEST_VERSION} or newer."
         raise ConfigurationError(msg)
     arrays.register_dumpers(connection)
-    return connection
+    await connection.establish(session)
 
 
 def translate_error(error: psycopg.Error, *, is_sent: bool = True) -> StoreError:
@@ -149,10 +154,10 @@ def is_connection_lost(error: psycopg.Error) -> bool:
 
 def lock_statement(lock: Lock) -> str:
     """Return the statement that takes an advisory lock until the transaction ends."""
-    exclusive = f"pg_advisory_xact_lock({_LOCK_NAMESPACE}, {lock:d})"
+    exclusive = f"pg_catalog.pg_advisory_xact_lock({_LOCK_NAMESPACE}, {lock:d})"
     if lock in (Lock.CLAIMS, Lock.MIGRATIONS):
         return f"SELECT {exclusive}"
-    shared = f"pg_advisory_xact_lock_shared({_LOCK_NAMESPACE}, {Lock.MIGRATIONS:d})"
+    shared = f"pg_catalog.pg_advisory_xact_lock_shared({_LOCK_NAMESPACE}, {Lock.MIGRATIONS:d})"
     return f"SELECT {shared}, {exclusive}"
 
 
@@ -191,8 +196,9 @@ async def run_in_one_message(
 class DedicatedConnection:
     """One connection for one purpose: opened on first use, and again when it is lost."""
 
-    def __init__(self, info: str, connection_class: type[Connection]) -> None:
+    def __init__(self, info: str, connection_class: type[Connection], session: Session) -> None:
         self._info = info
+        self._session = session
         self._connection_class = connection_class
         self._lock = asyncio.Lock()
         self._connection: Connection | None = None
@@ -202,7 +208,9 @@ class DedicatedConnection:
         """Lend the connection to one task at a time. Raise StoreError for errors of psycopg."""
         async with self._lock:
             try:
-                yield await self._ensure_open()
+                connection = await self._ensure_open()
+                yield connection
+                connection.require_confirmed()
             except psycopg.Error as error:
                 if is_connection_lost(error):
                     await self.close()
@@ -217,7 +225,7 @@ class DedicatedConnection:
         ):
             await self.close()
         if self._connection is None:
-            self._connection = await connect(self._info, self._connection_class)
+            self._connection = await connect(self._info, self._connection_class, self._session)
         return self._connection
 
     async def close(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 import psycopg
 
-from onceward.ports import Row
+from onceward.store.postgres.session import SessionConnection
 
 LOWEST_TESTED: Final = (3, 2, 3)
 HIGHEST_TESTED: Final = (3, 3, 8)
@@ -19,13 +19,13 @@ _log = logging.getLogger("onceward.store")
 
 def connection_class(
     *, fast_wait: bool, version: str = psycopg.__version__
-) -> type[psycopg.AsyncConnection[Row]]:
+) -> type[SessionConnection]:
     """Return the class of connections to use.
 
     Log a warning and fall back to psycopg's own if `waiting` was not tested with this version.
     """
     if not fast_wait:
-        return psycopg.AsyncConnection
+        return SessionConnection
     if LOWEST_TESTED <= _parse_version(version) <= HIGHEST_TESTED:
         # Imported here, because an untested psycopg may lack the names that the module imports.
         from onceward.store.postgres.waiting import FastWaitConnection  # noqa: PLC0415
@@ -37,7 +37,7 @@ def connection_class(
         ".".join(map(str, LOWEST_TESTED)),
         ".".join(map(str, HIGHEST_TESTED)),
     )
-    return psycopg.AsyncConnection
+    return SessionConnection
 
 
 def _parse_version(text: str) -> tuple[int, ...]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any, Final
 
 import psycopg
 from psycopg.rows import args_row
 from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
-from onceward.errors import StoreUnavailable
+from onceward.errors import StoreBlocked, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
@@ -36,16 +37,25 @@ from onceward.store.postgres.connections import (
     CONNECTION_LOST,
     Connection,
     DedicatedConnection,
+    connect,
     conninfo,
     is_closed_by_server,
     is_connection_lost,
     lock_statement,
+    prepare,
     run,
     run_in_one_message,
     translate_error,
 )
 from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.recording import BatchWriter
+from onceward.store.postgres.session import (
+    Session,
+    SessionConnection,
+    is_pooled,
+    make_session,
+    require_own_backends,
+)
 from onceward.store.postgres.transaction import PostgresTransaction
 from onceward.store.queries import Queries
 from onceward.store.registry import SqlRegistry, worker_parameters
@@ -67,6 +77,11 @@ _DURABLE: Final = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
+_POOLER_SECONDS: Final = 10.0
+_POOL_EXHAUSTED: Final = (
+    f"The pooler gave no second connection within {_POOLER_SECONDS:g} seconds. Raise its pool size "
+    "(pgbouncer: default_pool_size) to the number of connections in docs/operating.md"
+)
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
 
@@ -86,15 +101,18 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         )
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
+        self._info = conninfo(settings.database_url)
         self._writers = [self._dedicated(RECORDING) for _ in range(self.max_writers)]
         self._free_writers: asyncio.Queue[DedicatedConnection] = asyncio.Queue()
         self._claim_connection = self._dedicated(CLAIMING)
         self._renew_connection = self._dedicated(CLAIMING)
-        self._admin_connection = self._dedicated(_idle_timeout(settings.lease_seconds))
+        idle_timeout = _idle_timeout(settings.lease_seconds)
+        self._admin_connection = self._dedicated(idle_timeout)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            conninfo(settings.database_url, **_idle_timeout(settings.lease_seconds)),
+            self._info,
             connection_class=self._connection_class,
             kwargs={**CONNECT_OPTIONS},
+            configure=partial(prepare, session=self._session(idle_timeout, is_lent=True)),
             min_size=0,
             max_size=settings.workers + 2,
             open=False,
@@ -102,17 +120,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             timeout=settings.commit_timeout_seconds,
         )
 
-    def _dedicated(self, session: Mapping[str, str]) -> DedicatedConnection:
-        # The deadlines of these statements are Onceward's own. A limit of the role or the database
-        # stays in force for the statements of handlers.
-        info = conninfo(self._settings.database_url, statement_timeout="0", **session)
-        return DedicatedConnection(info, self._connection_class)
+    def _session(self, settings: Mapping[str, str], *, is_lent: bool = False) -> Session:
+        weak = self._settings.allow_weak_durability
+        return make_session(settings, is_lent=is_lent, allow_weak_durability=weak)
+
+    def _dedicated(self, settings: Mapping[str, str]) -> DedicatedConnection:
+        return DedicatedConnection(self._info, self._connection_class, self._session(settings))
 
     async def open(self, *, serving: bool) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first."""
         if serving:
             await self._check_durability()
         async with self._admin_connection.use() as connection:
+            await self._check_pooler(connection)
             if serving and self._settings.migrate_at_start:
                 await schema.apply_pending(connection)
             else:
@@ -256,14 +276,14 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         """Yield whenever jobs may have become due, in whichever process they were created."""
         while True:
             try:
-                async with await psycopg.AsyncConnection.connect(
-                    conninfo(self._settings.database_url), autocommit=True
+                async with await connect(
+                    self._info, SessionConnection, self._session({})
                 ) as connection:
                     await connection.execute("LISTEN onceward_jobs")
                     yield  # notifications may have been missed before LISTEN
                     async for _ in connection.notifies():
                         yield
-            except CONNECTION_LOST:
+            except (StoreUnavailable, *CONNECTION_LOST):
                 await asyncio.sleep(1)
 
     async def renew_worker(
@@ -287,6 +307,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
         async with self._admin_connection.use() as connection:
+            await self._check_pooler(connection)
             return await schema.apply_pending(connection)
 
     async def maintenance(self) -> None:
@@ -298,10 +319,24 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 "SELECT onceward.make_payload_partitions(%s)", (PARTITIONS_AHEAD_WEEKS,)
             )
 
+    async def _check_pooler(self, connection: Connection) -> None:
+        """Raise StoreBlocked if a pooler does not give each connection a session of its own."""
+        if not await is_pooled(connection):
+            return
+        try:
+            async with asyncio.timeout(_POOLER_SECONDS):
+                async with await connect(
+                    self._info, self._connection_class, self._session({})
+                ) as second:
+                    await require_own_backends(connection, second)
+        except TimeoutError:
+            raise StoreBlocked(_POOL_EXHAUSTED) from None
+
     async def _check_durability(self) -> None:
         async with self._admin_connection.use() as connection:
             cursor = await connection.execute(
-                "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)", (list(_DURABLE),)
+                "SELECT name, reset_val AS setting FROM pg_settings WHERE name = ANY(%s)",
+                (list(_DURABLE),),
             )
             rows = await cursor.fetchall()
         weak = [
@@ -324,7 +359,9 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         async with self._pooled() as connection:
             try:
-                return await run(connection, self._queries.one(name), parameters)
+                rows = await run(connection, self._queries.one(name), parameters)
+                connection.require_confirmed()
+                return rows
             except psycopg.Error as error:
                 if is_connection_lost(error):
                     await connection.close()

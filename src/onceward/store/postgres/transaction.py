@@ -32,21 +32,12 @@ from onceward.store.unsupported_values import unsupported_value
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
 _SESSION_WORDS: Final = ("advisory", "set_config", "temp")
 
-# One message, so that BEGIN costs one round trip.
-_BEGIN: Final = b"BEGIN; SELECT now() AS began"
+_NOW: Final = b"SELECT pg_catalog.now() AS began"
 # Two shared transactions with rows in common would otherwise wait until the server finds the
 # deadlock.
-_BEGIN_SHARED: Final = b"BEGIN; SET LOCAL lock_timeout = '20ms'; SELECT now() AS began"
-# DISCARD ALL without the prepared statements, which psycopg keeps using.
-_RESET: Final = """
-    SET SESSION AUTHORIZATION DEFAULT;
-    RESET ALL;
-    CLOSE ALL;
-    UNLISTEN *;
-    SELECT pg_advisory_unlock_all();
-    DISCARD SEQUENCES;
-    DISCARD TEMP
-"""
+_SHARED: Final = b"SET LOCAL lock_timeout = '20ms'"
+# The handler may have suppressed the warning of a commit that no standby confirmed.
+_COMMIT: Final = b"SET LOCAL client_min_messages = 'warning'; COMMIT"
 
 
 class PostgresTransaction:
@@ -61,13 +52,16 @@ class PostgresTransaction:
         self._failpoints = failpoints
         self._is_shared = shared
         self._began: datetime | None = None
-        self._changes_session = False
+        self._has_run = False
+        self._has_prepared = False
 
     async def begin(self) -> None:
         """Begin, and remember now(), which stays the same until the transaction ends."""
-        text = _BEGIN_SHARED if self._is_shared else _BEGIN
-        try:
-            cursor = await self._connection.execute(text, prepare=False)
+        statements = [b"BEGIN", self._connection.handler_settings(), _NOW]
+        if self._is_shared:
+            statements.insert(2, _SHARED)
+        try:  # one message, so that BEGIN costs one round trip
+            cursor = await self._connection.execute(b"; ".join(statements), prepare=False)
         except CONNECTION_LOST as error:
             raise translate_error(error, is_sent=False) from error
         while cursor.nextset():
@@ -77,11 +71,11 @@ class PostgresTransaction:
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler. Raise StoreUnavailable if the server shuts down."""
-        if _changes_session(statement):
-            if self._is_shared:
-                message = f"{statement.keyword} cannot run in a transaction that jobs share"
-                raise NeedsOwnTransaction(message)
-            self._changes_session = True
+        if self._is_shared and _changes_session(statement):
+            message = f"{statement.keyword} cannot run in a transaction that jobs share"
+            raise NeedsOwnTransaction(message)
+        self._has_run = True
+        self._has_prepared |= _prepares(statement)
         try:
             await self._execute(statement, parameters)
         except psycopg.ProgrammingError as error:
@@ -147,9 +141,10 @@ class PostgresTransaction:
         if self._connection.info.transaction_status is not TransactionStatus.INTRANS:
             raise TransactionMisuse(ENDED_BY_HANDLER)
         try:
-            await self._connection.execute("COMMIT")
+            await self._connection.execute(_COMMIT, prepare=False)
         except psycopg.Error as error:
             raise translate_error(error) from error
+        self._connection.require_confirmed()
         self._failpoints.reach("settle.committed")
 
     async def clean_up(self) -> None:
@@ -161,8 +156,10 @@ class PostgresTransaction:
             status = self._connection.info.transaction_status
             if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
                 await self._connection.execute("ROLLBACK")
-            if self._changes_session:
-                await self._connection.execute(_RESET)
+            if self._has_prepared:
+                await self._connection.close()
+            elif self._has_run:
+                await self._connection.reset_session()
         except psycopg.Error:
             await self._connection.close()
         except BaseException:
@@ -170,7 +167,7 @@ class PostgresTransaction:
             raise
 
     async def _raise_not_settled(self) -> None:
-        cursor = await self._connection.execute("SELECT now() AS began")
+        cursor = await self._connection.execute(_NOW)
         row = await cursor.fetchone()
         if row and row["began"] != self._began:
             raise TransactionMisuse(ENDED_BY_HANDLER)
@@ -182,3 +179,9 @@ def _changes_session(statement: Sql) -> bool:
     """Return whether a statement may change the session beyond the transaction."""
     lowered = statement.text.lower()
     return statement.keyword not in _PLAIN or any(word in lowered for word in _SESSION_WORDS)
+
+
+@lru_cache(maxsize=1024)
+def _prepares(statement: Sql) -> bool:
+    """Return whether a statement may leave a prepared statement, which no reset removes alone."""
+    return "prepare" in statement.text.lower()

@@ -18,7 +18,7 @@ from psycopg.abc import PQGen
 from psycopg.pq import TransactionStatus
 from psycopg.waiting import Ready, Wait, wait_async
 
-from onceward.ports import Row
+from onceward.store.postgres.session import SessionConnection
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ _CANCEL_SECONDS: Final = 5.0
 _INTERVAL_SECONDS: Final = 0.1
 
 
-class FastWaitConnection(psycopg.AsyncConnection[Row]):
+class FastWaitConnection(SessionConnection):
     """psycopg's connection with a cheaper `wait`."""
 
     _loop: asyncio.AbstractEventLoop | None = None

@@ -144,18 +144,22 @@ SELECT pg_notify('onceward_jobs', '')
 
 -- name: settle_done
 -- Settle attempts that succeeded, if the lease is still held. Last in the handler's transaction.
--- IS NOT DISTINCT FROM makes each settlement use the primary key instead of the index of due jobs,
--- which has the id as its last column. now() is the start of the transaction: it has changed if the
--- handler ended the transaction and began another.
+-- Every function and operator has its schema, because the search_path is the handler's.
+-- texteq() makes each settlement use the primary key instead of the index of due jobs, which has the
+-- id as its last column. now() is the start of the transaction: it has changed if the handler ended
+-- the transaction and began another.
 WITH fence AS MATERIALIZED (
-    SELECT 1 FROM onceward.leases WHERE token = :token AND jobs @> :jobs::bigint[] FOR KEY SHARE
+    SELECT 1 FROM onceward.leases
+    WHERE token OPERATOR(pg_catalog.=) :token AND jobs OPERATOR(pg_catalog.@>) :jobs::bigint[]
+    FOR KEY SHARE
 )
 UPDATE onceward.jobs
-SET status = 'done', attempts = attempts + 1, finished_at = clock_timestamp(), last_error = NULL
-WHERE id = ANY(:jobs::bigint[]) AND status IS NOT DISTINCT FROM 'queued'
+SET status = 'done', attempts = attempts OPERATOR(pg_catalog.+) 1,
+    finished_at = pg_catalog.clock_timestamp(), last_error = NULL
+WHERE id OPERATOR(pg_catalog.=) ANY(:jobs::bigint[]) AND pg_catalog.texteq(status, 'queued')
 AND EXISTS (SELECT 1 FROM fence)
 -- if began
-    AND now() = :began
+    AND pg_catalog.now() OPERATOR(pg_catalog.=) :began
 -- end
 RETURNING 1 AS landed
 
@@ -197,8 +201,8 @@ RETURNING 1 AS landed
 
 -- name: mark_effect
 -- Mark an effect as done, unless it is done already. Waits for a concurrent transaction with the same
--- key to end.
+-- key to end. The schema of the function is given, because the search_path is the handler's.
 INSERT INTO onceward.effects (job, created_at, updated_at, idempotency_key, reference, status)
-SELECT :job, at, at, :key, :reference, 'succeeded' FROM clock_timestamp() AS at
+SELECT :job, at, at, :key, :reference, 'succeeded' FROM pg_catalog.clock_timestamp() AS at
 ON CONFLICT ON CONSTRAINT effects_once DO NOTHING
 RETURNING 1 AS is_first

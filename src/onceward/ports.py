@@ -246,7 +246,10 @@ class RejectionStore(Protocol):
     """Stores rejected requests."""
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
-        """Store and count rejected requests; keep the newest `keep` of each source."""
+        """Store and count rejected requests.
+
+        Keep `keep` of each source, beside the first and the last of each cause.
+        """
 
 
 class SecretStore(Protocol):

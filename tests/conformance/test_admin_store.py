@@ -168,6 +168,35 @@ async def test_a_reference_filter_returns_exactly_the_matches(
         assert await listed(mixed, kind, reference=reference) == expected
 
 
+@pytest.mark.parametrize("kind", ["events", "jobs", "effects", "deliveries"])
+async def test_a_source_filter_returns_exactly_the_matches(mixed: Store, kind: str) -> None:
+    event_of = {item.id: item.external_event_id for item in await listed(mixed, "jobs")}
+    source_of = {item.event_id: item.source for item in await listed(mixed, "events")}
+    items = await listed(mixed, kind)
+    for source in SOURCES:
+        expected = [item for item in items if source_of[subject(item, event_of)] == source]
+        assert 0 < len(expected) < len(items)
+        assert await listed(mixed, kind, source=source) == expected
+    assert await listed(mixed, kind, source="nobody") == []
+
+
+@pytest.mark.parametrize("kind", ["events", "jobs", "effects"])
+async def test_a_handler_filter_returns_exactly_the_matches(mixed: Store, kind: str) -> None:
+    jobs = await listed(mixed, "jobs")
+    items = await listed(mixed, kind)
+    for handler in {job.handler for job in jobs}:
+        own = {job.id for job in jobs if job.handler == handler}
+        events = {job.event_ledger_id for job in jobs if job.handler == handler}
+        expected = [
+            item
+            for item in items
+            if (item.id in events if kind == "events" else getattr(item, "job_id", item.id) in own)
+        ]
+        assert 0 < len(expected) <= len(items)
+        assert await listed(mixed, kind, handler=handler) == expected
+    assert await listed(mixed, kind, handler="nobody") == []
+
+
 async def test_filters_combine(mixed: Store) -> None:
     for state in ProcessingState:
         expected = [
@@ -217,8 +246,13 @@ async def test_a_filter_cannot_inject_sql(store: Store, text: str) -> None:
     await record(store, arrival("evt_1", reference="cus_1"))
     for kind in LISTS:
         assert await listed(store, kind, event_id=text) == []
-    for kind in ("events", "effects"):
-        assert await listed(store, kind, reference=text) == []
+    for name, kinds in {
+        "reference": ("events", "effects"),
+        "handler": ("events", "jobs", "effects"),
+        "source": ("events", "jobs", "effects", "deliveries", "rejections"),
+    }.items():
+        for kind in kinds:
+            assert await listed(store, kind, **{name: text}) == []
 
 
 async def test_lists_of_an_empty_store_are_empty(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -140,8 +141,75 @@ async def test_all_rejections_are_counted_and_the_newest_are_stored(store: Store
     await store.add_rejections([rejection(source="ingest", check="old")], keep=2)
     for number in range(5):
         await store.add_rejections([rejection(check=str(number))], keep=2)
-    assert [item.check for item in await store.rejections(EVERYTHING)] == ["4", "3", "old"]
+    assert await checks(store) == ["4", "3", "2", "0", "old"]
     assert [tally.count for tally in await store.rejection_counts()] == [1, 5]
+
+
+async def checks(store: Store) -> list[str]:
+    return [item.check for item in await store.rejections(EVERYTHING)]
+
+
+def hours_later(hours: float, **changes: Any) -> Rejection:
+    seconds = 1_000_080_000 + hours * 3600  # a full hour
+    return rejection(received_at=seconds, last_at=seconds, **changes)
+
+
+async def test_a_flood_does_not_displace_the_kept_requests_of_other_hours(store: Store) -> None:
+    content = {"body": b"{}", "request": b"x"}
+    kept = [hours_later(hour, check=f"kept {hour}", **content) for hour in range(4)]
+    await store.add_rejections(kept, keep=8)
+    for number in range(60):
+        flood = hours_later(4 + number / 60, check=f"flood {number}", **content)
+        await store.add_rejections([flood], keep=8)
+    left = await checks(store)
+    assert left[-4:] == ["kept 3", "kept 2", "kept 1", "kept 0"]
+    assert left[:-4] == [f"flood {number}" for number in range(59, 53, -1)]
+
+
+@pytest.mark.parametrize(
+    "flood",
+    [{"body": None, "request": None}, {"cause": RejectionCause.MISSING}],
+    ids=["counted", "of-another-cause"],
+)
+async def test_a_flood_leaves_room_for_other_rejections_of_its_hour(
+    store: Store, flood: dict[str, Any]
+) -> None:
+    content: dict[str, Any] = {"body": b"{}", "request": b"x"}
+    kept = [hours_later(0, check=f"kept {number}", **content) for number in range(4)]
+    await store.add_rejections(kept, keep=8)
+    for number in range(20):
+        one = hours_later(0, **content | flood | {"check": f"flood {number}"})
+        await store.add_rejections([one], keep=8)
+    assert [check for check in await checks(store) if check.startswith("kept")] == [
+        "kept 3",
+        "kept 2",
+        "kept 1",
+        "kept 0",
+    ]
+
+
+async def test_the_oldest_hours_go_when_each_has_one_row(store: Store) -> None:
+    for hour in range(10):
+        await store.add_rejections([hours_later(hour, check=str(hour))], keep=3)
+    assert await checks(store) == ["9", "8", "7", "6", "0"]
+
+
+async def test_counts_have_the_times_of_the_first_and_the_last_rejection(store: Store) -> None:
+    late = {"cause": RejectionCause.TIMESTAMP}
+    await store.add_rejections([hours_later(0, count=2), hours_later(1, **late)], keep=1)
+    for hour in range(2, 6):
+        await store.add_rejections([hours_later(hour)], keep=1)
+    mismatch, timestamp = await store.rejection_counts()
+    assert mismatch.first_at == datetime.fromtimestamp(1_000_080_000, UTC)
+    assert mismatch.last_at == mismatch.first_at + timedelta(hours=5)
+    assert timestamp.first_at == timestamp.last_at == mismatch.first_at + timedelta(hours=1)
+
+
+async def test_rejections_are_filtered_by_source(store: Store) -> None:
+    await store.add_rejections([rejection(check="a"), rejection("ingest", check="b")], keep=9)
+    for source, check in (("stripe", "a"), ("ingest", "b")):
+        items = await store.rejections(PageQuery(limit=9, source=source))
+        assert [item.check for item in items] == [check]
 
 
 async def test_a_rejection_is_received_in_one_transaction(store: Store) -> None:

@@ -197,6 +197,9 @@ def test_pages_link_to_the_next_one(service: RunningInbox) -> None:
         ("jobs", {"status": "done"}, {"paid"}),
         ("jobs", {"status": "cancelled"}, set()),
         ("deliveries", {"status": "conflict"}, {"paid"}),
+        ("deliveries", {"status": "conflict", "source": "github"}, set()),
+        ("jobs", {"event_id": "broken", "handler": "refuse"}, {"broken"}),
+        ("jobs", {"event_id": "paid", "handler": "refuse"}, set()),
     ],
 )
 def test_filters_narrow_a_list(
@@ -244,7 +247,7 @@ def test_sql_in_a_filter_is_only_a_value(service: RunningInbox, value: str) -> N
         "status=",
         "sort=id",
         "order=id%20DESC",
-        "source=stripe",
+        "type=invoice.paid",
         "Limit=1",
         "=1",
     ],

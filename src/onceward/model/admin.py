@@ -121,6 +121,8 @@ class RejectionCount:
     source: str
     cause: RejectionCause
     count: int
+    first_at: datetime | None
+    last_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +149,8 @@ class PageQuery:
     limit: int
     after: int | None = None
     status: str | None = None
+    source: str | None = None
+    handler: str | None = None
     event_id: str | None = None
     reference: str | None = None
     duplicate_body: bool = False

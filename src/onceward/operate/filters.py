@@ -17,13 +17,14 @@ MAX_LIMIT: Final = 1000
 ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 """Every number of at most this many digits fits the database's integer."""
 
+_PAGE: Final = ("limit", "after")
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
-    "events": ("limit", "after", "event_id", "status", "reference", "duplicate_body"),
-    "jobs": ("limit", "after", "event_id", "status"),
-    "effects": ("limit", "after", "event_id", "status", "reference"),
-    "deliveries": ("limit", "after", "event_id", "status"),
-    "rejections": ("limit", "after", "cause"),
-    "audit": ("limit", "after", "event_id"),
+    "events": (*_PAGE, "source", "handler", "event_id", "status", "reference", "duplicate_body"),
+    "jobs": (*_PAGE, "source", "handler", "event_id", "status"),
+    "effects": (*_PAGE, "source", "handler", "event_id", "status", "reference"),
+    "deliveries": (*_PAGE, "source", "event_id", "status"),
+    "rejections": (*_PAGE, "source", "cause"),
+    "audit": (*_PAGE, "event_id"),
 }
 """The query parameters of each list."""
 
@@ -50,6 +51,8 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
         limit=_limit(parameters.get("limit")),
         after=_after(parameters.get("after")),
         status=_status(kind, status_filter, parameters.get(status_filter)),
+        source=_text("source", parameters.get("source")),
+        handler=_text("handler", parameters.get("handler")),
         event_id=_text("event_id", parameters.get("event_id")),
         reference=_text("reference", parameters.get("reference")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),

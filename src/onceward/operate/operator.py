@@ -45,7 +45,7 @@ class ListPage:
 
 @dataclass(frozen=True, slots=True)
 class RejectionListPage(ListPage):
-    """One page of the rejections, with the counts of all rejections so far."""
+    """One page of the rejections, with the counts and times of all rejections so far."""
 
     counts: list[RejectionCount]
 

@@ -36,6 +36,7 @@ from onceward.store.locks import Lock
 NO_EVENT: Final = 0
 """Stands for the event of a received rejection that contained none."""
 
+_FILTERS: Final = ("after", "status", "source", "handler", "event_id", "reference")
 _LIVE: Final = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 
 
@@ -98,7 +99,7 @@ class SqlAdminStore(BaseStore):
         return await self._read(name, *_conditions(query), **_parameters(query))
 
     async def rejection_counts(self) -> list[RejectionCount]:
-        """Return the number of rejected requests by source and cause."""
+        """Return the number and the times of rejected requests by source and cause."""
         rows = await self._read("rejection_counts")
         return [RejectionCount(**{**row, "cause": RejectionCause(row["cause"])}) for row in rows]
 
@@ -108,7 +109,10 @@ class SqlAdminStore(BaseStore):
         return StoredRejection(**rows[0]) if rows else None
 
     async def add_rejections(self, rejections: Sequence[Rejection], *, keep: int) -> None:
-        """Store and count rejected requests; keep the newest `keep` of each source."""
+        """Store and count rejected requests.
+
+        Keep `keep` of each source, beside the first and the last of each cause.
+        """
         async with self._transaction(Lock.REJECTIONS) as transaction:
             for rejection in rejections:
                 await transaction.run(
@@ -239,16 +243,9 @@ def _tally(rejections: Sequence[Rejection]) -> Counter[tuple[str, RejectionCause
 
 
 def _conditions(query: PageQuery) -> list[str]:
-    names = ("after", "status", "event_id", "reference")
-    conditions = [name for name in names if getattr(query, name) is not None]
+    conditions = [name for name in _FILTERS if getattr(query, name) is not None]
     return [*conditions, "duplicate_body"] if query.duplicate_body else conditions
 
 
 def _parameters(query: PageQuery) -> dict[str, Any]:
-    return {
-        "limit": query.limit,
-        "after": query.after,
-        "status": query.status,
-        "event_id": query.event_id,
-        "reference": query.reference,
-    }
+    return {"limit": query.limit, **{name: getattr(query, name) for name in _FILTERS}}

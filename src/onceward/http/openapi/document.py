@@ -144,6 +144,8 @@ def _filter(kind: str, name: str) -> Json:
             },
         ),
         "after": ("The `next` of the previous page.", ID),
+        "source": ("Filter by the name of the source.", text("A source.")),
+        "handler": ("Filter by the name of a handler that has a job.", text("A handler.")),
         "event_id": ("Filter by the provider's event id.", text("An event's id.")),
         "status": ("Filter by status.", schema_of(statuses) if statuses else {}),
         "cause": ("Filter by the check that failed.", schema_of(statuses) if statuses else {}),

@@ -16,6 +16,20 @@ WHERE TRUE
 -- if reference
     AND reference = :reference
 -- end
+-- if source
+    AND EXISTS (
+        SELECT 1 FROM onceward.jobs j
+        JOIN onceward.events e ON e.id = j.event
+        JOIN onceward.sources s ON s.id = e.source
+        WHERE j.id = f.job AND s.name = :source
+    )
+-- end
+-- if handler
+    AND EXISTS (
+        SELECT 1 FROM onceward.jobs j JOIN onceward.handlers h ON h.id = j.handler
+        WHERE j.id = f.job AND h.name = :handler
+    )
+-- end
 -- if event_id
     AND job IN (
         SELECT j.id FROM onceward.jobs j
@@ -51,6 +65,9 @@ FROM (
         -- if status
             AND 'recorded' = :status
         -- end
+        -- if source
+            AND source = (SELECT id FROM onceward.sources WHERE name = :source)
+        -- end
         -- if event_id
             AND event_id = :event_id AND source IN (SELECT id FROM onceward.sources)
         -- end
@@ -58,13 +75,19 @@ FROM (
     ) AS first_deliveries
     UNION ALL
     SELECT * FROM (
-        SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries
+        SELECT id, event, received_at, outcome, accepted_as FROM onceward.deliveries d
         WHERE TRUE
         -- if after
             AND id < :after
         -- end
         -- if status
             AND outcome = :status
+        -- end
+        -- if source
+            AND EXISTS (
+                SELECT 1 FROM onceward.events e JOIN onceward.sources s ON s.id = e.source
+                WHERE e.id = d.event AND s.name = :source
+            )
         -- end
         -- if event_id
             AND event IN (

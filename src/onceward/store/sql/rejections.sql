@@ -4,15 +4,6 @@ INSERT INTO onceward.rejection_counts AS c (source, cause, count) VALUES (:sourc
 ON CONFLICT (source, cause) DO UPDATE SET count = c.count + EXCLUDED.count
 RETURNING count
 
--- name: trim_rejections
--- Delete all but the newest rejections of a source.
-DELETE FROM onceward.rejections
-WHERE source = :source AND id <= (
-    SELECT id FROM onceward.rejections WHERE source = :source
-    ORDER BY id DESC LIMIT 1 OFFSET :keep
-)
-RETURNING id
-
 -- name: rejections_page
 -- A page of rejected requests, newest first.
 SELECT
@@ -24,6 +15,9 @@ WHERE TRUE
 -- if after
     AND r.id < :after
 -- end
+-- if source
+    AND s.name = :source
+-- end
 -- if status
     AND r.cause = :status
 -- end
@@ -31,10 +25,15 @@ ORDER BY r.id DESC
 LIMIT :limit
 
 -- name: rejection_counts
--- The number of rejected requests since the database was created.
-SELECT s.name AS source, c.cause, c.count
+-- The number of rejected requests since the database was created, and when the first and the last
+-- came: `trim_rejections` keeps both.
+SELECT s.name AS source, c.cause, c.count, r.first_at, r.last_at
 FROM onceward.rejection_counts c
 JOIN onceward.sources s ON s.id = c.source
+LEFT JOIN (
+    SELECT source, cause, min(received_at) AS first_at, max(last_at) AS last_at
+    FROM onceward.rejections GROUP BY source, cause
+) AS r ON r.source = c.source AND r.cause = c.cause
 ORDER BY s.name, c.cause
 
 -- name: load_rejection

@@ -32,6 +32,15 @@ WHERE TRUE
 -- if after
     AND e.id < :after
 -- end
+-- if source
+    AND s.name = :source
+-- end
+-- if handler
+    AND EXISTS (
+        SELECT 1 FROM onceward.jobs own JOIN onceward.handlers h ON h.id = own.handler
+        WHERE own.event = e.id AND h.name = :handler
+    )
+-- end
 -- if event_id
     AND e.event_id = :event_id
 -- end
@@ -84,6 +93,12 @@ WHERE TRUE
 -- end
 -- if after
     AND j.id < :after
+-- end
+-- if source
+    AND s.name = :source
+-- end
+-- if handler
+    AND h.name = :handler
 -- end
 -- if event_id
     AND e.event_id = :event_id

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterator
 from os import getpid
 from pathlib import Path
-from socket import gethostname
 
 import pytest
 
@@ -103,7 +102,9 @@ async def test_stuck_threads_pause_their_handler_until_one_ends(
         jobs = await stuck_jobs()
         assert sum(job.attempts for job in jobs) < 2 * WORKERS
         (warning,) = await bench.warnings()
-        assert warning.startswith(f"Handler 'stuck' is paused in worker {gethostname()}:{getpid()}")
+        assert warning.startswith("A handler is paused in a worker (since ")
+        assert "stuck" not in warning
+        assert f":{getpid()}" not in warning
         release.set()
         await bench.wait_until_idle()
         assert await bench.warnings() == []
@@ -188,6 +189,6 @@ def test_a_process_ends_while_abandoned_threads_run(postgres_url: str, tmp_path:
             return answer
 
         (warning,) = eventually(warnings, "the handler is paused")
-        assert warning.startswith("Handler 'hang' is paused in worker ")
+        assert warning.startswith("A handler is paused in a worker ")
         service.terminate()
         assert service.wait(5) == 0

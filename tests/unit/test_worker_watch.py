@@ -78,44 +78,56 @@ PAUSED_TEXT = (
     "Handler 'credit' is paused in worker host:1 (since 2026-01-01 00:00:00 UTC): its timed-out "
     "calls still run, and it starts no jobs there. The log of that worker says what to do."
 )
+PAUSED_PUBLIC = (
+    "A handler is paused in a worker (since 2026-01-01 00:00:00 UTC): its timed-out calls still "
+    "run, and it starts no jobs there. The log names both."
+)
 STUCK = WorkerHealth(claims_failed_since=NOW, claim_error="permission denied for table jobs")
 STUCK_TEXT = (
     "Worker host:1 has claimed no job since 2026-01-01 00:00:00 UTC: permission denied for table "
     "jobs."
 )
+STUCK_PUBLIC = (
+    "A worker has claimed no job since 2026-01-01 00:00:00 UTC: permission denied for table jobs. "
+    "The log names the worker."
+)
 
 
 @pytest.mark.parametrize(
-    ("health", "text", "end", "end_of_stopped"),
+    ("health", "texts", "ends"),
     [
         (
             PAUSED,
-            PAUSED_TEXT,
-            "Handler 'credit' is no longer paused in worker host:1.",
-            "Handler 'credit' is no longer paused in worker host:1, which has stopped.",
+            (PAUSED_TEXT, PAUSED_PUBLIC),
+            (
+                "Handler 'credit' is no longer paused in worker host:1.",
+                "Handler 'credit' is no longer paused in worker host:1, which has stopped.",
+            ),
         ),
         (
             STUCK,
-            STUCK_TEXT,
-            "Worker host:1 claims jobs again.",
-            "Worker host:1, which could claim no jobs, has stopped.",
+            (STUCK_TEXT, STUCK_PUBLIC),
+            (
+                "Worker host:1 claims jobs again.",
+                "Worker host:1, which could claim no jobs, has stopped.",
+            ),
         ),
     ],
 )
 async def test_a_problem_of_another_worker_is_a_warning_until_it_ends(
     health: WorkerHealth,
-    text: str,
-    end: str,
-    end_of_stopped: str,
+    texts: tuple[str, str],
+    ends: tuple[str, str],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    (text, public_text), (end, end_of_stopped) = texts, ends
     caplog.set_level(logging.INFO)
     down = StoreUnavailable("down")
     ill, well, other = worker(health=health), worker(), worker("host:2")
     watch = make_watch([ill], [ill], down, [ill], [well], [ill, other], [other])
     for _ in range(4):
         await watch.refresh()
-        assert watch.warnings == (text,)
+        assert watch.warnings == (public_text,)
     assert [(line.levelname, line.getMessage()) for line in caplog.records] == [("WARNING", text)]
     assert vars(caplog.records[0])["worker"] == "host:1"
     await watch.refresh()
@@ -131,7 +143,7 @@ async def test_a_worker_may_have_both_problems(caplog: pytest.LogCaptureFixture)
     both = WorkerHealth(PAUSED.paused, STUCK.claims_failed_since, STUCK.claim_error)
     watch = make_watch([worker(health=both)])
     await watch.refresh()
-    assert watch.warnings == (STUCK_TEXT, PAUSED_TEXT)
+    assert watch.warnings == (STUCK_PUBLIC, PAUSED_PUBLIC)
     assert [vars(line).get("handler") for line in caplog.records] == [None, "credit"]
 
 
@@ -140,9 +152,9 @@ async def test_the_own_worker_is_reported_at_once_and_logs_its_problems_itself(
 ) -> None:
     watch = make_watch([worker(health=PAUSED)])
     watch.own_name, watch.own_health = "host:1", lambda: PAUSED
-    assert watch.warnings == (PAUSED_TEXT,)
+    assert watch.warnings == (PAUSED_PUBLIC,)
     await watch.refresh()
-    assert watch.warnings == (PAUSED_TEXT,)
+    assert watch.warnings == (PAUSED_PUBLIC,)
     assert caplog.messages == []
 
 

@@ -53,18 +53,30 @@ class _Problem:
         return fields
 
 
-def _problems(worker: str, health: WorkerHealth) -> Iterator[tuple[_Problem, str]]:
-    """Yield the problems of a worker, each with its warning for the log and ``/readyz``."""
+class _Warning(NamedTuple):
+    """The words for a problem: with names for the log, and without for ``/readyz``."""
+
+    text: str
+    public_text: str
+
+
+def _problems(worker: str, health: WorkerHealth) -> Iterator[tuple[_Problem, _Warning]]:
+    """Yield the problems of a worker, each with its warning."""
     if health.claims_failed_since:
         since = _time(health.claims_failed_since)
-        text = f"Worker {worker} has claimed no job since {since}: {health.claim_error}"
-        yield _Problem(worker, ""), as_sentence(text)
+        text = as_sentence(f"has claimed no job since {since}: {health.claim_error}")
+        public_text = f"A worker {text} The log names the worker."
+        yield _Problem(worker, ""), _Warning(f"Worker {worker} {text}", public_text)
     for handler, at in sorted(health.paused.items()):
-        text = (
-            f"Handler '{handler}' is paused in worker {worker} (since {_time(at)}): its timed-out "
-            "calls still run, and it starts no jobs there. The log of that worker says what to do."
+        text = f"(since {_time(at)}): its timed-out calls still run, and it starts no jobs there."
+        advice = "The log of that worker says what to do."
+        yield (
+            _Problem(worker, handler),
+            _Warning(
+                f"Handler '{handler}' is paused in worker {worker} {text} {advice}",
+                f"A handler is paused in a worker {text} The log names both.",
+            ),
         )
-        yield _Problem(worker, handler), text
 
 
 def _time(at: datetime) -> str:
@@ -100,16 +112,17 @@ class WorkerWatch:
         self.own_health: Callable[[], WorkerHealth] = WorkerHealth
         """The health of this process's worker, which logs its problems itself."""
         self._handler_warnings: tuple[str, ...] = ()
-        self._problems: dict[_Problem, str] = {}
+        self._problems: dict[_Problem, _Warning] = {}
         self._seen: set[str] = set()
         self._reported = _Coverage(frozenset(), has_handlers=True, has_worker=True)
         self._after_outage = False
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The warnings of the last read. They are public: they name no database and no value."""
-        own = (text for _, text in _problems(self.own_name, self.own_health()))
-        every = (*self._handler_warnings, *own, *self._problems.values())
+        """The warnings of the last read. They are public: they have no names and no values."""
+        own = dict(_problems(self.own_name, self.own_health()))
+        problems = [warning.public_text for warning in (own | self._problems).values()]
+        every = (*self._handler_warnings, *problems)
         if len(every) <= _MAX_WARNINGS:
             return every
         more = f"{len(every) - _MAX_WARNINGS} more warnings of workers are in the log."
@@ -141,14 +154,14 @@ class WorkerWatch:
     def _report_problems(self, live: Mapping[str, WorkerHealth]) -> None:
         """Log the problems of other processes' workers when they begin and when they end."""
         found = {
-            problem: text
+            problem: warning
             for name, health in live.items()
             if name != self.own_name
-            for problem, text in _problems(name, health)
+            for problem, warning in _problems(name, health)
         }
-        for problem, text in found.items():
+        for problem, warning in found.items():
             if problem not in self._problems:
-                _log.warning("%s", text, extra=problem.fields)
+                _log.warning("%s", warning.text, extra=problem.fields)
         for problem in self._problems.keys() - found.keys():
             text = problem.end_text(is_alive=problem.worker in live)
             _log.info("%s", text, extra=problem.fields)

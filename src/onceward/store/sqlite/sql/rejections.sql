@@ -10,14 +10,14 @@ RETURNING id
 -- name: trim_rejections
 -- Delete rejections of a source beyond `keep`, beside the first and the last of each cause. Every
 -- hour of a cause has an equal share, and so have stored requests beside mere counts: a flood
--- displaces its own rows, not those of other hours.
+-- displaces its own rows, not those of other hours. typeof(body) does not read the body.
 WITH ranked AS (
     SELECT
         id,
         row_number() OVER (PARTITION BY cause ORDER BY id) AS from_first,
         row_number() OVER (PARTITION BY cause ORDER BY id DESC) AS from_last,
         row_number() OVER (
-            PARTITION BY cause, body IS NULL, received_at / 3600000000 ORDER BY id DESC
+            PARTITION BY cause, typeof(body), received_at / 3600000000 ORDER BY id DESC
         ) AS place
     FROM onceward_rejections
     WHERE source = :source

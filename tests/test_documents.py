@@ -22,6 +22,7 @@ from onceward.sources.configure import SourceOptions
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
+from onceward.sources.schemes.times import describe_window
 from prove.document import page as proof_page
 
 ROOT = Path(__file__).parent.parent
@@ -139,7 +140,8 @@ def schemes_of(preset: Preset) -> str:
 
 def summary_of(scheme: Scheme) -> str:
     tolerance = scheme.tolerance_seconds
-    return f"{escaped(scheme.summary)}{f', {tolerance} s' if tolerance is not None else ''}"
+    window = "" if tolerance is None else f", {describe_window(tolerance)}"
+    return f"{escaped(scheme.summary)}{window}"
 
 
 def id_of(preset: Preset) -> str:

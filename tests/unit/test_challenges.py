@@ -82,16 +82,32 @@ def test_zoom_receives_its_token_and_the_digest() -> None:
     assert json.loads(reply.body) == {"plainToken": "q9ib", "encryptedToken": digest("q9ib")}
 
 
-def test_twitch_receives_its_challenge() -> None:
-    body = {"challenge": "pogchamp", "subscription": {"id": "s1"}}
+def twitch(body: dict[str, Any], kind: str) -> Request:
     at = "2025-10-09T08:53:20.123456789Z"
     headers = {
         "Twitch-Eventsub-Message-Id": "m1",
         "Twitch-Eventsub-Message-Timestamp": at,
-        "Twitch-Eventsub-Message-Type": "webhook_callback_verification",
+        "Twitch-Eventsub-Message-Type": kind,
         "Twitch-Eventsub-Message-Signature": f"sha256={digest(f'm1{at}{json.dumps(body)}')}",
+        "Twitch-Eventsub-Subscription-Type": "channel.follow",
     }
-    assert admit("twitch", request(body, headers)).body == b"pogchamp"
+    return request(body, headers)
+
+
+@pytest.mark.parametrize("kind", ["webhook_callback_verification", "notification", "revocation"])
+def test_twitch_receives_its_challenge_with_any_unsigned_message_type(kind: str) -> None:
+    body = {"challenge": "pogchamp", "subscription": {"id": "s1"}}
+    assert admit("twitch", twitch(body, kind)).body == b"pogchamp"
+
+
+@pytest.mark.parametrize("kind", ["webhook_callback_verification", "notification", "revocation"])
+def test_a_revocation_of_twitch_is_no_event_of_the_subscription(kind: str) -> None:
+    status = {"type": "channel.follow", "status": "authorization_revoked"}
+    ((revoked, *_),) = admit("twitch", twitch({"subscription": status}, kind))
+    assert revoked.type == "channel.follow.authorization_revoked"
+    enabled = {"subscription": status | {"status": "enabled"}, "event": {}}
+    ((identity, *_),) = admit("twitch", twitch(enabled, kind))
+    assert identity.type == "channel.follow.enabled"
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_hashes_in_base64_and_prefixed_tokens_verify() -> None:
     livekit = {"Authorization": hs(claims)}
     secret = f"key:{SECRET}"
     assert onceward.verify("livekit", secret=secret, headers=livekit, body=BODY, now=NOW).id == "d1"
-    vonage = {"Authorization": f"bearer {hs({'payload_hash': digest.hex()})}"}
+    vonage = {"Authorization": f"bearer {hs({'payload_hash': digest.hex(), 'iat': NOW})}"}
     onceward.verify("vonage", secret=SECRET, headers=vonage, body=BODY, now=NOW)
     with pytest.raises(SignatureRejected):
         onceward.verify(

@@ -15,6 +15,7 @@ from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import BodyCoverage, Coverage, Scheme, UrlCoverage
+from onceward.sources.schemes.times import describe_window
 
 
 @click.command()
@@ -124,7 +125,7 @@ def _selector_rows(name: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]
 
 def _scheme_caveats(scheme: Scheme) -> Iterator[str]:
     if scheme.tolerance_seconds is not None:
-        yield f"accepts timestamps up to {scheme.tolerance_seconds} s off"
+        yield f"accepts timestamps up to {describe_window(scheme.tolerance_seconds)} off"
     if _signs_url(scheme):
         yield "signs the public URL: set url= to the one that you registered"
     if scheme.coverage.body is not BodyCoverage.BYTES:

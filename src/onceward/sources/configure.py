@@ -16,7 +16,7 @@ from onceward.runtime.suggest import nearest, suggest_or_list
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
-from onceward.sources.schemes import Jwt, Key, Scheme, Signature, UrlCoverage
+from onceward.sources.schemes import Key, Scheme, Signature, UrlCoverage
 from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
 from onceward.sources.source import Source
 

@@ -12,6 +12,7 @@ from onceward.sources.presets.vendor_schemes.box import BOX
 from onceward.sources.presets.vendor_schemes.dropbox_sign import DropboxSign
 from onceward.sources.schemes import Hmac, Signature, Token
 from onceward.sources.schemes.algorithms import as_decomposed_text
+from onceward.sources.schemes.times import DAY_SECONDS
 
 PRESETS: Final = (
     Preset(
@@ -106,7 +107,9 @@ PRESETS: Final = (
             timestamp="header:X-Zendesk-Webhook-Signature-Timestamp",
             time_format="iso",
             content="{timestamp}{body}",
+            tolerance_seconds=30 * DAY_SECONDS,
         ),
+        time_of="event",
         id="json:id|header:X-Zendesk-Webhook-Invocation-Id|body:sha256",
         type="json:type",
         reference="json:detail.id",
@@ -142,7 +145,9 @@ PRESETS: Final = (
             at="header:X-CIO-Signature",
             timestamp="header:X-CIO-Timestamp",
             content="v0:{timestamp}:{body}",
+            tolerance_seconds=30 * DAY_SECONDS,
         ),
+        time_of="event",
         id="json:event_id",
         type=("json:object_type", "json:metric"),
     ),
@@ -175,6 +180,7 @@ PRESETS: Final = (
         name="dropbox-sign",
         title="Dropbox Sign",
         schemes=DropboxSign(),
+        time_of="event",
         form_field="form:json",
         id=(
             "json:event.event_type",

@@ -102,7 +102,9 @@ PRESETS: Final = (
     Preset(
         name="netlify",
         title="Netlify",
-        schemes=Jwt(at="header:X-Webhook-Signature", body_claim="sha256", issuer="netlify"),
+        schemes=Jwt(
+            at="header:X-Webhook-Signature", body_claim="sha256", issuer="netlify", has_time=False
+        ),
         id=("json:id", "json:state", "json:updated_at"),
         type="header:X-Netlify-Event|json:state",
         reference="json:id",
@@ -239,6 +241,7 @@ PRESETS: Final = (
         name="aws-sns",
         title="Amazon SNS",
         schemes={"version-1": Sns(), "version-2": Sns(version="2")},
+        time_of="event",
         id="json:MessageId",
         type="json:Type",
         reference="json:TopicArn",

@@ -13,6 +13,7 @@ from onceward.sources.presets.vendor_schemes.sinch import SINCH
 from onceward.sources.presets.vendor_schemes.twilio import UrlAndForm
 from onceward.sources.schemes import ECDSA_P256, ED25519, Hmac, Jwt, Signature, Token
 from onceward.sources.schemes.jwt import JwtAlgorithm
+from onceward.sources.schemes.times import DAY_SECONDS
 
 MESSAGEBIRD: Final = Jwt(
     at="header:MessageBird-Signature-JWT",
@@ -49,6 +50,7 @@ PRESETS: Final = (
             timestamp="header:X-Signature-Timestamp",
             content="{timestamp}{body}",
             algorithm=ED25519,
+            tolerance_seconds=900,
         ),
         id="json:id|body:sha256",
         type="json:event.type|json:type",
@@ -107,7 +109,9 @@ PRESETS: Final = (
             timestamp="header:X-Twilio-Email-Event-Webhook-Timestamp",
             content="{timestamp}{body}",
             algorithm=ECDSA_P256,
+            tolerance_seconds=30 * DAY_SECONDS,
         ),
+        time_of="event",
         events="json:[]",
         id="json:sg_event_id",
         type="json:event",
@@ -144,6 +148,7 @@ PRESETS: Final = (
         name="sinch",
         title="Sinch",
         schemes=SINCH,
+        time_of="event",
         id=("json:event", "json:callid|json:id", "json:timestamp"),
         type="json:event",
         reference="json:callid|json:id",
@@ -212,7 +217,12 @@ PRESETS: Final = (
     Preset(
         name="vonage",
         title="Vonage",
-        schemes=Jwt(at="header:Authorization", prefix="Bearer ", body_claim="payload_hash"),
+        schemes=Jwt(
+            at="header:Authorization",
+            prefix="Bearer ",
+            body_claim="payload_hash",
+            tolerance_seconds=300,
+        ),
         id=("json:message_uuid", "json:status|json:channel"),
         type="json:status|json:channel",
         reference="json:message_uuid",
@@ -239,7 +249,9 @@ PRESETS: Final = (
             prefix="v0=",
             timestamp="header:x-zm-request-timestamp",
             content="v0:{timestamp}:{body}",
+            tolerance_seconds=10_800,
         ),
+        auto_retry_hours=2.1,
         id=("json:event", "json:event_ts", "json:payload.object.uuid"),
         type="json:event",
         reference="json:payload.object.id",
@@ -258,10 +270,12 @@ PRESETS: Final = (
             tolerance_seconds=600,
         ),
         id="header:Twitch-Eventsub-Message-Id",
-        type="json:subscription.type",
+        type=("json:subscription.type", "json:subscription.status"),
         reference="json:subscription.id",
         keep_headers=("Twitch-Eventsub-Message-Type",),
         challenge=challenges.TWITCH,
+        note="A type ends with the subscription's status: channel.follow.enabled is an event, and "
+        "channel.follow.authorization_revoked the end of the subscription.",
     ),
     Preset(
         name="x-twitter",

@@ -243,6 +243,7 @@ PRESETS: Final = (
         name="paypal",
         title="PayPal",
         schemes=PayPal(),
+        time_of="event",
         id="json:id",
         type="json:event_type",
         reference="json:resource.id",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal
 
 from onceward.errors import ConfigurationError
 from onceward.runtime.suggest import suggest_or_list
@@ -53,6 +53,11 @@ class Preset:
     """How long the provider retries a failed delivery; None if undocumented."""
     manual_resend_days: float | None = None
     """How long a user can have an event resent; None if undocumented."""
+    time_of: Literal["delivery", "event"] = "delivery"
+    """Whose time is signed: that of each delivery, or that of the event, which stays the same when
+    the event is resent. An undocumented time counts as the event's: a window shorter than the time
+    in which the provider resends would reject genuine requests.
+    """
     builtin_handlers: Mapping[str, str] = field(default_factory=dict)
     """Event types handled by a handler in `onceward.work.builtin`, by its name."""
     refused_secrets: Mapping[str, str] = field(default_factory=dict)

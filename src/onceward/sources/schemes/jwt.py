@@ -65,8 +65,10 @@ class Jwt:
     """Whether a token without an expiry is rejected."""
     audience_is_url: bool = False
     """Whether the audience must be the public URL."""
+    has_time: bool = True
+    """Whether the provider's tokens contain a time."""
     tolerance_seconds: int | None = None
-    """How far `iat` may be off; None if it is not checked."""
+    """How far `iat`, else `nbf`, may be off; None if neither is checked."""
     _selectors: tuple[Selector, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -98,10 +100,10 @@ class Jwt:
         """
         url = UrlCoverage.WHOLE if self.needs_url else UrlCoverage.NOTHING
         if self.body_claim is None:
-            return Coverage(url=url, has_time=True)
+            return Coverage(url=url, has_time=self.has_time)
         headers = [item for item in self._selectors if isinstance(item, HeaderSelector)]
         tokens = tuple(f"hash:{selector.name.lower()}" for selector in headers)
-        return Coverage(BodyCoverage.BYTES, url, tokens, has_time=True)
+        return Coverage(BodyCoverage.BYTES, url, tokens, has_time=self.has_time)
 
     def event_content(self, event: Request) -> bytes:
         """Return the body."""
@@ -244,7 +246,8 @@ def _require_equal(claim: object, expected: str, subject: str) -> None:
 def _check_times(claims: dict[str, Any], now: float, tolerance_seconds: int | None) -> float | None:
     """Check the times of a token and return its time of issue. Raises SignatureRejected."""
     times = {name: _parse_time(claims, name) for name in ("exp", "nbf", "iat")}
-    expires_at, not_before, issued_at = times["exp"], times["nbf"], times["iat"]
+    expires_at, not_before = times["exp"], times["nbf"]
+    issued_at = not_before if times["iat"] is None else times["iat"]
     if expires_at is not None and not now < expires_at + LEEWAY_SECONDS:
         raise SignatureRejected("the token has expired", RejectionCause.TIMESTAMP)
     if not_before is not None and not now > not_before - LEEWAY_SECONDS:

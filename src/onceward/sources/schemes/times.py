@@ -112,6 +112,12 @@ TIME_STYLES: Final[dict[TimeFormat, TimeStyle]] = {
 }
 
 
+def describe_window(tolerance_seconds: int) -> str:
+    """Return a tolerance in days if it is a number of them, else in seconds."""
+    days, rest = divmod(tolerance_seconds, DAY_SECONDS)
+    return f"{tolerance_seconds} s" if rest else f"{days} days"
+
+
 def parse_timestamp(text: bytes, style: TimeStyle) -> float:
     """Return the time of a timestamp. Raises SignatureRejected unless its format is exact."""
     time = style.parse(text)

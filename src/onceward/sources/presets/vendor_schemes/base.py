@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+from dataclasses import dataclass, replace
 from typing import Self
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request, header_key
+from onceward.sources.schemes import Signature
 
 
 class VendorScheme:
@@ -46,6 +48,32 @@ class VendorScheme:
     def causes(self) -> tuple[RejectionCause, ...]:
         """The causes of rejection, in the order of the checks."""
         return (RejectionCause.MISSING, RejectionCause.MALFORMED, RejectionCause.MISMATCH)
+
+
+@dataclass(frozen=True, slots=True)
+class WrappedSignature(VendorScheme):
+    """A scheme that finds the signature and the time as a `Signature` does, over other content."""
+
+    signature: Signature
+
+    @property
+    def at(self) -> str:
+        """The selector of the signature."""
+        return self.signature.at
+
+    @property
+    def tolerance_seconds(self) -> int | None:
+        """The tolerance of the signed time."""
+        return self.signature.tolerance_seconds
+
+    def with_tolerance(self, seconds: int | None) -> Self:
+        """Return the scheme with another tolerance of the signed time; None checks none."""
+        return replace(self, signature=self.signature.with_tolerance(seconds))
+
+    @property
+    def causes(self) -> tuple[RejectionCause, ...]:
+        """The causes of rejection, in the order of the checks."""
+        return self.signature.causes
 
 
 def decode_base64(text: bytes, location: str) -> bytes:

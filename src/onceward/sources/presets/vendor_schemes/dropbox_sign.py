@@ -8,9 +8,10 @@ from typing import Final
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme
+from onceward.sources.presets.vendor_schemes.base import WrappedSignature
 from onceward.sources.request import Request
 from onceward.sources.schemes import Coverage, Key, Signature
+from onceward.sources.schemes.times import DAY_SECONDS
 from onceward.sources.selectors import FieldSelector, parse_selector
 
 JSON_FIELD: Final = FieldSelector("form", "json")
@@ -18,6 +19,7 @@ _SIGNATURE: Final = Signature(
     at="json:event.event_hash",
     timestamp="json:event.event_time",
     content="{timestamp}{json:event.event_type}",
+    tolerance_seconds=30 * DAY_SECONDS,
 )
 _SIGNED_VALUES: Final = (
     parse_selector("json:event.event_time"),
@@ -26,38 +28,48 @@ _SIGNED_VALUES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class DropboxSign(VendorScheme):
+class DropboxSign(WrappedSignature):
     """A signature in the JSON of a form field, over the event's time and type."""
 
-    at: str = "form:json"
+    signature: Signature = _SIGNATURE
+
+    @property
+    def at(self) -> str:
+        """The form field with the JSON."""
+        return str(JSON_FIELD)
 
     @property
     def coverage(self) -> Coverage:
         """The event's time and type."""
-        return _SIGNATURE.coverage
+        return self.signature.coverage
 
     def event_content(self, event: Request) -> bytes:
         """Return the event's time and type."""
         return b"".join([selector.read(event) or b"" for selector in _SIGNED_VALUES])
 
     @property
+    def separator_safety(self) -> str:
+        """The boundary between the time and the type."""
+        return self.signature.separator_safety
+
+    @property
     def summary(self) -> str:
         """A one-line description for people."""
-        return f"{_SIGNATURE.summary}, of form:json"
+        return f"{self.signature.summary}, of form:json"
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
         """Return the key for an API key. Raises ConfigurationError."""
-        return _SIGNATURE.keys(secret)
+        return self.signature.keys(secret)
 
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the JSON. Raises ConfigurationError."""
         inner = OutgoingRequest({}, JSON_FIELD.read(outgoing.request()) or b"")
-        _SIGNATURE.sign(secret, inner, now)
+        self.signature.sign(secret, inner, now)
         outgoing.put(JSON_FIELD, inner.body.decode())
 
-    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:
-        """Raise SignatureRejected unless the event's time and type were signed."""
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
+        """Return the signed time. Raises SignatureRejected unless the time and type were signed."""
         field = JSON_FIELD.read(request)
         if field is None:
             raise SignatureRejected(f"no {JSON_FIELD}", RejectionCause.MISSING)
-        _SIGNATURE.verify(keys, Request(request.headers, field), now)
+        return self.signature.verify(keys, Request(request.headers, field), now)

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme
+from onceward.sources.presets.vendor_schemes.base import WrappedSignature
 from onceward.sources.request import Request
 from onceward.sources.schemes import Coverage, Hmac, Key, Signature
 from onceward.sources.schemes.scheme import mismatch_error
@@ -18,15 +18,20 @@ from onceward.sources.selectors import FieldSelector
 DATA_ID: Final = FieldSelector("query", "data.id")
 REQUEST_ID: Final = "x-request-id"
 _SIGNATURE: Final = Signature(
-    at="header:x-signature", separator=",", prefix="v1=", timestamp="list:ts="
+    at="header:x-signature",
+    separator=",",
+    prefix="v1=",
+    timestamp="list:ts=",
+    time_format="seconds_or_milliseconds",
+    tolerance_seconds=900,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class MercadoPago(VendorScheme):
+class MercadoPago(WrappedSignature):
     """A signature over the id in the URL, the request id and the time, as far as present."""
 
-    at: str = "header:x-signature"
+    signature: Signature = _SIGNATURE
 
     @property
     def needs_url(self) -> bool:
@@ -44,11 +49,6 @@ class MercadoPago(VendorScheme):
         return _signed_content(event, b"", data_id.lower())
 
     @property
-    def causes(self) -> tuple[RejectionCause, ...]:
-        """The causes of rejection, in the order of the checks."""
-        return _SIGNATURE.causes
-
-    @property
     def summary(self) -> str:
         """A one-line description for people."""
         return "HMAC-SHA256 over ids and a timestamp, hex, in x-signature header"
@@ -61,16 +61,16 @@ class MercadoPago(VendorScheme):
         """Add the signature to the request. Raises ConfigurationError."""
         if REQUEST_ID not in {name.lower() for name in outgoing.headers}:
             outgoing.put_header(REQUEST_ID, str(uuid4()))
-        timestamp = _SIGNATURE.put_time(outgoing, now)
+        timestamp = self.signature.put_time(outgoing, now)
         try:
             content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
         except SignatureRejected as rejected:
             raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
-        _SIGNATURE.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
+        self.signature.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless the ids and time were signed."""
-        timestamp, at, signatures = _SIGNATURE.claims(request, now)
+        timestamp, at, signatures = self.signature.claims(request, now)
         for content in _candidate_contents(request, timestamp):
             if any(key.verifies(content, signatures) for key in keys):
                 return at

@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from onceward.errors import RejectionCause
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import (
-    VendorScheme,
+    WrappedSignature,
     require_header,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, BodyCoverage, Coverage, Key, Signature
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.schemes.times import DAY_SECONDS
 
 KEY_FORMAT: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
@@ -26,20 +26,16 @@ _SIGNATURE: Final = Signature(
     encoding="base64",
     timestamp="header:PAYPAL-TRANSMISSION-TIME",
     time_format="iso",
+    tolerance_seconds=30 * DAY_SECONDS,
     algorithm=RSA_SHA256,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class PayPal(VendorScheme):
+class PayPal(WrappedSignature):
     """A signature over ids and a checksum. The secret is ``WEBHOOK_ID:certificate``, in PEM."""
 
-    at: str = _SIGNATURE.at
-
-    @property
-    def causes(self) -> tuple[RejectionCause, ...]:
-        """The causes of rejection, in the order of the checks."""
-        return _SIGNATURE.causes
+    signature: Signature = _SIGNATURE
 
     @property
     def coverage(self) -> Coverage:
@@ -50,6 +46,11 @@ class PayPal(VendorScheme):
     def event_content(self, event: Request) -> bytes:
         """Return the checksum of the body: all bodies that match it have one proof."""
         return _checksum(event)
+
+    @property
+    def separator_safety(self) -> str:
+        """The transmission's id is before the last three values."""
+        return "the last three values have fixed formats; the id is all that is before them"
 
     @property
     def summary(self) -> str:
@@ -68,13 +69,13 @@ class PayPal(VendorScheme):
         webhook_id, private_key = split_named_secret(secret, KEY_FORMAT)
         if TRANSMISSION_ID.lower() not in {name.lower() for name in outgoing.headers}:
             outgoing.put_header(TRANSMISSION_ID, str(uuid4()))
-        timestamp = _SIGNATURE.put_time(outgoing, now)
+        timestamp = self.signature.put_time(outgoing, now)
         content = _signed_content(outgoing.request(), timestamp.encode(), webhook_id)
-        _SIGNATURE.put_signature(outgoing, timestamp, RSA_SHA256.signer(private_key)(content))
+        self.signature.put_signature(outgoing, timestamp, RSA_SHA256.signer(private_key)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless one of the keys signed."""
-        timestamp, signed_at, signatures = _SIGNATURE.claims(request, now)
+        timestamp, signed_at, signatures = self.signature.claims(request, now)
         for key in keys:
             content = _signed_content(request, timestamp, key_name(key))
             if key.verifies(content, signatures):

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, require_header
+from onceward.sources.presets.vendor_schemes.base import WrappedSignature, require_header
 from onceward.sources.request import Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Key, Signature, UrlCoverage
 from onceward.sources.schemes.scheme import require_match
@@ -26,24 +26,7 @@ _RESERVED: Final = ";,/?:@&=+$#"
 
 
 @dataclass(frozen=True, slots=True)
-class _SignedHeaders(VendorScheme):
-    signature: Signature
-
-    @property
-    def at(self) -> str:
-        """The selector of the signature."""
-        return self.signature.at
-
-    @property
-    def tolerance_seconds(self) -> int | None:
-        """The tolerance of the signed time."""
-        return self.signature.tolerance_seconds
-
-    @property
-    def causes(self) -> tuple[RejectionCause, ...]:
-        """The causes of rejection, in the order of the checks."""
-        return self.signature.causes
-
+class _SignedHeaders(WrappedSignature):
     @property
     def summary(self) -> str:
         """A one-line description for people."""

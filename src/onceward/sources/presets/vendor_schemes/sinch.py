@@ -7,6 +7,7 @@ from typing import Final
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.schemes.algorithms import as_base64
+from onceward.sources.schemes.times import DAY_SECONDS
 
 
 class SinchSignature(Signature):
@@ -29,4 +30,5 @@ SINCH: Final = SinchSignature(
     time_format="iso",
     content="{method}\n{body:md5}\n{header:content-type}\nx-timestamp:{timestamp}\n{target}",
     algorithm=Hmac(secret_encoding=as_base64),
+    tolerance_seconds=30 * DAY_SECONDS,
 )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Literal
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal, Self
 
 import msgspec
 
@@ -20,7 +20,9 @@ from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, BodyCoverage, Coverag
 from onceward.sources.schemes.algorithms import Algorithm
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.schemes.times import TIME_STYLES, check_window, parse_timestamp
 
+_TIME_STYLE: Final = TIME_STYLES["iso"]
 KEY_FORMAT: Final = "TOPIC_ARN:certificate"
 _CONFIRMATION: Final = (
     "Message",
@@ -49,6 +51,17 @@ class Sns(VendorScheme):
 
     at: str = "json:Signature"
     version: Literal["1", "2"] = "1"
+    tolerance_seconds: int | None = None
+    """How far the time of publication may be off; None because Amazon may deliver days later."""
+
+    def with_tolerance(self, seconds: int | None) -> Self:
+        """Return the scheme with another tolerance of the signed time; None checks none."""
+        return replace(self, tolerance_seconds=seconds)
+
+    @property
+    def separator_safety(self) -> str:
+        """The lines of the text."""
+        return "each name and value is a line; only the first value may contain line breaks"
 
     @property
     def coverage(self) -> Coverage:
@@ -81,13 +94,16 @@ class Sns(VendorScheme):
             RejectionCause.MALFORMED,
             RejectionCause.MISMATCH,
             RejectionCause.WRONG_TARGET,
+            RejectionCause.TIMESTAMP,
         )
 
-    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:  # noqa: ARG002
-        """Add the signature to the body. Raises ConfigurationError."""
+    def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
+        """Add the time and the signature to the body. Raises ConfigurationError."""
         message = outgoing.document()
+        message = message if isinstance(message, dict) else {}
+        message["Timestamp"] = _TIME_STYLE.format(now)
         try:
-            content = _signed_content(message if isinstance(message, dict) else {})
+            content = _signed_content(message)
         except SignatureRejected as rejected:
             raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
@@ -95,8 +111,11 @@ class Sns(VendorScheme):
         message["Signature"] = encode_base64(self._algorithm.signer(private_key)(content))
         outgoing.body = msgspec.json.encode(message)
 
-    def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
-        """Raise SignatureRejected unless Amazon signed the fields, for a topic of the source."""
+    def verify(self, keys: Sequence[Key], request: Request, now: float) -> float:
+        """Return the signed time.
+
+        Raises SignatureRejected unless Amazon signed the fields, for a topic of the source.
+        """
         message = request.document if isinstance(request.document, dict) else {}
         sent = message.get("Signature")
         if not isinstance(sent, str):
@@ -112,6 +131,9 @@ class Sns(VendorScheme):
             raise mismatch_error(len(keys))
         if message["TopicArn"] not in [key_name(key) for key in matching_keys]:
             raise SignatureRejected("the message is for another topic", RejectionCause.WRONG_TARGET)
+        signed_at = parse_timestamp(message["Timestamp"].encode(errors="replace"), _TIME_STYLE)
+        check_window(signed_at, now, self.tolerance_seconds)
+        return signed_at
 
 
 def _signed_content(message: dict[str, Any]) -> bytes:

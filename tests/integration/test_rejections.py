@@ -257,6 +257,32 @@ def test_a_provisioned_secret_reaches_every_process(postgres_url: str, serve: Se
     assert third.send(sent).json()["duplicate"]
 
 
+def test_a_handover_does_not_push_out_a_secret_in_use(
+    postgres_url: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    def make_one() -> Inbox:
+        inbox = Inbox(postgres_url)
+        inbox.source("asana", verify_token=VERIFY_TOKEN)
+        return inbox
+
+    service = serve(make_one())
+    statuses = [
+        service.http.post(
+            f"/webhooks/asana?verify_token={VERIFY_TOKEN}",
+            headers={"x-hook-secret": f"secret-of-project-{number}"},
+        ).status_code
+        for number in (*range(20), 20, 0)
+    ]
+    assert statuses == [*[200] * 20, 400, 200]
+    assert "a new secret was refused, because 20 are stored" in caplog.text
+    other = serve(make_one())
+    for number, status in ((0, 202), (19, 202), (20, 401)):
+        body = json.dumps({"events": [{"action": "added", "resource": {"gid": number}}]}).encode()
+        signature = digest(f"secret-of-project-{number}", body)
+        sent = SignedWebhook("asana", body, {"x-hook-signature": signature})
+        assert other.send(sent).status_code == status
+
+
 def test_an_invalid_provisioned_secret_is_not_stored(database_url: str, serve: Serve) -> None:
     inbox = Inbox(database_url)
     inbox.source("notion", verify_token=VERIFY_TOKEN)

@@ -109,6 +109,21 @@ def test_another_body_is_rejected_for_a_url_only_proof() -> None:
     assert "no signature matched" in check
 
 
+def test_a_content_type_does_not_give_a_command_of_slack_another_id() -> None:
+    source = make_source("slack", secrets=[SECRET])
+    body = urlencode({"command": "/pay", "trigger_id": "13345224609.738474920"}).encode()
+    signed = onceward.sign("slack", secret=SECRET, body=body, now=NOW)
+    ids = set()
+    for content_type in (b"application/x-www-form-urlencoded", MULTIPART):
+        pairs = [(name.lower().encode(), text.encode()) for name, text in signed.headers.items()]
+        headers = Headers([*pairs, (b"content-type", content_type)])
+        events = source.verify(Request(headers, body), NOW)
+        assert isinstance(events, list)
+        ids.add(events[0].identity)
+    ((event_id, event_type, _),) = ids
+    assert (event_id, event_type) == ("13345224609.738474920", "/pay")
+
+
 # The hash of a JSON body in the URL.
 
 JSON_BODY = b'{"type":"forged"}'

@@ -61,6 +61,18 @@ async def test_a_kept_request_loses_only_its_credentials() -> None:
     assert (unpacked.body, unpacked.url, unpacked.method) == (b"{}", request().url, "POST")
 
 
+async def test_the_verify_token_of_a_source_is_not_kept() -> None:
+    store = FakeStore()
+    rejections = Rejections(store, keep=7)
+    url = "/webhooks/asana?a=1&verify_token=a-token&verify%5Ftoken=a-token&hub.verify_token=a&b"
+    sent = Request(Headers(HEADERS), b"{}", url=url)
+    rejections.add(source(preset="asana", verify_token="a-token-1"), sent, error(), 5.0)
+    await rejections.flush()
+    (kept,) = store.rejections
+    assert b"a-token" not in (kept.request or b"")
+    assert unpack(kept.request or b"", b"").url == "/webhooks/asana?a=1&b"
+
+
 async def test_a_token_is_kept_if_it_is_the_proof() -> None:
     store = FakeStore()
     rejections = Rejections(store, keep=7)

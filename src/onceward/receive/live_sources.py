@@ -14,8 +14,16 @@ from onceward.sources.source import Source
 
 _log = logging.getLogger("onceward.receive")
 
-MAX_PROVISIONED_SECRETS: Final = 5
-"""Only the newest provisioned secrets of a source are accepted."""
+MAX_PROVISIONED_SECRETS: Final = 20
+"""The most provisioned secrets of a source. Each subscription at a provider has one of its own, so
+another one is refused: it must not push out a secret that is in use.
+"""
+
+
+_FULL: Final = (
+    "source %s: a new secret was refused, because %d are stored; if old ones are no longer in use, "
+    "run `onceward secrets APP --forget %s` and subscribe again"
+)
 
 
 class LiveSources:
@@ -45,14 +53,18 @@ class LiveSources:
             secrets.setdefault(provisioned.source, []).append(provisioned.secret)
         for name, source in self._configured.items():
             if source.provisions_secret:
-                newest = secrets.get(name, [])[:MAX_PROVISIONED_SECRETS]
-                self._replace(source.with_secrets(newest))
+                oldest = secrets.get(name, [])[-MAX_PROVISIONED_SECRETS:]
+                self._replace(source.with_secrets(oldest))
 
     async def store_secret(self, name: str, secret: bytes) -> None:
         """Store a provisioned secret and accept it. Raise UnusableSecret or LedgerUnavailable."""
-        source = self.by_name[name].with_secrets([secret])
+        current, configured = self.by_name[name], self._configured[name]
+        source = current.with_secrets([secret])
         if secret not in source.secrets:
             raise UnusableSecret("This cannot be a secret of the source.")
+        if len(source.secrets) > len(configured.secrets) + MAX_PROVISIONED_SECRETS:
+            _log.warning(_FULL, name, MAX_PROVISIONED_SECRETS, name, extra=LogFields(source=name))
+            raise UnusableSecret("The source has too many secrets.")
         try:
             await self._store.store_secret(name, secret)
         except StoreError as error:

@@ -11,8 +11,9 @@ import pytest
 import onceward
 from onceward.errors import ConfigurationError, RequestRefused, SignatureRejected
 from onceward.sources.configure import make_source
+from onceward.sources.event_reader import IdentifiedEvent
 from onceward.sources.request import Headers, Request
-from onceward.sources.source import IdentifiedEvent, Source
+from onceward.sources.source import Source
 
 SECRET = "a-secret-of-the-account"
 NOW = 1_760_000_000

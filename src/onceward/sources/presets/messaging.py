@@ -129,9 +129,8 @@ PRESETS: Final = (
         id="header:I-Twilio-Idempotency-Token|body:sha256",
         type="form:MessageStatus|form:SmsStatus|form:CallStatus|form:EventType|json:type",
         reference="form:MessageSid|form:CallSid",
-        note="sha1 takes the account's auth token, sha256 a shared key. Fields are signed, not bytes, "
-        "and nothing separates them: a message's text may be read as further fields, but never as a "
-        "second event.",
+        note="sha1 takes the account's auth token, sha256 a shared key. Fields are signed without "
+        "separators: text of a message may be read as further fields, but not as a second event.",
     ),
     Preset(
         name="mandrill",

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlsplit
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
@@ -66,12 +66,6 @@ class UrlAndForm(VendorScheme):
             return event.body
         has_hash = self.has_body_hash and _body_hash(event) is not None
         return event.body if has_hash else _join(event.form)
-
-    def event_content(self, event: Request) -> bytes:
-        """Return the form fields in one spelling, or the body if the URL contains its hash."""
-        if BODY_HASH in dict(event.query):
-            return event.body
-        return urlencode(sorted(set(event.form)), errors="surrogatepass").encode()
 
     @property
     def causes(self) -> tuple[RejectionCause, ...]:

@@ -48,6 +48,14 @@ class UrlAndForm(VendorScheme):
         return True
 
     @property
+    def separator_safety(self) -> str:
+        """Nothing separates names and values."""
+        url = "the URL is the source's own"
+        if self.only_field is not None:
+            return f"{url}; the form has one field"
+        return f"{url}; fields are not separated, and every reading of them has the same hash"
+
+    @property
     def coverage(self) -> Coverage:
         """The URL, every form field, and a JSON body by its hash in the URL."""
         json_body = (EVERY_JSON_MEMBER,) if self.has_body_hash else ()

@@ -334,19 +334,12 @@ def _bytes(secret: str | bytes) -> bytes:
 def _duplicate_body(
     preset: Preset, scheme: Scheme, option: DuplicateBodyOption | None
 ) -> DuplicateBody:
-    """Return the configured policy.
-
-    The default flags duplicate bodies if the proof covers a part of the request but not the id: a
-    captured request can then be sent again under a new id.
-    """
+    """Return the configured policy, or the default."""
     if option is not None:
         if option not in _DUPLICATE_BODY:
             raise ConfigurationError(f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY)}")
         return _DUPLICATE_BODY[option]
-    coverage = preset.coverage(scheme)
-    is_covered = preset.identity_selectors.covers_id(coverage)
-    is_flagged = not coverage.is_sender_only and not is_covered
-    return DuplicateBody.FLAGGED if is_flagged else DuplicateBody.ALLOWED
+    return DuplicateBody.FLAGGED if preset.flags_duplicates(scheme) else DuplicateBody.ALLOWED
 
 
 def _volatile_patterns(

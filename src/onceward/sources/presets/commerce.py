@@ -39,6 +39,7 @@ PRESETS: Final = (
             "X-Shopify-Webhook-Id",
         ),
         auto_retry_hours=4,
+        other_uses="OAuth and app proxy queries and session tokens: no JSON object",
         note="If several subscriptions share a topic, set id='header:X-Shopify-Webhook-Id'.",
     ),
     Preset(
@@ -191,6 +192,7 @@ PRESETS: Final = (
         type="json:event.event_type",
         reference="json:signature_request.signature_request_id",
         success_response=Reply(200, b"Hello API Event Received"),
+        other_uses="nothing known; the secret is also the API key",
         note="The secret is your API key. Only the event's time and type are signed.",
     ),
     Preset(

@@ -36,11 +36,15 @@ class Headers:
         self._has_repeats = len(self._values) != len(self.pairs)
 
     def get(self, name: bytes) -> bytes | None:
-        """Return the value of a header, or None. Raises RepeatedHeader if it occurs twice."""
+        """Return the value of a header, or None. Raises RepeatedHeader if it occurs twice.
+
+        Blanks around a value are no part of it, and some servers keep them.
+        """
         if self._has_repeats and len(self._all(name)) > 1:
             message = f"The header {name.decode('latin-1')} occurs more than once."
             raise RepeatedHeader(message)
-        return self._values.get(name)
+        value = self._values.get(name)
+        return None if value is None else value.strip(b" \t")
 
     def joined(self, name: bytes) -> bytes | None:
         """Return the values of a header joined by commas, or None.

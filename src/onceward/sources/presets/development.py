@@ -300,8 +300,8 @@ PRESETS: Final = (
         reference="json:subscription",
         other_uses="other tokens of the service account (oidc): the audience is checked",
         note="For token, the secret is a parameter of the push URL. For oidc, it is "
-        "SERVICE_ACCOUNT_EMAIL:key, with Google's public key in PEM; Google rotates its keys, and "
-        "url= is required. Neither scheme covers the body.",
+        "SERVICE_ACCOUNT_EMAIL:key, with Google's public keys as a JWKS or one of them in PEM; "
+        "Google rotates its keys, and url= is required. Neither scheme covers the body.",
     ),
     Preset(
         name="cloudevents",

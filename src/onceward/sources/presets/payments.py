@@ -162,7 +162,8 @@ PRESETS: Final = (
         reference="json:item_id",
         success_response=200,
         note="Requests carry neither an id nor a time, so each one is a new event. The secret is "
-        "Plaid's public verification key, in PEM; fetch it once, by its key id.",
+        "Plaid's public verification key: the JSON that /webhook_verification_key/get returns, or "
+        "PEM. After a rotation, add the new key.",
     ),
     Preset(
         name="modern-treasury",

@@ -88,6 +88,7 @@ PRESETS: Final = (
         reference="json:objectId|json:fromObjectId",
         volatile_fields=("attemptNumber",),
         note="Only version 3 signatures.",
+        other_uses="requests of cards and UI extensions: their URLs differ",
     ),
     Preset(
         name="intercom",

@@ -224,6 +224,7 @@ PRESETS: Final = (
         type="header:X-Contentful-Topic",
         reference="json:sys.id",
         note="Each request lists the headers that it signs; the topic counts as unsigned.",
+        other_uses="requests that an app's frontend has signed: their paths differ",
     ),
     Preset(
         name="hook0",

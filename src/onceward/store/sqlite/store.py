@@ -138,12 +138,19 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def close(self) -> None:
         """Finish the queued calls and close the file."""
-        for connection_thread in (self._writer, self._reader):
-            if self._file.is_lost:
-                connection_thread.abandon()
-            else:
-                await connection_thread.stop()
-        self._file_lock.release()
+        try:
+            await self._stop_thread(self._writer)
+        finally:
+            try:
+                await self._stop_thread(self._reader)
+            finally:
+                self._file_lock.release()
+
+    async def _stop_thread(self, connection_thread: thread.ConnectionThread) -> None:
+        if self._file.is_lost:
+            connection_thread.abandon()
+        else:
+            await connection_thread.stop()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -196,8 +203,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         }
 
         def reclaim_and_claim(connection: sqlite3.Connection) -> Claim:
-            thread.run(connection, self._queries("reclaim_expired"), values)
+            # Leases that ended must not be reclaimed: their jobs would be blamed.
             thread.run(connection, self._queries("end_leases"), values)
+            thread.run(connection, self._queries("reclaim_expired"), values)
             leased = thread.run(connection, self._queries("claim"), values)
             (next_due,) = thread.run(connection, self._queries("next_due"), values)
             ids = {"jobs": leased[0]["jobs"] if leased else "[]"}

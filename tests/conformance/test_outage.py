@@ -140,9 +140,9 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
         finally:
             postgres_cluster.start()
     line = caplog.messages[-1]
-    assert line.startswith(f"job {job.id} could not be settled; it runs again when its lease ")
-    assert "expires: " in line
-    assert vars(caplog.records[-1])["error"] == line.partition("expires: ")[2] != ""
+    assert line.startswith(f"job {job.id} could not be settled; it runs again once the database ")
+    assert "is back: " in line
+    assert vars(caplog.records[-1])["error"] == line.partition("is back: ")[2] != ""
 
 
 async def outcome(call: Callable[[], Awaitable[object]]) -> object:

@@ -79,6 +79,9 @@ class Ledger(Protocol):
         be used. Then none of them is known to be recorded.
         """
 
+    async def ready(self) -> None:
+        """Raise StoreError unless events can be recorded now."""
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -233,9 +236,6 @@ class AdminStore(Protocol):
 
     async def job_status(self, job: int) -> JobStatus | None:
         """Return the status of a job, or None if the id is unknown."""
-
-    async def ready(self) -> None:
-        """Raise StoreError unless the ledger can be read."""
 
     @property
     def warnings(self) -> Sequence[str]:

@@ -8,6 +8,7 @@ import random
 import secrets as random_secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
@@ -34,12 +35,13 @@ from onceward.operate.worker_watch import WorkerWatch
 from onceward.ports import Store
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
-from onceward.receive.recorder import Recorder
+from onceward.receive.recorder import CHECK_INTERVAL_SECONDS, Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
 from onceward.runtime.redact import redact_url
+from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
@@ -169,6 +171,7 @@ class Service:
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
             (self._watch.refresh, HEARTBEAT_SECONDS),
             (self._report_ignored, IGNORED_INTERVAL_SECONDS),
+            (self._check_recording, CHECK_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
             periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
@@ -184,7 +187,9 @@ class Service:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await self._recorder.close()
-        await self._rejections.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._rejections.flush()
         await self.store.close()
 
     async def _register(self) -> None:
@@ -214,6 +219,10 @@ class Service:
     async def _report_ignored(self) -> None:
         if self._receives:
             await self._ignored_watch.refresh()
+
+    async def _check_recording(self) -> None:
+        if self._receives:
+            await self._recorder.check()
 
     async def create_first_token(self) -> str | None:
         """Create an admin token if there is none. Return it; only its hash is stored."""

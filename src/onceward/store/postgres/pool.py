@@ -89,14 +89,15 @@ class ConnectionPool:
             raise ledger_error(error) from error
 
     async def check(self, stall_seconds: float) -> None:
-        """Raise StoreUnavailable if no connection works.
+        """Raise StoreUnavailable if a use takes over `stall_seconds`, or if none is possible.
 
-        Connections that are all in use work, unless each has been for over `stall_seconds`.
+        Connections that are all in use, but not for long, work.
         """
-        if len(self._use_starts) >= self._size:
-            seconds = asyncio.get_running_loop().time() - max(self._use_starts)
+        if self._use_starts:
+            seconds = asyncio.get_running_loop().time() - min(self._use_starts)
             if seconds > stall_seconds:
-                raise StoreUnavailable(f"PostgreSQL has not responded for {seconds:.0f} s")
+                raise StoreUnavailable(f"PostgreSQL has not responded for {seconds:.1f} s")
+        if len(self._use_starts) >= self._size:
             return
         async with self.use_for_ledger() as connection:
             with time_limit(connection, CHECK_SECONDS):

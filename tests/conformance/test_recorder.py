@@ -168,6 +168,24 @@ async def test_new_and_repeated_events_are_written_alternately(postgres_url: str
         await recorder.close()
 
 
+async def test_a_request_with_new_and_repeated_events_counts_as_new(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        spy = Spy(store)
+        recorder = Recorder(spy, Settings(), SystemClock())
+        await recorder.submit([arrival("k")])
+        spy.batches.clear()
+        spy.unblocked.clear()
+        requests = [recorder.submit([arrival("first")])]
+        await asyncio.sleep(0)  # the first write begins
+        requests.append(recorder.submit([arrival("k"), arrival("n0")]))
+        requests += [recorder.submit([arrival("k")]), recorder.submit([arrival("n1")])]
+        spy.unblocked.set()
+        await asyncio.gather(*requests)
+        kinds = ["".join(it.event_id[0] for it in batch) for batch in spy.batches]
+        assert kinds == ["f", "k", "knn"]
+        await recorder.close()
+
+
 async def test_a_slow_batch_does_not_delay_the_next(postgres_url: str) -> None:
     async with opened(postgres_url) as store:
         recorder = Recorder(store, Settings(), SystemClock())

@@ -40,6 +40,8 @@ class Violation(StrEnum):
     PROCESS_EXITED = "process exited on its own"
     NOT_RECOVERED = "service did not recover"
     NOT_ENDED = "process did not end in time"
+    SHARED_FILE = "two processes use one SQLite file"
+    LEAKED = "connections, locks or transactions left behind"
     NOT_REJECTED = "requests not rejected while nothing could be stored"
 
 

@@ -19,7 +19,7 @@ EVENTS_PER_SECOND = 200
 FROZEN_SECONDS = 3.0
 DRAIN_SECONDS = 1.0
 
-NOT_READY_LIMIT_SECONDS = 10.0
+REPORT_LIMIT_SECONDS = 10.0
 END_LIMIT_SECONDS = DRAIN_SECONDS + 10.0
 RECOVERY_LIMIT_SECONDS = 10.0
 
@@ -49,11 +49,7 @@ def _freeze(experiment: Experiment, proxy: Proxy, *, is_cut: bool) -> None:
     frozen_at = time.monotonic()
     proxy.freeze()
     try:
-        experiment.watch_recovery(
-            "a freeze",
-            {"not ready": lambda: not any(receiver.is_ready() for receiver in fleet.receivers)},
-            NOT_READY_LIMIT_SECONDS,
-        )
+        _expect_reported(experiment)
         slots = [0, fleet.worker_slots[0]]
         _terminate(experiment, [fleet.processes[slot] for slot in slots])
         time.sleep(max(0.0, frozen_at + FROZEN_SECONDS - time.monotonic()))  # how long it lasts
@@ -65,6 +61,20 @@ def _freeze(experiment: Experiment, proxy: Proxy, *, is_cut: bool) -> None:
     experiment.tally["frozen hosts that returned without their connections"] += is_cut
     experiment.watch_recovery("a freeze", experiment.service_conditions(), RECOVERY_LIMIT_SECONDS)
     fleet.kill(*slots)
+
+
+def _expect_reported(experiment: Experiment) -> None:
+    """Wait until no receiver says that it is ready."""
+    started, receivers = time.monotonic(), experiment.fleet.receivers
+    is_reported = experiment.expect(
+        lambda: not any(receiver.is_ready() for receiver in receivers),
+        "/readyz reports the freeze",
+        REPORT_LIMIT_SECONDS,
+        otherwise=Violation.NOT_REPORTED,
+    )
+    if is_reported:
+        seconds = time.monotonic() - started
+        experiment.add_delay("a freeze reported by /readyz", seconds, REPORT_LIMIT_SECONDS)
 
 
 def _terminate(experiment: Experiment, processes: list[Process]) -> None:

@@ -222,6 +222,25 @@ async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) 
         assert "or remove the mount and run `onceward serve app.py`" in warning
 
 
+async def test_a_sender_that_disconnects_gets_no_response_and_no_log_line(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_inbox(sqlite_url).asgi()
+    scope = {"type": "http", "method": "POST", "path": "/webhooks/stripe", "headers": []}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with running(app):
+        await app(scope, receive, send)
+    assert sent == []
+    assert "onceward.http" not in {line.name for line in caplog.records}
+
+
 async def test_a_mounted_inbox_without_handlers_warns(database_url: str) -> None:
     app = Inbox(database_url).asgi()
 

@@ -7,6 +7,7 @@ from onceward.sources.identify import Alternatives
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Coverage, Scheme
+from onceward.sources.schemes.times import describe_window
 
 
 def coverage_table() -> str:
@@ -33,7 +34,7 @@ def row(preset: Preset, name: str, scheme: Scheme) -> str:
         covered(coverage, selectors.type),
         covered(coverage, reference),
         "yes" if coverage.has_time else "no",
-        window(scheme),
+        "none" if scheme.tolerance_seconds is None else describe_window(scheme.tolerance_seconds),
         scheme.separator_safety,
         preset.other_uses or "nothing known",
     ]
@@ -50,11 +51,3 @@ def covered(coverage: Coverage, parts: Iterable[Alternatives]) -> str:
     if not results:
         return "none"
     return "in part" if len(results) == 2 else "yes" if results == {True} else "no"
-
-
-def window(scheme: Scheme) -> str:
-    seconds = scheme.tolerance_seconds
-    if seconds is None:
-        return "none"
-    days, rest = divmod(seconds, 86_400)
-    return f"{days} days" if days > 1 and not rest else f"{seconds} s"

@@ -115,7 +115,7 @@ def is_plain(of: Case) -> bool:
 
 
 SHARED = [of for of in CASES if is_plain(of)]
-SENDERS = {of.scheme.coverage: of for of in SHARED}
+SENDERS = {getattr(of.scheme, "content", ""): of for of in SHARED}
 """A sender for each kind of signed content."""
 
 

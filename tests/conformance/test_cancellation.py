@@ -192,6 +192,7 @@ def check_nothing_is_left(store: Store, raw_db: RawDatabase) -> None:
     assert isinstance(store, PostgresStore)
     for pool in store._pools:
         assert pool._use_starts == []
+        assert not pool._lent
         assert pool._slots._value == pool._size
         assert len(pool._idle) <= pool._size
     assert raw_db.value(LEFT_OPEN) == 0

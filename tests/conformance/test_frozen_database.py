@@ -159,6 +159,18 @@ async def test_a_listener_notices_that_its_host_is_frozen(
         await announcements.aclose()
 
 
+async def test_closing_ends_statements_to_which_nobody_responds(proxy: Proxy) -> None:
+    async with opened(proxy.url) as frozen_soon:
+        await record(frozen_soon, arrival())
+        proxy.freeze()
+        recording = asyncio.create_task(record(frozen_soon, arrival("evt_2")))
+        await asyncio.sleep(0.05)
+        started = time.monotonic()
+    with pytest.raises(OutcomeUnknown):
+        await recording
+    assert time.monotonic() - started < LIMIT_SECONDS
+
+
 async def test_the_server_cancels_a_slow_statement_before_the_connection_is_dropped(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

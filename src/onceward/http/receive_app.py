@@ -242,7 +242,7 @@ class ReceiveApp:
                 await self._ready()
         except (StoreError, TimeoutError):
             return json_response(
-                503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
+                503, {"ready": False, "message": "The ledger does not respond. Check the database."}
             )
         return json_response(200, {"ready": True, "warnings": self._warnings()})
 

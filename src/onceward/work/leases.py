@@ -99,4 +99,5 @@ class Leases:
     async def end(self) -> None:
         """End the leases whose jobs are all settled, without claiming more."""
         ended, self._ended = self._ended, []
-        await self._queue.end_leases(ended)
+        if ended:
+            await self._queue.end_leases(ended)

@@ -276,9 +276,14 @@ class Worker:
             await asyncio.wait(slow, timeout=2 * GRACE_SECONDS)
         await self._release(leased for run in slow.values() for leased in run.jobs)
         if not self._is_store_away:
-            with suppress(StoreError, TimeoutError):
-                async with asyncio.timeout(GRACE_SECONDS):
-                    await self._leases.end()
+            await self._end_leases()
+
+    async def _end_leases(self) -> None:
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._leases.end()
+        except (StoreError, TimeoutError):
+            self._is_store_away = True
 
     async def _release(self, jobs: Iterable[LeasedJob]) -> None:
         ids: dict[str, list[int]] = defaultdict(list)

@@ -21,7 +21,7 @@ from onceward.store.postgres.connections import (
     is_closed_by_server,
     ledger_error,
 )
-from onceward.store.postgres.time_limit import time_limit
+from onceward.store.postgres.time_limit import shut_down, time_limit
 
 OPEN_SECONDS: Final = 10.0
 """Time to open a connection, over all hosts in the URL."""
@@ -49,6 +49,7 @@ class ConnectionPool:
         self._response_seconds = response_seconds
         self._slots = asyncio.Semaphore(size)
         self._idle: list[Connection] = []
+        self._lent: set[Connection] = set()
         self._use_starts: list[float] = []
         self._is_closed = False
 
@@ -65,6 +66,7 @@ class ConnectionPool:
         connection: Connection | None = None
         try:
             connection = self._take_idle() or await self._open()
+            self._lent.add(connection)
             yield connection
         except psycopg.errors.ReadOnlySqlTransaction:
             if connection is not None:
@@ -108,10 +110,12 @@ class ConnectionPool:
                 raise StoreBlocked(READ_ONLY)
 
     def close(self) -> None:
-        """Drop the idle connections, and the others as soon as they come back."""
+        """Drop the idle connections, and end the statements of the others."""
         self._is_closed = True
         while self._idle:
             drop(self._idle.pop())
+        for connection in self._lent:
+            shut_down(connection)
 
     async def _take_slot(self) -> None:
         try:
@@ -143,6 +147,7 @@ class ConnectionPool:
             raise StoreUnavailable(message) from None
 
     def _give_back(self, connection: Connection) -> None:
+        self._lent.discard(connection)
         with suppress(OutcomeUnknown):  # of a use that failed for another reason
             connection.require_confirmed()
         is_idle = connection.info.transaction_status is TransactionStatus.IDLE

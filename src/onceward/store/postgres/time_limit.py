@@ -38,7 +38,7 @@ def time_limit(connection: psycopg.AsyncConnection[Any], seconds: float | None) 
     def expire() -> None:
         nonlocal is_expired
         is_expired = True
-        _shut_down(connection)
+        shut_down(connection)
 
     loop = asyncio.get_running_loop()
     timer = None if seconds is None else loop.call_later(seconds, expire)
@@ -54,7 +54,7 @@ def time_limit(connection: psycopg.AsyncConnection[Any], seconds: float | None) 
             timer.cancel()
 
 
-def _shut_down(connection: psycopg.AsyncConnection[Any]) -> None:
+def shut_down(connection: psycopg.AsyncConnection[Any]) -> None:
     """End the wait for a response: libpq reads the end of the stream.
 
     The socket itself stays open: a statement in progress still uses it.

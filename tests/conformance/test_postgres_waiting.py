@@ -11,12 +11,12 @@ from psycopg.abc import PQGen
 from onceward.model.events import Outcome
 from onceward.store.postgres import waiting
 from onceward.store.postgres.connections import Connection, connect, is_closed_by_server
-from onceward.store.postgres.session import SessionConnection, make_session
+from onceward.store.postgres.session import Session, SessionConnection
 from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
 from tests.factories import arrival, lease, opened, record, working
 
-SESSION = make_session({})
+SESSION = Session()
 
 
 @pytest.fixture

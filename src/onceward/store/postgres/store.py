@@ -48,7 +48,6 @@ from onceward.store.postgres.session import (
     Session,
     SessionConnection,
     is_pooled,
-    make_session,
     require_own_backends,
 )
 from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS, time_limit
@@ -77,10 +76,9 @@ _DURABLE: Final = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
-_POOLER_SECONDS: Final = 10.0
 _POOL_EXHAUSTED: Final = (
-    f"The pooler gave no second connection within {_POOLER_SECONDS:g} seconds. Raise its pool size "
-    "(pgbouncer: default_pool_size) to the number of connections in docs/operating.md"
+    "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
+    "the number of connections in docs/operating.md"
 )
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
@@ -112,26 +110,23 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._admin = self._pool(idle, seconds=ADMIN_SECONDS)
         self._transactions = self._pool(
             idle,
-            is_lent=True,
             size=settings.workers + 2,
             wait_seconds=settings.commit_timeout_seconds,
         )
         self._pools = (self._writers, self._claims, self._renewals, self._admin, self._transactions)
 
-    def _session(self, settings: Mapping[str, str], *, is_lent: bool = False) -> Session:
-        weak = self._settings.allow_weak_durability
-        return make_session(settings, is_lent=is_lent, allow_weak_durability=weak)
+    def _session(self, settings: Mapping[str, str]) -> Session:
+        return Session(settings, self._settings.allow_weak_durability)
 
     def _pool(
         self,
         settings: Mapping[str, str],
         *,
-        is_lent: bool = False,
         size: int = 1,
         seconds: float = 0.0,
         wait_seconds: float = 0.0,
     ) -> ConnectionPool:
-        session = self._session(settings, is_lent=is_lent)
+        session = self._session(settings)
         seconds = seconds or RESPONSE_SECONDS
         return ConnectionPool(
             functools.partial(connect, self._info, self._connection_class, session),
@@ -350,13 +345,16 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         if not await is_pooled(connection):
             return
         try:
-            async with asyncio.timeout(_POOLER_SECONDS):
-                async with await connect(
-                    self._info, self._connection_class, self._session({})
-                ) as second:
-                    await require_own_backends(connection, second)
-        except TimeoutError:
-            raise StoreBlocked(_POOL_EXHAUSTED) from None
+            second = await connect(self._info, self._connection_class, self._session({}))
+        except StoreBlocked:
+            raise
+        except StoreUnavailable as error:
+            raise StoreBlocked(f"{error}. {_POOL_EXHAUSTED}") from error
+        try:
+            with time_limit(second, RESPONSE_SECONDS):
+                await require_own_backends(connection, second)
+        finally:
+            drop(second)
 
     async def _check_durability(self) -> None:
         async with self._admin.use_for_ledger() as connection:

@@ -35,7 +35,6 @@ from onceward.store.unsupported_values import unsupported_value
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
 _SESSION_WORDS: Final = ("advisory", "set_config", "temp")
 
-_NOW: Final = b"SELECT pg_catalog.now() AS began"
 # Two shared transactions with rows in common would otherwise wait until the server finds the
 # deadlock.
 _SHARED: Final = b"SET LOCAL lock_timeout = '20ms'"
@@ -56,23 +55,14 @@ class PostgresTransaction:
         self._is_shared = shared
         self._began: datetime | None = None
         self._has_run = False
-        self._has_prepared = False
 
     async def begin(self) -> None:
         """Begin, and remember now(), which stays the same until the transaction ends."""
-        statements = [b"BEGIN", self._connection.handler_settings(), _NOW]
-        if self._is_shared:
-            statements.insert(2, _SHARED)
-        text = b"; ".join(statements)  # one message, so that BEGIN costs one round trip
         try:
             with time_limit(self._connection, RESPONSE_SECONDS):
-                cursor = await self._connection.execute(text, prepare=False)
+                self._began = await self._connection.begin(*((_SHARED,) if self._is_shared else ()))
         except CONNECTION_LOST as error:
             raise translate_error(error, is_sent=False) from error
-        while cursor.nextset():
-            pass
-        row = await cursor.fetchone()
-        self._began = row["began"] if row else None
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler. Raise ConnectionLost."""
@@ -80,7 +70,6 @@ class PostgresTransaction:
             message = f"{statement.keyword} cannot run in a transaction that jobs share"
             raise NeedsOwnTransaction(message)
         self._has_run = True
-        self._has_prepared |= _prepares(statement)
         try:
             await self._execute(statement, parameters)
         except psycopg.ProgrammingError as error:
@@ -168,12 +157,11 @@ class PostgresTransaction:
         try:
             with time_limit(self._connection, RESPONSE_SECONDS):
                 status = self._connection.info.transaction_status
-                if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
+                is_open = status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+                if self._has_run:
+                    await self._connection.reset_session(rolls_back=is_open)
+                elif is_open:
                     await self._connection.execute("ROLLBACK")
-                if self._has_prepared:
-                    drop(self._connection)
-                elif self._has_run:
-                    await self._connection.reset_session()
         except psycopg.Error:
             drop(self._connection)
         except BaseException:
@@ -182,7 +170,7 @@ class PostgresTransaction:
 
     async def _raise_not_settled(self) -> None:
         with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
-            cursor = await self._connection.execute(_NOW)
+            cursor = await self._connection.execute("SELECT pg_catalog.now() AS began")
         row = await cursor.fetchone()
         if row and row["began"] != self._began:
             raise TransactionMisuse(ENDED_BY_HANDLER)
@@ -194,9 +182,3 @@ def _changes_session(statement: Sql) -> bool:
     """Return whether a statement may change the session beyond the transaction."""
     lowered = statement.text.lower()
     return statement.keyword not in _PLAIN or any(word in lowered for word in _SESSION_WORDS)
-
-
-@lru_cache(maxsize=1024)
-def _prepares(statement: Sql) -> bool:
-    """Return whether a statement may leave a prepared statement, which no reset removes alone."""
-    return "prepare" in statement.text.lower()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 from typing import Any, NoReturn, Protocol
 
 from onceward.errors import TransactionIdleTimeout
@@ -42,6 +42,18 @@ from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
 from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
+
+
+class Duty(Flag):
+    """What a serving process does. Each duty needs privileges of its own."""
+
+    RECEIVE = auto()
+    """Record events, and serve the admin API."""
+    WORK = auto()
+    """Run handlers."""
+
+
+EVERY_DUTY = Duty.RECEIVE | Duty.WORK
 
 
 class BatchGroup(IntEnum):
@@ -332,9 +344,10 @@ class Store(
 ):
     """A whole store."""
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first.
 
+        A serving process needs the privileges of its duties.
         Raise ConfigurationError, or StoreUnavailable if the database cannot be reached.
         """
 

@@ -32,7 +32,7 @@ from onceward.operate.retention import (
     purge,
 )
 from onceward.operate.worker_watch import WorkerWatch
-from onceward.ports import Store
+from onceward.ports import Duty, Store
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import CHECK_INTERVAL_SECONDS, Recorder
@@ -114,6 +114,7 @@ class Service:
             handlers, limit=max(settings.workers, 1), clock=self._clock
         )
         self._receives = False
+        self._works = False
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
 
@@ -141,18 +142,22 @@ class Service:
         """The URL of the database, without its password."""
         return redact_url(self.settings.database_url)
 
-    async def open(self) -> None:
-        """Open the store, register sources and handlers, and prepare the user's tables."""
+    async def open(self, *, receives: bool = True) -> None:
+        """Open the store, register sources and handlers, and prepare the user's tables.
+
+        A process that neither receives nor serves the admin API needs fewer privileges.
+        """
         async with self._opening:
             if self.is_closed:
                 raise StoreUnavailable("the inbox was closed")
             if not self._background:
-                await self._open()
+                duties = Duty.RECEIVE if receives else Duty(0)
+                await self._open(duties | (Duty.WORK if self._works else Duty(0)))
                 self._background = self._start_background()
 
-    async def _open(self) -> None:
+    async def _open(self, duties: Duty) -> None:
         try:
-            await self.store.open(serving=True)
+            await self.store.open(serving=True, duties=duties)
             await self._register()
             await self._prepare()
             await self._live_sources.refresh()
@@ -238,6 +243,7 @@ class Service:
 
     def worker(self) -> Worker:
         """Return a worker for the handlers of this process, and count them as running."""
+        self._works = True
         self._watch.own_handlers = frozenset(self.handlers)
         worker = Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",

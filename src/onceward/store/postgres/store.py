@@ -15,7 +15,14 @@ from onceward.errors import StoreBlocked, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
-from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
+from onceward.ports import (
+    EVERY_DUTY,
+    BatchGroup,
+    Duty,
+    OnIdleTimeout,
+    Row,
+    ignore_idle_timeout,
+)
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.redact import redact_url
 from onceward.runtime.sql_text import parse
@@ -135,25 +142,26 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             response_seconds=seconds,
         )
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first."""
         try:
-            await self._open(serving=serving)
+            await self._open(duties, serving=serving)
         except BaseException:
             await self.close()
             raise
 
-    async def _open(self, *, serving: bool) -> None:
+    async def _open(self, duties: Duty, *, serving: bool) -> None:
         if serving:
             await self._check_durability()
         async with self._admin.use_for_ledger(limited=False) as connection:
             await self._check_pooler(connection)
             if serving and self._settings.migrate_at_start:
-                await schema.apply_pending(connection)
+                await schema.apply_pending(connection, duties)
             else:
-                await schema.require_migrated(connection, redact_url(self._settings.database_url))
+                url = redact_url(self._settings.database_url)
+                await schema.require_migrated(connection, url, duties)
             if serving:
-                await schema.require_privileges(connection)
+                await schema.require_privileges(connection, duties)
 
     async def close(self) -> None:
         """Close all connections, without waiting for the server."""

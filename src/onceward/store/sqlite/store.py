@@ -15,7 +15,14 @@ from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
-from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
+from onceward.ports import (
+    EVERY_DUTY,
+    BatchGroup,
+    Duty,
+    OnIdleTimeout,
+    Row,
+    ignore_idle_timeout,
+)
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
@@ -82,8 +89,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._announced = asyncio.Event()
         self._recent = RecentEvents()
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Open the file and check the schema; if `serving`, check durability and migrate first."""
+        del duties  # a file has no privileges for each
         try:
             _check_version()
             if serving:

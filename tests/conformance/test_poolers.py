@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.errors import StoreBlocked
-from onceward.store.postgres import store as postgres_store
+from onceward.store.postgres import connections
 from onceward.work.effects import Effects
 from onceward.work.transaction import Transaction
 from support.database import RawDatabase
@@ -104,7 +104,7 @@ async def _refused(url: str, *, serving: bool) -> None:
 async def test_a_pool_without_a_second_connection_is_refused_by_name(
     postgres_cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgres_store, "_POOLER_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "_ESTABLISH_SECONDS", 0.5)
     with Pgbouncer(postgres_cluster, "session", default_pool_size=1) as pooler:
         store = make_store(pooler.url(postgres_url))
         with pytest.raises(StoreBlocked, match="default_pool_size"):

@@ -1,7 +1,6 @@
 """PostgreSQL alone: a handler leaves nothing in the session for the next job."""
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import psycopg
 import pytest

@@ -209,17 +209,19 @@ def test_a_secret_is_provisioned_only_with_the_verify_token(
     assert isinstance(reply, Reply)
     assert (reply.status, reply.provisioned_secret) == (200, b"provisioned-1")
     assert dict(reply.headers) == ({"X-Hook-Secret": "provisioned-1"} if preset == "asana" else {})
-    without_token = make_source("source", preset=preset, secrets=[SECRET])
-    for configured, query in (
-        (with_token, ""),
-        (with_token, "verify_token="),
-        (with_token, "verify_token=another-token-123"),
-        (without_token, "verify_token="),
+    for query in ("", "verify_token=", "verify_token=another-token-123"):
+        assert with_token.verify(request(**sent, query=query), NOW) == Reply(403)
+
+
+def test_a_source_without_a_verify_token_is_provisioned_with_nothing() -> None:
+    for preset, sent in (
+        ("asana", request(headers={"X-Hook-Secret": "provisioned-1"}, query="verify_token=")),
+        ("notion", request({"verification_token": "provisioned-1"}, query="verify_token=")),
     ):
         try:
-            result = configured.verify(request(**sent, query=query), NOW)
+            result = source(preset).verify(sent, NOW)
         except SignatureRejected:
-            result = Reply(403)
+            continue
         assert result == Reply(403)
 
 

@@ -65,7 +65,7 @@ async def test_the_verify_token_of_a_source_is_not_kept() -> None:
     store = FakeStore()
     rejections = Rejections(store, keep=7)
     url = "/webhooks/asana?a=1&verify_token=a-token&verify%5Ftoken=a-token&hub.verify_token=a&b"
-    sent = Request(Headers(HEADERS), b"{}", url=url)
+    sent = Request(Headers([*HEADERS, (b"x-hook-secret", b"a-token-2")]), b"{}", url=url)
     rejections.add(source(preset="asana", verify_token="a-token-1"), sent, error(), 5.0)
     await rejections.flush()
     (kept,) = store.rejections

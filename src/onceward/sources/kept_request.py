@@ -9,7 +9,7 @@ import msgspec
 
 from onceward.sources.request import Headers, Request
 
-_NEVER_KEPT: Final = frozenset({b"cookie", b"proxy-authorization"})
+_NEVER_KEPT: Final = frozenset({b"cookie", b"proxy-authorization", b"x-hook-secret"})
 _VERIFY_TOKENS: Final = frozenset({"verify_token", "hub.verify_token"})
 """Query parameters with the operator's token. They are needed for challenges only."""
 

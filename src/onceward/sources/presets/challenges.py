@@ -145,14 +145,14 @@ def _asana_reply(request: Request, credentials: ChallengeCredentials) -> Reply |
 
 
 def _notion_reply(request: Request, credentials: ChallengeCredentials) -> Reply | None:
-    is_signed = request.headers.get(b"x-notion-signature") is not None
-    if is_signed or not _has_verify_token(request, credentials):
-        return None
     token = _body_text(request, "verification_token")
-    if token is None:
+    is_signed = request.headers.get(b"x-notion-signature") is not None
+    if is_signed or token is None or credentials.verify_token is None:
         return None
     secret = token.encode(errors="replace")
-    return Reply(provisioned_secret=secret) if _has_valid_length(secret) else Reply(403)
+    if not _has_verify_token(request, credentials) or not _has_valid_length(secret):
+        return Reply(403)
+    return Reply(provisioned_secret=secret)
 
 
 def _head_reply(_: Request, __: ChallengeCredentials) -> Reply:

@@ -86,10 +86,10 @@ def test_the_signed_content_of_another_scheme_of_hookmesh_is_no_webhook() -> Non
     ids=["tr_data", "challenge", "base64 of no XML"],
 )
 def test_another_signed_text_of_braintree_is_no_webhook(text: str) -> None:
-    key = hashlib.sha1(b"key", usedforsecurity=False).digest()
+    key = hashlib.sha1(b"private-key", usedforsecurity=False).digest()
     signature = f"mine|{hmac.digest(key, text.encode(), 'sha1').hex()}"
     body = urlencode({"bt_payload": text, "bt_signature": signature}).encode()
-    check = rejection("braintree", {}, body, secret="mine:key")
+    check = rejection("braintree", {}, body, secret="mine:private-key")
     assert check == (
         "form:bt_payload is not XML in base64: it is signed, but no event of this provider"
     )
@@ -98,8 +98,8 @@ def test_another_signed_text_of_braintree_is_no_webhook(text: str) -> None:
 def test_a_payload_of_braintree_may_begin_with_blanks() -> None:
     payload = base64.encodebytes(b"\n  <notification>" + b"a" * 80 + b"</notification>")
     body = urlencode({"bt_payload": payload}).encode()
-    signed = onceward.sign("braintree", secret="mine:key", body=body)
-    assert onceward.verify("braintree", secret="mine:key", headers={}, body=signed.body).id
+    signed = onceward.sign("braintree", secret="mine:private-key", body=body)
+    assert onceward.verify("braintree", secret="mine:private-key", headers={}, body=signed.body).id
 
 
 def test_a_signed_challenge_token_of_x_is_no_event() -> None:

@@ -212,6 +212,7 @@ def test_a_key_in_pem_may_have_a_mark_and_blanks_around_it(before: str, after: s
         (Hmac(), b"        ", "is blank"),
         (Hmac(), b"\t\n \r\n    ", "is blank"),
         (Hmac(), MARK + "a-secret-of-ours", "begins with a byte order mark"),
+        (Jwt(at="header:X", named="iss"), "the-api-key:secret", "has 6 bytes after its name"),
         (Token(at="header:X"), b"         ", "is blank"),
         (Token(at="header:X", is_basic=True), "username:", "is not user:password"),
         (Token(at="header:X", is_basic=True), ":password", "is not user:password"),

@@ -238,10 +238,12 @@ def rejection_of(preset: str, secret: str, private: str, **request: Any) -> str:
 
 def test_braintree_checks_only_the_signature_of_its_own_key() -> None:
     body = b"bt_payload=PG5vdGU%2B%0A"
-    assert "no signature matched" in rejection_of("braintree", "mine:key", "another:key", body=body)
-    signed = onceward.sign("braintree", secret="mine:key", body=body)
+    assert "no signature matched" in rejection_of(
+        "braintree", "mine:private-key", "another:private-key", body=body
+    )
+    signed = onceward.sign("braintree", secret="mine:private-key", body=body)
     several = signed.body.replace(b"bt_signature=", b"bt_signature=a%7C" + b"0" * 40 + b"%26")
-    onceward.verify("braintree", secret="mine:key", headers={}, body=several)
+    onceward.verify("braintree", secret="mine:private-key", headers={}, body=several)
     with pytest.raises(ConfigurationError, match="is not public_key:private_key"):
         onceward.verify("braintree", secret="only-one-part", headers={}, body=body)
 
@@ -351,8 +353,8 @@ def test_sns_rejects_a_line_break_in_every_field_but_the_message(name: str) -> N
 
 
 def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None:
-    signed = onceward.sign("braintree", secret="mine:key", body=b"bt_payload=PG5vdGU%2B%0A")
-    source = make_source("source", preset="braintree", secrets=["mine:key"])
+    signed = onceward.sign("braintree", secret="mine:private-key", body=b"bt_payload=PG5vdGU%2B%0A")
+    source = make_source("source", preset="braintree", secrets=["mine:private-key"])
     ids = set()
     for body in (signed.body, signed.body + b"&x=1", signed.body.replace(b"%0A", b"")):
         events = source.verify(Request(Headers([]), body), NOW)

@@ -227,8 +227,6 @@ def _suggest_presets(source: Source, request: Request) -> Iterator[str]:
 
 def _suggest_time(source: Source, request: Request, now: float) -> Iterator[str]:
     timeless = _without_tolerance(source)
-    if timeless is source:
-        return
     if _verifies(timeless, timeless.scheme, request, now):
         yield (
             "Only the timestamp is rejected: pass the time of arrival with --at, "

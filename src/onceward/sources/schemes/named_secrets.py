@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from onceward.errors import ConfigurationError
-from onceward.sources.schemes.algorithms import secret_bytes
+from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES, secret_bytes
 from onceward.sources.schemes.labelled_keys import NamedKey
 from onceward.sources.schemes.scheme import Key
 
@@ -28,6 +28,10 @@ def make_named_keys(
 ) -> tuple[NamedKey, ...]:
     """Parse a named secret into keys. Raises ConfigurationError."""
     name, unnamed = split_named_secret(secret, form)
+    if len(unnamed) < MIN_SECRET_BYTES:
+        raise ConfigurationError(
+            f"has {len(unnamed)} bytes after its name; the minimum is {MIN_SECRET_BYTES}"
+        )
     return tuple(NamedKey(name, key) for key in make_keys(unnamed))
 
 

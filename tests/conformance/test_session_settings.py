@@ -11,6 +11,7 @@ from onceward.errors import StoreBlocked
 from onceward.model.events import Outcome
 from support.database import RawDatabase
 from support.postgres import Cluster
+from support.processes import eventually
 from tests.factories import (
     ACT,
     BROKEN,
@@ -56,7 +57,6 @@ PINNED = {
     "default_transaction_deferrable": "off",
     "row_security": "off",
     "jit": "off",
-    "statement_timeout": "0",
     "lock_timeout": "0",
     "search_path": "pg_catalog",
 }
@@ -143,7 +143,8 @@ async def test_settings_of_others_reach_no_statement(hostile_url: str, raw_db: R
         assert {item.event_id for item in await store.events(EVERYTHING)} == {"café-1", "failing"}
     inserts = (f"{table} INSERT" for table in ("sources", "events", "leases", "jobs", "attempts"))
     found = seen(raw_db, *inserts, "events UPDATE", "jobs UPDATE", "audit INSERT")
-    found.pop("idle_in_transaction_session_timeout")  # differs by purpose
+    for setting in ("idle_in_transaction_session_timeout", "statement_timeout"):
+        assert HOSTILE[setting] not in found.pop(setting)  # they differ by purpose
     assert found == {setting: {value} for setting, value in PINNED.items()}
 
 
@@ -220,10 +221,11 @@ async def test_a_connection_opened_after_a_change_waits_for_the_disk(
         name = postgres_url.rpartition("/")[2]
         raw_db.rows(f"ALTER DATABASE {name} SET synchronous_commit = {level}")
         log_settings(raw_db, ["synchronous_commit"], ["events", "jobs", "audit"])
-        raw_db.rows(
-            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
-            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        others = (
+            "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
+        raw_db.rows(f"SELECT pg_terminate_backend(pid) {others}")
+        eventually(lambda: raw_db.value(f"SELECT count(*) {others}") == 0, "all are closed")
         await record(store, arrival("after"))
         leased = await lease(store)
         done, failed = leased.jobs

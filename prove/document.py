@@ -9,7 +9,10 @@ ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "proof.md"
 VERDICT = Path(__file__).parent / "results" / "long.json"
 BEGIN, END = "<!-- result: begin -->", "<!-- result: end -->"
-STORES = ("postgres", "sqlite")
+STORES = {"postgres": "PostgreSQL", "sqlite": "SQLite"}
+
+LATER_FAULTS = ("frozen hosts", "failovers", "cancellations", "clock steps")
+"""Faults that a verdict may lack: some need programs that are not installed everywhere."""
 
 Json = Mapping[str, Any]
 
@@ -35,8 +38,24 @@ def result(verdict: Json) -> str:
         "| during the run | PostgreSQL | SQLite |",
         "| --- | ---: | ---: |",
         *(_row([title, *map(_number, values)]) for title, values in _activity(verdict)),
+        *_delay_table(verdict),
     ]
     return "\n".join(lines)
+
+
+def _delay_table(verdict: Json) -> Iterator[str]:
+    """Yield the longest times until the service worked again, if the verdict has any."""
+    delays = [
+        (title, what, delay)
+        for store, title in STORES.items()
+        for what, delay in verdict["stores"][store].get("delays", {}).items()
+    ]
+    if delays:
+        yield ""
+        yield "| the longest time until it worked again | store | seconds | limit |"
+        yield "| --- | --- | ---: | ---: |"
+    for title, what, delay in delays:
+        yield _row([what, title, f"{delay['seconds']:.2f}", f"{delay['limit_seconds']:g}"])
 
 
 def _trials(verdict: Json) -> Iterator[tuple[str, list[int]]]:
@@ -52,6 +71,10 @@ def _trials(verdict: Json) -> Iterator[tuple[str, list[int]]]:
         ("zombies", "zombies woken"),
     ):
         yield title, [store["faults"].get(fault, 0) for store in stores]
+    for fault in LATER_FAULTS:
+        counts = [store["faults"].get(fault, 0) for store in stores]
+        if any(counts):
+            yield fault, counts
 
 
 def _bound_row(title: str, counts: list[int]) -> str:

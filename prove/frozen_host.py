@@ -16,11 +16,15 @@ from support.processes import Process
 from support.proxy import Proxy
 
 EVENTS_PER_SECOND = 200
-FROZEN_SECONDS = 3.0
-DRAIN_SECONDS = 1.0
+SHORT_SECONDS = 2.0
+"""Shorter than any limit: every statement is answered late."""
 
+LONG_SECONDS = 15.0
+"""Longer than the service waits for a response: every connection is given up."""
+
+DRAIN_SECONDS = 1.0
 REPORT_LIMIT_SECONDS = 10.0
-END_LIMIT_SECONDS = DRAIN_SECONDS + 10.0
+END_LIMIT_SECONDS = 20.0
 RECOVERY_LIMIT_SECONDS = 10.0
 
 
@@ -39,28 +43,32 @@ def freeze_host(bench: Workbench) -> None:
             for number in range(count):
                 experiment.send(10**6, 10**6 / EVENTS_PER_SECOND)
                 experiment.wait_until_recovered()
-                _freeze(experiment, proxy, is_cut=number % 2 == 1)
+                _freeze(experiment, proxy, is_long=number % 2 == 1)
                 progress(number + 1)
             experiment.drain()
 
 
-def _freeze(experiment: Experiment, proxy: Proxy, *, is_cut: bool) -> None:
+def _freeze(experiment: Experiment, proxy: Proxy, *, is_long: bool) -> None:
+    """Freeze the host: for a moment, or until every connection is given up and cut."""
     fleet = experiment.fleet
+    ended = [0, fleet.worker_slots[0]] if is_long else []
     frozen_at = time.monotonic()
     proxy.freeze()
     try:
         _expect_reported(experiment)
-        slots = [0, fleet.worker_slots[0]]
-        _terminate(experiment, [fleet.processes[slot] for slot in slots])
-        time.sleep(max(0.0, frozen_at + FROZEN_SECONDS - time.monotonic()))  # how long it lasts
+        _terminate(experiment, [fleet.processes[slot] for slot in ended])
+        seconds = LONG_SECONDS if is_long else SHORT_SECONDS
+        time.sleep(max(0.0, frozen_at + seconds - time.monotonic()))  # how long it lasts
     finally:
-        if is_cut:
+        if is_long:
             proxy.cut()
+        conditions = experiment.service_conditions()
         proxy.thaw()
     experiment.tally["frozen hosts"] += 1
-    experiment.tally["frozen hosts that returned without their connections"] += is_cut
-    experiment.watch_recovery("a freeze", experiment.service_conditions(), RECOVERY_LIMIT_SECONDS)
-    fleet.kill(*slots)
+    experiment.tally["frozen hosts that returned without their connections"] += is_long
+    name = "a long freeze" if is_long else "a short freeze"
+    experiment.watch_recovery(name, conditions, RECOVERY_LIMIT_SECONDS)
+    fleet.kill(*ended)
 
 
 def _expect_reported(experiment: Experiment) -> None:
@@ -92,4 +100,4 @@ def _terminate(experiment: Experiment, processes: list[Process]) -> None:
             process.kill()
         else:
             seconds = time.monotonic() - started
-            experiment.add_delay("end after SIGTERM in a freeze", seconds, END_LIMIT_SECONDS)
+            experiment.add_delay("end of a process by SIGTERM", seconds, END_LIMIT_SECONDS)

@@ -58,15 +58,15 @@ def json_spellings(body: bytes, document: Any) -> Iterator[bytes]:
     yield json.dumps(document, sort_keys=True).encode()
     yield json.dumps(document, ensure_ascii=False).encode()
     yield re.sub(rb'(?<=[":a-z])[a-z](?=[a-z"])', lambda it: b"\\u%04x" % it[0][0], body)
-    if isinstance(document, dict):
-        for name, value in document.items():
-            for text in (json.dumps(value), f'"{FORGED}"', "null", "true"):
-                member = f"{json.dumps(name)}:{text}".encode()
-                yield b"{" + member + b"," + body[1:]
-                yield body[:-1] + b"," + member + b"}"
-    if isinstance(document, list):
-        yield body[:-1] + b"," + body[1:]
-        yield json.dumps(document[::-1]).encode()
+    for path, holder in holders(document):
+        if isinstance(holder, list):
+            for items in (holder[::-1], holder * 2, *([item] for item in holder), []):
+                yield json.dumps(put(document, path, items)).encode()
+            continue
+        for name, value in holder.items():  # a repeated name: the NUL is removed from the text
+            for members in ({f"{name}\0": FORGED, **holder}, {**holder, f"{name}\0": value}):
+                text = json.dumps(put(document, path, members))
+                yield text.replace("\\u0000", "").encode()
 
 
 def changed_documents(document: Any) -> Iterator[Any]:
@@ -77,6 +77,15 @@ def changed_documents(document: Any) -> Iterator[Any]:
         if isinstance(value, str) and value.isdigit():
             yield put(document, path, int(value))
         yield put(document, path, ...)
+
+
+def holders(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield every object and list in a document, with its path."""
+    if isinstance(document, dict | list):
+        yield path, document
+        pairs: Any = document.items() if isinstance(document, dict) else enumerate(document)
+        for key, value in pairs:
+            yield from holders(value, (*path, key))
 
 
 def leaves(document: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:

@@ -22,6 +22,7 @@ NOW: Final = 1_790_000_000.0
 URL: Final = "https://shop.example/webhooks/source"
 FORGED_BODY: Final = b'{"id":"forged"}'
 STRANGER_TEXT: Final = (
+    ".1790000000.{} 2026-09-21T14:13:20Z{} \nx-timestamp:2026-09-21T14:13:20Z\n"
     f'x&bodySHA256={hashlib.sha256(FORGED_BODY).hexdigest()}&y=1\n1790000001.{{"id":"x"}}:42:EUR:a|b;'
     "request-id:forged;ts:1790000000;\nMessageId\nforged\nTimestamp\nx\nTopicArn\nx\nType\n"
 )
@@ -118,7 +119,7 @@ def with_text(preset: Preset, outgoing: OutgoingRequest) -> bytes:
         for holder in document["notificationItems"]:
             holder["NotificationRequestItem"]["merchantReference"] = "order:1130:EUR:REFUND:true"
     elif isinstance(document, dict):
-        document = {**document, "note": STRANGER_TEXT}
+        document = {"note": STRANGER_TEXT, **document}
         document |= {"Message": STRANGER_TEXT} if "Message" in document else {}
     return json.dumps(document).encode()
 

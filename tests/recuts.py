@@ -46,13 +46,16 @@ def cuts(literals: list[bytes], values: list[bytes]) -> list[list[bytes]]:
         literal, usual = literals[place + 1], start + len(values[place])
         for end in range(start, len(content) + 1):
             is_near = len(values) == 2 or abs(end - usual) <= NEAR
-            if is_near and content.startswith(literal, end):
+            # Far away, only where the next value occurs again, such as the time.
+            if (is_near and content.startswith(literal, end)) or content.startswith(
+                literal + values[place + 1], end
+            ):
                 extend(end + len(literal), [*chosen, content[start:end]])
 
     extend(len(literals[0]), [])
     others = [chosen for chosen in found if chosen != values]
-    # A sample that is the same in each run.
-    return others if len(others) <= LIMIT else random.Random(7).sample(others, LIMIT)  # noqa: S311
+    random.Random(7).shuffle(others)  # noqa: S311 - a sample that is the same in each run
+    return sorted(others, key=lambda chosen: chosen[1] != values[1])[:LIMIT]
 
 
 # Templates.

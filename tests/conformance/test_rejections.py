@@ -2,19 +2,25 @@
 
 import asyncio
 import hashlib
+import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 
+import onceward
 from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import PageQuery, Rejection
 from onceward.model.events import Arrival, DuplicateBody, Outcome
 from onceward.model.jobs import FailureType, JobStatus
 from onceward.ports import Store
+from onceward.runtime.clock import SystemClock
+from onceward.sources.configure import make_source
+from onceward.sources.request import Headers, Request
 from support.database import RawDatabase
 from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
 
+SECRET = "a-secret-of-the-account"
 FLAG, HOLD = DuplicateBody.FLAGGED, DuplicateBody.HELD
 
 
@@ -43,6 +49,19 @@ async def test_an_event_with_the_body_of_another_is_flagged(
     assert items["b"].duplicate_body_of == items["a"].id
     assert items["a"].duplicate_body_of is None
     assert {job.status for job in await store.jobs(EVERYTHING)} == {JobStatus.QUEUED}
+
+
+async def test_another_body_with_the_same_signature_is_flagged(store: Store) -> None:
+    document = {"signature": {"token": "t" * 50}, "event-data": {"id": "first", "event": "opened"}}
+    signed = onceward.sign("mailgun", secret=SECRET, body=json.dumps(document).encode())
+    source = make_source("mailgun", secrets=[SECRET])
+    for name in (b"first", b"second"):
+        forged = Request(Headers([]), signed.body.replace(b"first", name))
+        events = source.verify(forged, SystemClock().now())
+        assert isinstance(events, list)
+        for single in source.arrivals(events, forged.headers):
+            await record(store, single._replace(source="stripe"))
+    assert await flagged(store) == ["second"]
 
 
 async def test_sources_without_the_rule_are_not_checked(store: Store) -> None:

@@ -4,6 +4,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import combinations, islice
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -52,6 +53,31 @@ def test_a_changed_capture_makes_no_unflagged_event(of: Case) -> None:
         ledger = Ledger()
         assert ledger.record(deliver(of.source, genuine)), "the capture is genuine"
         assert unflagged(of, ledger, genuine)[:3] == []
+
+
+def mixtures(one: Sent, other: Sent) -> Iterator[Sent]:
+    """Yield requests whose headers, body and query come from two captures."""
+    names = list(dict(one.headers) | dict(other.headers))
+    for size in range(len(names) + 1):
+        for chosen in islice(combinations(names, size), 40):
+            headers = {**dict(one.headers), **{name: other.header(name) for name in chosen}}
+            for body in (one.body, other.body):
+                for query in {one.query, other.query}:
+                    yield Sent(tuple(headers.items()), body, query)
+
+
+@pytest.mark.parametrize("of", PROVING, ids=lambda of: of.label)
+def test_two_captures_make_no_third_event(of: Case) -> None:
+    one, other, *_ = captures(of)
+    ledger = Ledger()
+    for genuine in (one, other):
+        ledger.record(deliver(of.source, genuine))
+    made = [
+        f"{event.event_id!r} from {mixture!r:.900}"
+        for mixture in mixtures(one, other)
+        for event in ledger.record(deliver(of.source, mixture))
+    ]
+    assert made[:3] == []
 
 
 # Challenges: what is signed to test an endpoint is no event.

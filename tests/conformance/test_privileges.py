@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from onceward import Event, Inbox, PermanentError
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.ports import EVERY_DUTY, Duty
 from onceward.runtime.redact import LIMIT_CHARACTERS, one_line
 from onceward.runtime.sql_text import Sql
@@ -21,7 +21,7 @@ from onceward.work.effects import Effects
 from onceward.work.transaction import Transaction
 from support.database import RawDatabase
 from support.processes import eventually_async
-from tests.factories import ACT, arrival, lease, make_store, opened, record
+from tests.factories import ACT, arrival, claim, lease, make_store, opened, record
 from tests.inprocess import FAST, receive_only, run_inbox
 
 ROLE = "onceward_app"
@@ -242,6 +242,20 @@ async def test_a_missing_table_is_named(bare_postgres_url: str, granted_url: str
         "The database lacks the table onceward.tokens, the table onceward.workers, although"
     )
     assert "complete backup" in message
+
+
+async def test_a_policy_that_hides_rows_is_an_outage_and_not_a_missing_row(
+    bare_postgres_url: str, granted_url: str
+) -> None:
+    async with opened(granted_url) as store:
+        await record(store, arrival())
+        run(
+            bare_postgres_url,
+            "ALTER TABLE onceward.jobs ENABLE ROW LEVEL SECURITY;"
+            "CREATE POLICY hidden ON onceward.jobs USING (false)",
+        )
+        with pytest.raises(StoreUnavailable, match="row-level security policy"):
+            await claim(store)
 
 
 # The list of privileges is exactly what the statements use.

@@ -30,7 +30,7 @@ def _run_behind(bench: Workbench, url: str, direct_url: str, mode: str) -> None:
             experiment.send(10**6, 10**6 / EVENTS_PER_SECOND)
             experiment.wait_until_recovered(EVENTS)
             experiment.drain()
-            experiment.tally["workloads behind pgbouncer"] += 1
+            experiment.tally["workloads behind pgbouncer"] += not experiment.findings.counts
     except StartupFailed as failure:
         reason = _last_line(str(failure))
         if mode == MUST_WORK or not REFUSED_BY_NAME.search(reason):

@@ -67,6 +67,7 @@ def prove(
         seed=seed,
         form=plan.name,
         sabotage=active_sabotage(),
+        stage=only,
         seconds=time.monotonic() - started,
         results=results,
         requirements=requirements(plan, results),

@@ -95,6 +95,7 @@ def _show_verdict(verdict: Verdict, console: Console) -> None:
     command = f"python -m prove --seed {verdict.seed}"
     command += " --long" if verdict.form == "long" else ""
     command += f" --sabotage {verdict.sabotage}" if verdict.sabotage else ""
+    command += f' --stage "{verdict.stage}"' if verdict.stage else ""
     console.print()
     if verdict.is_green:
         console.print("[bold green]Green: nothing was lost, duplicated or invented.[/]")

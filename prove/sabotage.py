@@ -4,10 +4,12 @@
 startup; the product contains none of this.
 """
 
+import asyncio
 import functools
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import Any
 
@@ -18,7 +20,9 @@ from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.store import queries
+from onceward.store.postgres import time_limit
 from onceward.store.postgres.connections import Connection
+from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
@@ -51,10 +55,16 @@ class Sabotage(StrEnum):
     """Purge done events together with their ids."""
     ALWAYS_READY = "always-ready"
     """Report readiness without a look at the database; a frozen host shows it."""
+    NO_TIME_LIMIT = "no-time-limit"
+    """Wait for a response of the database without a limit; a frozen host shows it."""
     LOCAL_COMMIT = "local-commit"
     """Do not wait for a synchronous standby; a failover shows it."""
     MEMORY_OF_IDS = "memory-of-ids"
     """Answer repeated ids from memory; a failover to an older ledger shows it."""
+    SHARED_SESSIONS = "shared-sessions"
+    """Accept a pooler that gives each transaction another session."""
+    LEAK_CONNECTIONS = "leak-connections"
+    """Wait for something before a connection is given back; cancellations show it."""
     IGNORE_FILE = "ignore-file"
     """Write on when the SQLite file is gone."""
 
@@ -183,6 +193,37 @@ def _be_always_ready() -> None:
     PostgresStore.ready = ready  # type: ignore[method-assign,assignment] # the sabotage
 
 
+def _remove_time_limit() -> None:
+    vars(time_limit)["shut_down"] = lambda _: None
+
+
+def _accept_poolers() -> None:
+    async def check(_store: PostgresStore, _connection: Connection) -> None:
+        """Stand in for the check of the pooler."""
+
+    PostgresStore._check_pooler = check  # type: ignore[method-assign,assignment] # noqa: SLF001 - the sabotage
+
+
+def _leak_connections() -> None:
+    use = ConnectionPool.use
+    lost: list[object] = []
+
+    @asynccontextmanager
+    async def use_and_wait(pool: ConnectionPool) -> AsyncIterator[Connection]:
+        context = use(pool)
+        lost.append(context)  # the garbage collector would give the connection back
+        async with AsyncExitStack() as stack:
+            connection = await context.__aenter__()
+            try:
+                yield connection
+            finally:
+                await asyncio.sleep(0)
+                stack.push_async_exit(context)
+                lost.remove(context)
+
+    ConnectionPool.use = use_and_wait  # type: ignore[method-assign,assignment] # the sabotage
+
+
 def _ignore_file() -> None:
     DatabaseFile.check = lambda self: None  # type: ignore[method-assign] # noqa: ARG005 - the sabotage
 
@@ -194,7 +235,10 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.WORKER_CLOCK: _slow_the_clock,
     Sabotage.DELETE_IDS: _purge_ids,
     Sabotage.ALWAYS_READY: _be_always_ready,
+    Sabotage.NO_TIME_LIMIT: _remove_time_limit,
     Sabotage.LOCAL_COMMIT: _commit_locally,
     Sabotage.MEMORY_OF_IDS: functools.partial(_wrap_submit, _remember_ids),
+    Sabotage.SHARED_SESSIONS: _accept_poolers,
+    Sabotage.LEAK_CONNECTIONS: _leak_connections,
     Sabotage.IGNORE_FILE: _ignore_file,
 }

@@ -50,6 +50,8 @@ class Verdict:
     seed: int
     form: str
     sabotage: str
+    stage: str | None
+    """The only stage that was run, if not all were."""
     seconds: float
     results: list[StoreResult]
     requirements: list[Requirement]

@@ -27,6 +27,8 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
+from support.programs import ProgramMissing
+
 # Durability as in production, because crash tests depend on it. Small buffers start faster.
 SETTINGS = {
     "fsync": "on",
@@ -186,14 +188,18 @@ class Cluster:
     def back_up(self, link: str | None = None) -> Path:
         """Copy all data, and return the folder of the copy for `Cluster(existing=…)`.
 
-        With `link`, a URL of this server, the copy becomes a standby that follows it there.
+        With `link`, a URL of this server, the copy becomes a standby that follows it there. Raise
+        ProgramMissing if pg_basebackup is not installed with the server.
         """
+        program = self.binaries / "pg_basebackup"
+        if not program.exists():
+            raise ProgramMissing(f"{program} is not installed")
         folder = Path(tempfile.mkdtemp(prefix="onceward-pg-", dir=TEMPORARY))
         _chown(folder, self.account)
         source = link or self.url("postgres")
         options = ["--checkpoint=fast", "--no-sync", *(["--write-recovery-conf"] if link else [])]
         done = _run(
-            [self.binaries / "pg_basebackup", "-d", source, "-D", folder / "data", *options],
+            [program, "-d", source, "-D", folder / "data", *options],
             folder,
             self.account,
         )

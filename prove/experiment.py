@@ -121,12 +121,15 @@ class Experiment:
         self, after: str, conditions: Mapping[str, Callable[[], bool]], limit_seconds: float
     ) -> bool:
         """Time how long each condition takes to hold, and return whether all did in time."""
-        started = time.monotonic()
+        started, seconds = time.monotonic(), 0.0
         pending = dict(conditions)
-        while pending and (seconds := time.monotonic() - started) < limit_seconds:
-            for what in [what for what, holds in pending.items() if holds()]:
-                del pending[what]
-                self.add_delay(f"{what} after {after}", seconds, limit_seconds)
+        while pending and seconds < limit_seconds:
+            for what, holds in list(pending.items()):
+                is_met = holds()  # may take a while
+                seconds = time.monotonic() - started
+                if is_met and seconds < limit_seconds:
+                    del pending[what]
+                    self.add_delay(f"{what} after {after}", seconds, limit_seconds)
             time.sleep(POLL_SECONDS)
         for what in pending:
             detail = f"{what} after {after}: not within {limit_seconds:g} s"

@@ -84,7 +84,7 @@ SHORT = Plan(
             cut_seconds=30,
             freezes=2,
             failovers=1,
-            cancellations=2_000,
+            cancellations=1_500,
             clock_steps=4,
         ),
         "sqlite": StorePlan(
@@ -99,7 +99,7 @@ SHORT = Plan(
             kill_seconds=18,
             zombie_seconds=8,
             cut_seconds=20,
-            cancellations=1_000,
+            cancellations=600,
             clock_steps=2,
             removed_files=4,
         ),

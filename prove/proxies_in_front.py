@@ -5,8 +5,6 @@ another one, or with one that the proxy never gave was smuggled past it.
 """
 
 import asyncio
-import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +23,7 @@ from onceward.settings import Settings
 from prove.in_process import Activity, Message, RecordingApp
 from prove.request_streams import make_stream
 from support.processes import eventually
+from support.programs import ProgramMissing, find_program
 
 ID = b"x-request-id"
 CLIENTS = 40
@@ -34,7 +33,6 @@ START_SECONDS = STOP_SECONDS = 15.0
 LOG = "access.log"
 MIN_FORWARDED_SHARE = 0.2
 FINDINGS_MAX = 20
-SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
 
 NGINX = """\
 daemon off;
@@ -114,10 +112,12 @@ class ProxyKind:
     parse: Callable[[list[str]], tuple[bytes, Forwarded] | None]
 
     @property
-    def executable(self) -> str | None:
+    def executable(self) -> Path | None:
         """Return the path of the program, if it is installed."""
-        path = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
-        return shutil.which(self.name, path=path)
+        try:
+            return find_program(self.name)
+        except ProgramMissing:
+            return None
 
 
 def _parse_nginx(fields: list[str]) -> tuple[bytes, Forwarded] | None:
@@ -258,7 +258,7 @@ def _server() -> Iterator[tuple[RecordingApp, int]]:
 
 
 @contextmanager
-def _running(kind: ProxyKind, executable: str, folder: Path, upstream: int) -> Iterator[int]:
+def _running(kind: ProxyKind, executable: Path, folder: Path, upstream: int) -> Iterator[int]:
     """Run a proxy, and return its port. At the end it has logged every request."""
     folder.chmod(0o755)  # nginx changes its user
     port = _free_port()

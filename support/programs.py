@@ -1,9 +1,12 @@
 """Programs of the machine that some tests and stages need, and that may not be installed."""
 
+import os
 import shutil
 from pathlib import Path
 
 LIBRARIES = Path("/usr/lib")
+SYSTEM_FOLDERS = ("/usr/sbin", "/usr/local/sbin", "/sbin")
+"""Servers are installed here, and the PATH of most accounts does not contain it."""
 
 
 class ProgramMissing(Exception):
@@ -12,7 +15,8 @@ class ProgramMissing(Exception):
 
 def find_program(name: str) -> Path:
     """Return the path of a program. Raise ProgramMissing if there is none."""
-    if path := shutil.which(name):
+    folders = os.pathsep.join([os.environ.get("PATH", os.defpath), *SYSTEM_FOLDERS])
+    if path := shutil.which(name, path=folders):
         return Path(path)
     raise ProgramMissing(f"{name} is not installed")
 

@@ -62,8 +62,14 @@ _LOCK_HOLDERS: Final = """
 
 
 async def apply_pending(connection: Connection) -> list[str]:
-    """Apply pending migrations, all or none, and return their labels."""
+    """Apply pending migrations, all or none, and return their labels.
+
+    Without pending ones no lock is needed: the `at_start` functions of another process may hold it
+    for long, and a process that starts on a current schema need not wait for them.
+    """
     async with _transaction(connection):
+        if not await _pending(connection, await load_access(connection)):
+            return []
         await _lock(connection)
         access = await load_access(connection)
         lacking = await _pending(connection, access)

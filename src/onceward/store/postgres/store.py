@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Final
+from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import args_row
@@ -48,6 +49,7 @@ from onceward.store.postgres.connections import (
     translate_error,
 )
 from onceward.store.postgres.driver import connection_class
+from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
     Session,
@@ -83,7 +85,10 @@ _POOL_EXHAUSTED: Final = (
     "(pgbouncer: default_pool_size) to the number of connections in docs/operating.md"
 )
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
-_LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
+_LOCK_SETUP: Final = parse(
+    f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
+    "SET LOCAL lock_timeout TO DEFAULT"
+)
 
 
 class PostgresStore(SqlAdminStore, SqlRegistry):
@@ -99,6 +104,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._batch_writer = BatchWriter(
             self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
         )
+        self._restored: WeakSet[Connection] = WeakSet()
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
@@ -163,6 +169,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         writer = await self._free_writers.get()
         try:
             async with writer.use() as connection:
+                await self._restore_registration(connection)
                 return await self._batch_writer.record(connection, arrivals)
         finally:
             self._free_writers.put_nowait(writer)
@@ -179,10 +186,9 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         ended: Sequence[str],
     ) -> Claim:
         """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs."""
-        parameters = {
+        parameters: dict[str, Any] = {
             "token": token,
             "worker": worker,
-            "handlers": [self._handler_ids[name] for name in handlers],
             "limit": 1 if solo else limit,
             "solo": solo,
             "lease_seconds": lease_seconds,
@@ -197,6 +203,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             *map(self._queries.one, ("reclaim_expired", "end_leases", "claim", "next_due")),
         ]
         async with self._claim_connection.use() as connection:
+            await self._restore_registration(connection)
+            parameters["handlers"] = [self._handler_ids[name] for name in handlers]
             *_, leased, (next_due,) = await run_in_one_message(connection, statements, parameters)
             self._failpoints.reach("claim.leased")
             jobs = await self._load(connection, leased[0]["jobs"]) if leased else ()
@@ -269,7 +277,11 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     async def prepare(self) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction for the app's own tables, in one process at a time."""
         async with self.begin(str) as transaction:
-            await transaction.run(_LOCK_SETUP, {})
+            try:
+                for statement in _LOCK_SETUP:
+                    await transaction.run(statement, {})
+            except psycopg.errors.LockNotAvailable as error:
+                raise StoreBlocked(held_too_long(Lock.SETUP, SETUP_TIMEOUT_SECONDS)) from error
             yield transaction
 
     async def announcements(self) -> AsyncGenerator[None, None]:
@@ -370,11 +382,30 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     @asynccontextmanager
     async def _transaction(self, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         async with self._admin_connection.use() as connection:
-            async with connection.transaction():
-                await connection.execute(lock_statement(lock))
-                yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+            async with self._locked(connection, lock) as transaction:
+                yield transaction
                 self._failpoints.reach("operate.written")
             self._failpoints.reach("operate.committed")
+
+    @asynccontextmanager
+    async def _locked(self, connection: Connection, lock: Lock) -> AsyncIterator[LedgerTransaction]:
+        async with connection.transaction():
+            await take_lock(connection, lock)
+            yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+
+    async def _restore_registration(self, connection: Connection) -> None:
+        """Register on a new connection what the database behind it lacks.
+
+        On the connection itself: another one may still lead to the previous primary.
+        """
+        if connection in self._restored:
+            return
+        # Without a lock: recording need not wait for a process that registers or migrates.
+        autocommit = _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+        if not await self._registration.is_complete(autocommit):
+            async with self._locked(connection, Lock.REGISTRY) as transaction:
+                await self._registration.restore(transaction)
+        self._restored.add(connection)
 
     @asynccontextmanager
     async def _pooled(self) -> AsyncIterator[Connection]:

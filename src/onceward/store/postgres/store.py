@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
@@ -50,6 +51,7 @@ from onceward.store.postgres.connections import (
 )
 from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
+from onceward.store.postgres.payload_weeks import within_weeks
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
     Session,
@@ -207,17 +209,21 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             parameters["handlers"] = [self._handler_ids[name] for name in handlers]
             *_, leased, (next_due,) = await run_in_one_message(connection, statements, parameters)
             self._failpoints.reach("claim.leased")
-            jobs = await self._load(connection, leased[0]["jobs"]) if leased else ()
+            jobs = await self._load(connection, **leased[0]) if leased else ()
         return Claim(
             lease=Lease(token, jobs) if jobs else None,
             solo_waiting=next_due["solo_waiting"],
             next_due_seconds=next_due["next_due_seconds"],
         )
 
-    async def _load(self, connection: Connection, ids: list[int]) -> tuple[Job, ...]:
-        parameters = {"jobs": ids, "inline_bytes": INLINE_BODY_BYTES}
+    async def _load(
+        self, connection: Connection, jobs: list[int], oldest: datetime, newest: datetime
+    ) -> tuple[Job, ...]:
+        """Load jobs whose events were received between two times."""
+        parameters = {"jobs": jobs, "inline_bytes": INLINE_BODY_BYTES}
         cursor = connection.cursor(binary=True, row_factory=args_row(Job))
-        await cursor.execute(self._queries.one("load_jobs").pyformat, parameters)
+        statement = within_weeks(self._queries.one("load_jobs"), oldest, newest)
+        await cursor.execute(statement, parameters)
         return tuple(await cursor.fetchall())
 
     async def end_leases(self, tokens: Sequence[str]) -> None:

@@ -2,10 +2,10 @@
 
 from datetime import timedelta
 
-import psycopg
 import pytest
 from psycopg.rows import dict_row
 
+from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.store import PostgresStore
 from support.database import RawDatabase
 from tests.factories import arrival, arrivals, lease, opened, record
@@ -31,7 +31,7 @@ async def test_loading_jobs_locks_no_partition_of_another_week(postgres_url: str
         await record(store, *arrivals(3))
         # This connection loads the jobs again, as the claim did, and keeps its locks.
         options = "-c plan_cache_mode=force_generic_plan -c enable_seqscan=off"
-        connection = await psycopg.AsyncConnection.connect(
+        connection = await SessionConnection.connect(
             postgres_url, options=options, row_factory=dict_row
         )
         leased = await lease(store)

@@ -34,6 +34,7 @@ from onceward.store.base import (
 )
 from onceward.store.locks import Lock
 from onceward.store.postgres import schema
+from onceward.store.postgres.announcer import Announcer
 from onceward.store.postgres.connections import (
     CONNECT_OPTIONS,
     CONNECTION_LOST,
@@ -86,6 +87,9 @@ _POOL_EXHAUSTED: Final = (
     f"The pooler gave no second connection within {_POOLER_SECONDS:g} seconds. Raise its pool size "
     "(pgbouncer: default_pool_size) to the number of connections in docs/operating.md"
 )
+# A listener that does not read keeps the server from truncating the queue of notifications. Of the
+# server's side of the connection; it has no effect on a Unix socket.
+_END_FROZEN_LISTENER: Final = "SET tcp_user_timeout = '15s'"
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(
     f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
@@ -103,8 +107,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._settings = settings
         self._failpoints = failpoints
         self._queries = Queries("postgres")
+        self._announcer = Announcer(self._notify)
         self._batch_writer = BatchWriter(
-            self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
+            self._queries,
+            self._source_ids,
+            failpoints,
+            row_limit=settings.delivery_rows,
+            on_jobs=self._announcer.announce,
         )
         self._restored: WeakSet[Connection] = WeakSet()
         self.max_shared_transactions = settings.workers
@@ -114,6 +123,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._free_writers: asyncio.Queue[DedicatedConnection] = asyncio.Queue()
         self._claim_connection = self._dedicated(CLAIMING)
         self._renew_connection = self._dedicated(CLAIMING)
+        self._notify_connection = self._dedicated(CLAIMING)
         idle_timeout = _idle_timeout(settings.lease_seconds)
         self._admin_connection = self._dedicated(idle_timeout)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
@@ -153,11 +163,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def close(self) -> None:
         """Close all connections."""
+        await self._announcer.close()
         await self._pool.close()
         for dedicated in (
             *self._writers,
             self._claim_connection,
             self._renew_connection,
+            self._notify_connection,
             self._admin_connection,
         ):
             await dedicated.close()
@@ -297,12 +309,17 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 async with await connect(
                     self._info, SessionConnection, self._session({})
                 ) as connection:
+                    await connection.execute(_END_FROZEN_LISTENER)
                     await connection.execute("LISTEN onceward_jobs")
                     yield  # notifications may have been missed before LISTEN
                     async for _ in connection.notifies():
                         yield
             except (StoreUnavailable, *CONNECTION_LOST):
                 await asyncio.sleep(1)
+
+    async def _notify(self) -> None:
+        async with self._notify_connection.use() as connection:
+            await connection.execute("NOTIFY onceward_jobs")
 
     async def renew_worker(
         self,
@@ -392,6 +409,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 yield transaction
                 self._failpoints.reach("operate.written")
             self._failpoints.reach("operate.committed")
+        if lock is Lock.LEDGER:
+            self._announcer.announce()
 
     @asynccontextmanager
     async def _locked(self, connection: Connection, lock: Lock) -> AsyncIterator[LedgerTransaction]:

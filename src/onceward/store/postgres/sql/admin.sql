@@ -133,12 +133,9 @@ entry AS (
     SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
-),
-notified AS MATERIALIZED (
-    SELECT pg_notify('onceward_jobs', '') FROM requeued
 )
 SELECT requeued.available_at, CAST(entry.id AS text) AS audit, entry.at AS created_at
-FROM requeued, entry, notified
+FROM requeued, entry
 
 -- name: job_status
 -- The status of one job.

@@ -12,8 +12,10 @@ from onceward.errors import RejectionCause, StoreBlocked
 from onceward.model.admin import Rejection
 from onceward.model.events import Outcome
 from onceward.ports import Store
+from onceward.runtime.sql_text import parse
 from onceward.store.locks import Lock
 from onceward.store.postgres import lock_timeout
+from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
 from support.database import RawDatabase
 from tests.factories import ACT, HANDLERS, SOURCES, arrival, claim, make_store, opened, record
@@ -141,6 +143,20 @@ async def test_an_operation_does_not_wait_for_ever(
         ):
             await operation(store)
         await operation(store)
+
+
+async def test_an_at_start_function_does_not_wait_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = parse(f"SET LOCAL lock_timeout = '0.1s'; {lock_statement(Lock.SETUP)}")
+    monkeypatch.setattr(postgres_store, "_LOCK_SETUP", limited)
+    async with opened(postgres_url) as store:
+        with (
+            holding(postgres_url, [Lock.SETUP]),
+            pytest.raises(StoreBlocked, match="the lock for the at_start functions of the app"),
+        ):
+            await prepare(store)
+        await prepare(store)
 
 
 async def test_recording_takes_no_lock(postgres_url: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
 from onceward.model.jobs import HandlerEntry
+from onceward.ports import Row
 from onceward.runtime.log_fields import LogFields
 from onceward.store.base import LedgerTransaction
 
@@ -44,7 +45,7 @@ class _Registered:
     source_ids: dict[str, int]
     handler_ids: dict[str, int]
     max_attempts: dict[str, int]
-    routes: dict[_Route, datetime] = field(default_factory=dict)
+    routes: dict[_Route, datetime]
     """When a process last renewed each route."""
     added: int = 0
 
@@ -177,19 +178,20 @@ class Registration:
 
 
 async def _load(transaction: LedgerTransaction) -> _Registered:
-    sources = await transaction.run("registered_sources")
-    handlers = await transaction.run("registered_handlers")
-    (clock,) = await transaction.run("ledger_clock")
-    ledger = _Registered(
-        clock["read_at"],
-        {row["name"]: row["id"] for row in sources},
-        {row["name"]: row["id"] for row in handlers},
-        {row["name"]: row["max_attempts"] for row in handlers},
+    kinds: dict[str, list[Row]] = {"route": [], "handler": [], "source": [], "clock": []}
+    for row in await transaction.run("registered"):
+        kinds[row["kind"]].append(row)
+    routes = {
+        _Route(row["name"], row["source"], row["type"], bool(row["is_prefix"])): row["seen_at"]
+        for row in kinds["route"]
+    }
+    return _Registered(
+        at=kinds["clock"][0]["seen_at"],
+        source_ids={row["name"]: row["id"] for row in kinds["source"]},
+        handler_ids={row["name"]: row["id"] for row in kinds["handler"]},
+        max_attempts={row["name"]: row["max_attempts"] for row in kinds["handler"]},
+        routes=routes,
     )
-    for row in await transaction.run("registered_routes"):
-        route = _Route(row["handler"], row["source"], row["type"], bool(row["is_prefix"]))
-        ledger.routes[route] = row["seen_at"]
-    return ledger
 
 
 async def _source_id(transaction: LedgerTransaction, ledger: _Registered, name: str | None) -> int:

@@ -11,7 +11,7 @@ from onceward.store.locks import Lock
 from onceward.store.postgres.connections import Connection, lock_statement
 
 LOCK_TIMEOUT_SECONDS: Final = 5
-"""Timeout of a transaction for its lock, and for the rows that it writes."""
+"""Timeout of a transaction for its lock."""
 
 SETUP_TIMEOUT_SECONDS: Final = 60
 """Timeout for the `at_start` functions of another process, which may take long."""
@@ -27,8 +27,9 @@ _PURPOSES: Final = {
 async def take_lock(connection: Connection, lock: Lock) -> None:
     """Take a lock in the open transaction. Raise StoreBlocked after LOCK_TIMEOUT_SECONDS."""
     limit = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
+    unlimited = "SET LOCAL lock_timeout = 0"
     try:
-        await connection.execute(f"{limit}; {lock_statement(lock)}".encode())
+        await connection.execute(f"{limit}; {lock_statement(lock)}; {unlimited}".encode())
     except psycopg.errors.LockNotAvailable as error:
         raise StoreBlocked(held_too_long(lock, LOCK_TIMEOUT_SECONDS)) from error
 

@@ -1,21 +1,17 @@
--- name: registered_sources
--- The sources of all processes.
-SELECT id, name FROM onceward.sources
-
--- name: registered_handlers
--- The handlers of all processes.
-SELECT id, name, max_attempts FROM onceward.handlers
-
--- name: registered_routes
--- The routes of all handlers. A source of NULL stands for any source.
-SELECT h.name AS handler, s.name AS source, r.type, r.is_prefix, r.seen_at
+-- name: registered
+-- The routes, handlers and sources of all processes, and the time of the ledger. One statement, because
+-- it runs on each new connection before anything is recorded. A route without a source is for any.
+SELECT 'route' AS kind, r.handler AS id, h.name, h.max_attempts, s.name AS source, r.type, r.is_prefix,
+    r.seen_at
 FROM onceward.routes r
 JOIN onceward.handlers h ON h.id = r.handler
 LEFT JOIN onceward.sources s ON s.id = r.source
-
--- name: ledger_clock
--- The time of the ledger, by which routes expire.
-SELECT :now AS read_at
+UNION ALL
+SELECT 'handler', id, name, max_attempts, NULL, NULL, NULL, NULL FROM onceward.handlers
+UNION ALL
+SELECT 'source', id, name, 0, NULL, NULL, NULL, NULL FROM onceward.sources
+UNION ALL
+SELECT 'clock', 0, '', 0, NULL, NULL, NULL, :now
 
 -- name: add_source
 -- Register a source and return its id. Only for a new name: every call uses up an id.

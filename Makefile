@@ -14,6 +14,7 @@ DRIVERS := 3.2.3 3.3.8
 # The oldest psycopg is tested together with the oldest of these, the newest with the pinned ones.
 OLDEST_SERVER := uvicorn==0.30 httptools==0.6.4
 DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postgres_waiting.py \
+	tests/conformance/test_frozen_database.py \
 	tests/conformance/test_record.py tests/conformance/test_claim.py \
 	tests/unit/test_uvicorn_contract.py tests/unit/test_connection.py \
 	tests/integration/test_server_limits.py

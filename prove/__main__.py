@@ -13,13 +13,15 @@ from prove import report
 from prove.plan import LONG, SHORT
 from prove.proof import prove
 from prove.sabotage import VARIABLE, Sabotage
+from prove.stages import POSTGRES_STAGES, SQLITE_STAGES
 from prove.verdict import Verdict
 from support.disks import remove_stale_disks
 from support.postgres import ServerFailed
 
 RESULTS = Path(__file__).parent / "results"
 GREEN, RED, COULD_NOT_RUN = 0, 1, 2
-STORES = ("postgres", "sqlite")
+STORES = {"postgres": POSTGRES_STAGES, "sqlite": SQLITE_STAGES}
+STAGES = list({**POSTGRES_STAGES, **SQLITE_STAGES})
 
 
 @click.command()
@@ -32,6 +34,7 @@ STORES = ("postgres", "sqlite")
     type=click.Choice([choice.value for choice in Sabotage if choice]),
     help="Break a promise on purpose: the verdict must be red.",
 )
+@click.option("--stage", type=click.Choice(STAGES), help="Run one stage alone.")
 @click.option("--minutes", type=click.FloatRange(min=0.5), help="Limit the time, and the faults.")
 def main(
     *,
@@ -40,6 +43,7 @@ def main(
     store: str,
     as_json: bool,
     sabotage: str | None,
+    stage: str | None,
     minutes: float | None,
 ) -> None:
     """Inject faults into the service, and check that it loses, duplicates and invents nothing."""
@@ -47,13 +51,13 @@ def main(
     plan = LONG if is_long else SHORT
     if minutes is not None:
         plan = plan.within(minutes)
-    stores = STORES if store == "both" else (store,)
+    stores = [name for name in STORES if store in (name, "both") and _has(name, stage)]
     console = Console(stderr=as_json, highlight=False)
     console.print(f"Seed {seed}, {plan.name} form, on {' and '.join(stores)}.")
     remove_stale_disks()
     os.environ[VARIABLE] = sabotage or ""
     try:
-        verdict = prove(plan, stores, seed, console)
+        verdict = prove(plan, stores, seed, console, only=stage)
     except ServerFailed as error:
         console.print(f"[red]Could not run: {error}[/]")
         sys.exit(COULD_NOT_RUN)
@@ -61,11 +65,16 @@ def main(
         console.print("[red]Interrupted: no verdict.[/]")
         sys.exit(COULD_NOT_RUN)
     report.show(verdict, console)
-    if verdict.is_green and sabotage is None and minutes is None and store == "both":
+    is_complete = (sabotage, stage, minutes, store) == (None, None, None, "both")
+    if verdict.is_green and is_complete:
         _save(verdict)
     if as_json:
         click.echo(msgspec.json.encode(verdict.as_json()).decode())
     sys.exit(GREEN if verdict.is_green else RED)
+
+
+def _has(store: str, stage: str | None) -> bool:
+    return stage is None or stage in STORES[store]
 
 
 def _save(verdict: Verdict) -> None:

@@ -7,12 +7,8 @@ import msgspec
 
 from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from prove import sabotage
+from prove.probe_tables import TABLES
 
-TABLES = (
-    # No constraint: work that is committed twice must show up twice.
-    "CREATE TABLE IF NOT EXISTS probes (event varchar(255), worker integer, is_first integer)",
-    "CREATE TABLE IF NOT EXISTS accounts (name varchar(255) PRIMARY KEY, balance bigint)",
-)
 FLAKY_FAILURE_RATE = 0.5
 DECLINE_RATE = 0.7
 

@@ -21,7 +21,7 @@ from prove.attacks import ATTACKS, FULL, MAX_GROWTH_MEGABYTES, SMALL, AttacksRes
 from prove.framing import MIN_ACCEPTED_SHARE, FramingResult, check_streams
 from prove.honest_sender import Latency
 from prove.proxies_in_front import PROXIES, ProxiesResult, check_proxies
-from prove.stages import Show
+from prove.workbench import Show
 
 STAGES = ("framing", "attacks", "proxies")
 STREAM_COUNT = 100_000

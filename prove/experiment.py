@@ -2,9 +2,9 @@
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import Self
+from typing import NamedTuple, Self
 
 from prove.checker import Figures, check_ledger
 from prove.fleet import FleetSize, ServiceFleet
@@ -25,6 +25,16 @@ SUPERVISE_SECONDS = 0.2
 RECOVERY_SECONDS = 30.0
 DRAIN_SECONDS = 30.0
 IN_FLIGHT_SECONDS = 0.1
+POLL_SECONDS = 0.02
+RECOVERED_REQUESTS = 20
+RECOVERED_RUNS = 10
+
+
+class Delay(NamedTuple):
+    """The time until something worked again, and the most that it may take."""
+
+    seconds: float
+    limit_seconds: float
 
 
 class Experiment:
@@ -38,13 +48,15 @@ class Experiment:
         *options: str,
         seed: int,
         direct_url: str | None = None,
+        environment: Mapping[str, str] | None = None,
         **settings: float | str,
     ) -> None:
         self.ledger = RawDatabase(direct_url or url)
         self.tally: Counter[str] = Counter()
         self.findings = Findings()
         self.figures = Figures()
-        self.fleet = ServiceFleet(url, size, *options, **settings)
+        self.delays: dict[str, Delay] = {}
+        self.fleet = ServiceFleet(url, size, *options, environment=environment, **settings)
         self.history = History(Workload(seed, name))
         self.load_generator = LoadGenerator(
             self.history, self.fleet.addresses, connections=CONNECTIONS, seed=seed
@@ -104,6 +116,36 @@ class Experiment:
             RECOVERY_SECONDS,
             otherwise=Violation.NOT_RECOVERED,
         )
+
+    def watch_recovery(
+        self, after: str, conditions: Mapping[str, Callable[[], bool]], limit_seconds: float
+    ) -> bool:
+        """Time how long each condition takes to hold, and return whether all did in time."""
+        started = time.monotonic()
+        pending = dict(conditions)
+        while pending and (seconds := time.monotonic() - started) < limit_seconds:
+            for what in [what for what, holds in pending.items() if holds()]:
+                del pending[what]
+                self.add_delay(f"{what} after {after}", seconds, limit_seconds)
+            time.sleep(POLL_SECONDS)
+        for what in pending:
+            detail = f"{what} after {after}: not within {limit_seconds:g} s"
+            self.findings.add(Violation.NOT_RECOVERED, detail)
+        return not pending
+
+    def add_delay(self, what: str, seconds: float, limit_seconds: float) -> None:
+        """Keep the longest time of each kind."""
+        delay = Delay(round(seconds, 2), limit_seconds)
+        self.delays[what] = max(delay, self.delays.get(what, delay))
+
+    def service_conditions(self) -> dict[str, Callable[[], bool]]:
+        """Return what must hold again after a fault: new requests, new work, readiness."""
+        accepted, runs = self.history.accepted, self.ledger.count("probes")
+        return {
+            "recording": lambda: self.history.accepted >= accepted + RECOVERED_REQUESTS,
+            "handlers": lambda: self.ledger.count("probes") >= runs + RECOVERED_RUNS,
+            "readiness": self.fleet.is_ready,
+        }
 
     def supervise(self) -> None:
         """Replace processes that exited, and pause the load while the backlog is too long."""

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -46,7 +47,14 @@ class ServiceFleet:
     A process is addressed by its slot; the receivers come first.
     """
 
-    def __init__(self, url: str, size: FleetSize, *options: str, **settings: float | str) -> None:
+    def __init__(
+        self,
+        url: str,
+        size: FleetSize,
+        *options: str,
+        environment: Mapping[str, str] | None = None,
+        **settings: float | str,
+    ) -> None:
         self.size = size
         self.processes: list[Process] = []
         """The process in each slot."""
@@ -54,6 +62,11 @@ class ServiceFleet:
         """The logs of processes that exited on their own."""
         self._url = url
         self._options = options
+        self._start_options: dict[str, Any] = {"forked": True}
+        if environment is not None:
+            # A forked process has its libraries already: a variable of the linker comes too late.
+            variables = {"PYTHONPATH": str(ROOT), **environment}
+            self._start_options = {"forked": False, "environment": variables}
         self._settings: dict[str, Any] = SETTINGS | settings
         self._pool = ThreadPoolExecutor(size.total)
         self._started: list[Process] = []
@@ -120,6 +133,15 @@ class ServiceFleet:
                 self.unexpected_exits.append(process.log[-4_000:])
                 self.kill(slot)
 
+    def is_ready(self) -> bool:
+        """Return whether every receiver that runs says that it is ready."""
+        return all(receiver.is_ready() for receiver in self.receivers)
+
+    @property
+    def receivers(self) -> list[Serve]:
+        """Return the processes that receive, without those that have ended."""
+        return [each for each in self.processes if isinstance(each, Serve) and each.running]
+
     def lost_leases(self) -> list[str]:
         """Return the log lines in which running processes report a lost lease."""
         return [
@@ -143,7 +165,8 @@ class ServiceFleet:
 
     def _start_receiver(self) -> Process:
         options = ["--workers", "0"] if self.size.workers else []
-        return Serve(APP, self._url, *options, *self._options, forked=True, **self._settings)
+        options += self._options
+        return Serve(APP, self._url, *options, **self._start_options, **self._settings)
 
     def _start_worker(self) -> Process:
-        return Work(APP, self._url, *self._options, forked=True, **self._settings)
+        return Work(APP, self._url, *self._options, **self._start_options, **self._settings)

@@ -31,6 +31,7 @@ class History:
         self.requeues: list[Requeue] = []
         self.accepted = 0
         self.unknown = 0
+        self._void = 0
         self._numbers = array("L")
         self._variants = array("B")
         self._outcomes = array("B")
@@ -67,6 +68,32 @@ class History:
             if outcome >= Outcome.RECORDED
         }
 
+    def void(self, requests: int) -> None:
+        """Take back what the first `requests` responses promised: the ledger is an older one.
+
+        In the summary they count as unknown, and so do all requeues until now.
+        """
+        self._void = requests
+        self.requeues[:] = [Requeue(entry.job, Outcome.UNKNOWN) for entry in self.requeues]
+
+    def reported_as_new(self, since: int) -> set[int]:
+        """Return the events that were reported as new after the first `since` requests."""
+        return {
+            number
+            for number, outcome in zip(self._numbers[since:], self._outcomes[since:], strict=False)
+            if outcome == Outcome.RECORDED
+        }
+
+    def accepted_since(self, time: float) -> set[int]:
+        """Return the events of requests that were sent after a time and accepted."""
+        return {
+            number
+            for number, outcome, start in zip(
+                self._numbers, self._outcomes, self._starts, strict=False
+            )
+            if start > time and outcome >= Outcome.RECORDED
+        }
+
     def requests_for(self, number: int) -> list[SentRequest]:
         """Return every request that carried one event."""
         return [
@@ -90,10 +117,13 @@ class History:
         """Return the requests added up by event."""
         summary = HistorySummary(self.workload, self.requeues)
         last_end = array("d", bytes(8 * len(summary)))
-        for number, variant, outcome, start, end in zip(
-            self._numbers, self._variants, self._outcomes, self._starts, self._ends, strict=True
+        for index, (number, variant, outcome, start, end) in enumerate(
+            zip(
+                self._numbers, self._variants, self._outcomes, self._starts, self._ends, strict=True
+            )
         ):
-            summary.add(number, variant, outcome)
+            is_void = index < self._void and outcome >= Outcome.RECORDED
+            summary.add(number, variant, Outcome.UNKNOWN if is_void else outcome)
             if outcome >= Outcome.RECORDED:
                 summary.overlapping += start < last_end[number]
                 last_end[number] = max(end, last_end[number])

@@ -5,7 +5,8 @@ import itertools
 import random
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 import uvloop
@@ -43,8 +44,8 @@ class LoadGenerator:
         self.rate = 1.0
         self.is_paused = False
         self.is_requeueing = False
-        self.unresolved = 0
-        """How many requests have no final response yet."""
+        self._in_progress = 0
+        self._repeats: deque[Request] = deque()
         self._addresses = addresses
         self._connections = connections
         self._requests = history.workload.requests()
@@ -53,6 +54,15 @@ class LoadGenerator:
         self._is_stopped = False
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="load generator", daemon=True)
+
+    @property
+    def unresolved(self) -> int:
+        """How many requests have no final response yet."""
+        return self._in_progress + len(self._repeats)
+
+    def repeat(self, numbers: Iterable[int]) -> None:
+        """Send events again, beyond the limit and without regard to the rate."""
+        self._repeats.extend((number, 0) for number in numbers)
 
     def start(self) -> None:
         """Start to send."""
@@ -80,14 +90,16 @@ class LoadGenerator:
     async def _run_sender(self, index: int) -> None:
         client = FailoverClient(self._addresses, index)
         while (request := await self._next()) is not None:
-            self.unresolved += 1
+            self._in_progress += 1
             await self._deliver(client, *request)
-            self.unresolved -= 1
+            self._in_progress -= 1
         client.close()
 
     async def _next(self) -> Request | None:
         """Return the next request once it is due; None after `stop`."""
         while not self._is_stopped:
+            if self._repeats:
+                return self._repeats.popleft()
             now = time.monotonic()
             is_allowed = not self.is_paused and self.history.workload.size < self.limit
             if is_allowed and self._due <= now:

@@ -20,6 +20,12 @@ class StorePlan:
     kill_seconds: float
     zombie_seconds: float
     cut_seconds: float
+    freezes: int = 0
+    failovers: int = 0
+    """Failovers to an asynchronous standby, between one to a synchronous standby and a restore."""
+    cancellations: int = 0
+    clock_steps: int = 0
+    removed_files: int = 0
 
     @property
     def load_seconds(self) -> float:
@@ -76,6 +82,10 @@ SHORT = Plan(
             kill_seconds=14,
             zombie_seconds=8,
             cut_seconds=30,
+            freezes=2,
+            failovers=1,
+            cancellations=2_000,
+            clock_steps=4,
         ),
         "sqlite": StorePlan(
             events=8_000,
@@ -89,6 +99,9 @@ SHORT = Plan(
             kill_seconds=18,
             zombie_seconds=8,
             cut_seconds=20,
+            cancellations=1_000,
+            clock_steps=2,
+            removed_files=4,
         ),
     },
     required=1.0,
@@ -110,6 +123,10 @@ LONG = Plan(
             kill_seconds=1_000,
             zombie_seconds=130,
             cut_seconds=240,
+            freezes=12,
+            failovers=8,
+            cancellations=30_000,
+            clock_steps=16,
         ),
         "sqlite": StorePlan(
             events=300_000,
@@ -123,6 +140,9 @@ LONG = Plan(
             kill_seconds=1_100,
             zombie_seconds=60,
             cut_seconds=150,
+            cancellations=15_000,
+            clock_steps=8,
+            removed_files=24,
         ),
     },
     required=0.5,

@@ -75,10 +75,21 @@ def make_zombies(experiment: Experiment, target: Target) -> None:
         _comes_true(lambda: not _has_solo_jobs(experiment))
         experiment.send(BURST_EVENTS, BURST_SECONDS)
         experiment.wait(target.rng.uniform(0.0, BURST_SECONDS))
-        worker = _busy_worker(experiment)
-        woken += worker is not None and _make_zombie(experiment, worker)
+        woken += make_zombie(experiment)
         target.show(woken)
     experiment.tally["zombies woken"] += woken
+
+
+def make_zombie(
+    experiment: Experiment, expire_leases: Callable[[], None] = lambda: time.sleep(LEASE_SECONDS)
+) -> bool:
+    """Suspend a busy worker, let its lease expire, and resume it.
+
+    Return whether another worker finished a job of the lease meanwhile. SQLite has no second
+    worker: there, return whether the suspended one held a lease.
+    """
+    worker = _busy_worker(experiment)
+    return worker is not None and _suspend_past_lease(experiment, worker, expire_leases)
 
 
 def _busy_worker(experiment: Experiment) -> Process | None:
@@ -96,16 +107,14 @@ def _busy_worker(experiment: Experiment) -> Process | None:
     return busy[0] if _comes_true(find_busy) else None
 
 
-def _make_zombie(experiment: Experiment, process: Process) -> bool:
-    """Suspend and resume a worker, and return whether another one finished a job of its lease.
-
-    SQLite has no second worker: there, return whether the suspended one held a lease that ended.
-    """
+def _suspend_past_lease(
+    experiment: Experiment, process: Process, expire_leases: Callable[[], None]
+) -> bool:
     process.suspend()
     try:
         claimed = _jobs_claimed_by(experiment, process.pid)
+        expire_leases()
         if experiment.ledger.is_sqlite:
-            time.sleep(LEASE_SECONDS * 1.5 if claimed else 0.0)  # until the lease has expired
             return bool(claimed)
         if not _comes_true(lambda: not _jobs_claimed_by(experiment, process.pid)):
             return False

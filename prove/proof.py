@@ -24,8 +24,9 @@ from prove.bad_inputs import run_bad_inputs
 from prove.edge import EdgeResult, run_edge
 from prove.plan import Plan
 from prove.sabotage import active_sabotage
-from prove.stages import StageRunner, StoreResult
+from prove.stages import StageRunner
 from prove.verdict import Verdict, requirements
+from prove.workbench import StoreResult
 
 COLUMNS = (
     TextColumn("{task.description}"),
@@ -39,11 +40,14 @@ _progress_queue: list[ProgressQueue] = []
 """In a store's process: the queue to its parent."""
 
 
-def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Verdict:
+def prove(
+    plan: Plan, stores: Sequence[str], seed: int, console: Console, only: str | None = None
+) -> Verdict:
     """Run all stages of each store, the bad inputs when the first store is done, and the edge.
 
-    The edge runs alone: it measures latencies.
+    The edge runs alone: it measures latencies. With `only`, run one stage of the stores.
     """
+    is_partial = bool(active_sabotage() or only)
     started = time.monotonic()
     with Progress(*COLUMNS, console=console) as progress, ExitStack() as stack:
         context = get_context("spawn")
@@ -51,13 +55,13 @@ def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Ver
         pool = stack.enter_context(
             ProcessPoolExecutor(len(stores), context, initializer=_set_queue, initargs=(queue,))
         )
-        runs = [pool.submit(run_store, store, plan, seed) for store in stores]
+        runs = [pool.submit(run_store, store, plan, seed, only) for store in stores]
         _show_progress(runs, queue, progress, until=any)
-        tests = None if active_sabotage() else pool.submit(run_bad_inputs)
+        tests = None if is_partial else pool.submit(run_bad_inputs)
         _show_progress([*runs, *([tests] if tests else [])], queue, progress, until=all)
         results = [run.result() for run in runs]
         bad_inputs = tests.result() if tests else None
-        edge = None if active_sabotage() else pool.submit(run_edge_stages, plan, seed)
+        edge = None if is_partial else pool.submit(run_edge_stages, plan, seed)
         _show_progress([edge] if edge else [], queue, progress, until=all)
     return Verdict(
         seed=seed,
@@ -71,13 +75,13 @@ def prove(plan: Plan, stores: Sequence[str], seed: int, console: Console) -> Ver
     )
 
 
-def run_store(store: str, plan: Plan, seed: int) -> StoreResult:
-    """Run all stages of one store in this process."""
+def run_store(store: str, plan: Plan, seed: int, only: str | None) -> StoreResult:
+    """Run the stages of one store in this process."""
 
     def show(stage: str, done: int, total: int) -> None:
         _progress_queue[0].put((f"{store}: {stage}", done, total))
 
-    return StageRunner(store, plan, seed=seed, show=show).run()
+    return StageRunner(store, plan, seed=seed, show=show).run(only)
 
 
 def run_edge_stages(plan: Plan, seed: int) -> EdgeResult:

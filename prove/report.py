@@ -5,14 +5,16 @@ from rich.markup import escape
 from rich.table import Table
 
 from prove.edge import show_edge
-from prove.stages import StoreResult
 from prove.verdict import Verdict, kills_per_minute, total
+from prove.workbench import StoreResult
 
 
 def show(verdict: Verdict, console: Console) -> None:
     """Print the injected faults, the amounts checked, the findings and the verdict."""
     console.print(_faults(verdict))
     console.print(_figures(verdict))
+    if any(result.delays for result in verdict.results):
+        console.print(_delays(verdict))
     if verdict.bad_inputs is not None:
         passed, failed = verdict.bad_inputs.passed, verdict.bad_inputs.failed
         console.print(f"Bad inputs: {passed} tests passed, {failed} failed.")
@@ -22,6 +24,8 @@ def show(verdict: Verdict, console: Console) -> None:
     for result in verdict.results:
         for stage, reason in result.not_run.items():
             console.print(f"[yellow]Not run on {result.store}: {stage} ({escape(reason)})[/]")
+        for note in result.notes:
+            console.print(f"{result.store}: {escape(note)}")
         _show_findings(result, console)
     for entry in verdict.requirements:
         if not entry.is_met:
@@ -62,6 +66,17 @@ def _figures(verdict: Verdict) -> Table:
             f"[dim]{name}, seconds[/]",
             *(f"[dim]{entry[name]:g}[/]" if name in entry else "" for entry in seconds),
         )
+    return table
+
+
+def _delays(verdict: Verdict) -> Table:
+    table = Table(title="The longest time until it worked again", title_justify="left")
+    for column in ("", "seconds", "limit"):
+        table.add_column(column, justify="right" if column else "left")
+    for result in verdict.results:
+        for what, delay in result.delays.items():
+            name = f"{result.store}: {what}"
+            table.add_row(name, f"{delay.seconds:.2f}", f"{delay.limit_seconds:g}")
     return table
 
 

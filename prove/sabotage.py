@@ -18,7 +18,10 @@ from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.store import queries
+from onceward.store.postgres.connections import Connection
+from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.store import PostgresStore
+from onceward.store.sqlite.database_file import DatabaseFile
 
 VARIABLE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60
@@ -46,6 +49,14 @@ class Sabotage(StrEnum):
     """Let leases expire by a worker's clock that is slow."""
     DELETE_IDS = "delete-ids"
     """Purge done events together with their ids."""
+    ALWAYS_READY = "always-ready"
+    """Report readiness without a look at the database; a frozen host shows it."""
+    LOCAL_COMMIT = "local-commit"
+    """Do not wait for a synchronous standby; a failover shows it."""
+    MEMORY_OF_IDS = "memory-of-ids"
+    """Answer repeated ids from memory; a failover to an older ledger shows it."""
+    IGNORE_FILE = "ignore-file"
+    """Write on when the SQLite file is gone."""
 
 
 def active_sabotage() -> Sabotage:
@@ -70,28 +81,8 @@ def writer_for(tx: Transaction) -> Any:
 
 def apply() -> None:
     """Patch this process."""
-    match active_sabotage():
-        case Sabotage.EARLY_RESPONSE:
-            Recorder.submit = _respond_early(Recorder.submit)  # type: ignore[method-assign] # the sabotage
-        case Sabotage.NO_FENCE:
-            _patch_statement(
-                "settle_done", r"AND status .*'queued'\s+AND EXISTS \(SELECT 1 FROM fence\)", ""
-            )
-            _patch_statement(
-                "renew", "UPDATE onceward.leases", "WITH mine AS (UPDATE onceward.leases"
-            )
-            _patch_statement(
-                "renew", "RETURNING token", ") SELECT unnest(:tokens::text[]) AS token"
-            )
-        case Sabotage.NO_UNIQUE_KEY:
-            _patch_statement("record_new", "ON CONFLICT ON CONSTRAINT events_once DO NOTHING", "")
-        case Sabotage.WORKER_CLOCK:
-            slow_clock = f"clock_timestamp() - interval '{SKEW_SECONDS} seconds' +"
-            for name in ("claim", "renew"):
-                _patch_statement(name, r"clock_timestamp\(\) \+", slow_clock)
-        case Sabotage.DELETE_IDS:
-            vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_INTERVAL_SECONDS
-            PostgresStore.maintenance = _delete_done_events  # type: ignore[method-assign,assignment] # the sabotage
+    if patch := _PATCHES.get(active_sabotage()):
+        patch()
 
 
 def _patch_statement(name: str, pattern: str, replacement: str) -> None:
@@ -109,6 +100,21 @@ def _respond_early(submit: Callable[..., Pending]) -> Callable[..., Pending]:
         return pending
 
     return submit_without_waiting
+
+
+def _remember_ids(submit: Callable[..., Pending]) -> Callable[..., Pending]:
+    known: set[tuple[str, str]] = set()
+
+    def submit_unless_known(recorder: Recorder, arrivals: Sequence[Arrival]) -> Pending:
+        keys = {(arrival.source, arrival.event_id) for arrival in arrivals}
+        if keys <= known:
+            pending = Pending(arrivals)
+            pending.set_result([Receipt(0, Outcome.DUPLICATE) for _ in arrivals])
+            return pending
+        known.update(keys)
+        return submit(recorder, arrivals)
+
+    return submit_unless_known
 
 
 class _Autocommit:
@@ -130,3 +136,65 @@ async def _delete_done_events(_: PostgresStore) -> None:
             "WITH purged AS (DELETE FROM onceward.jobs WHERE status = 'done' RETURNING event)"
             "DELETE FROM onceward.events WHERE id IN (SELECT event FROM purged)"
         )
+
+
+def _remove_fence() -> None:
+    fence = r"AND [\w.]*texteq\(status, 'queued'\)\s+AND EXISTS \(SELECT 1 FROM fence\)"
+    _patch_statement("settle_done", fence, "")
+    _patch_statement("renew", "UPDATE onceward.leases", "WITH mine AS (UPDATE onceward.leases")
+    _patch_statement("renew", "RETURNING token", ") SELECT unnest(:tokens::text[]) AS token")
+
+
+def _remove_unique_key() -> None:
+    _patch_statement("record_new", "ON CONFLICT ON CONSTRAINT events_once DO NOTHING", "")
+
+
+def _slow_the_clock() -> None:
+    slow_clock = f"clock_timestamp() - interval '{SKEW_SECONDS} seconds' +"
+    for name in ("claim", "renew"):
+        _patch_statement(name, r"clock_timestamp\(\) \+", slow_clock)
+
+
+def _purge_ids() -> None:
+    vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_INTERVAL_SECONDS
+    PostgresStore.maintenance = _delete_done_events  # type: ignore[method-assign,assignment] # the sabotage
+
+
+def _commit_locally() -> None:
+    record = BatchWriter.record
+
+    async def record_locally(
+        writer: BatchWriter, connection: Connection, arrivals: Sequence[Arrival]
+    ) -> list[Receipt]:
+        await connection.execute("SET synchronous_commit = local")
+        return await record(writer, connection, arrivals)
+
+    BatchWriter.record = record_locally  # type: ignore[method-assign,assignment] # the sabotage
+
+
+def _wrap_submit(wrap: Callable[[Callable[..., Pending]], Callable[..., Pending]]) -> None:
+    Recorder.submit = wrap(Recorder.submit)  # type: ignore[method-assign] # the sabotage
+
+
+def _be_always_ready() -> None:
+    async def ready(_: object) -> None:
+        """Stand in for the store's check of its database."""
+
+    PostgresStore.ready = ready  # type: ignore[method-assign,assignment] # the sabotage
+
+
+def _ignore_file() -> None:
+    DatabaseFile.check = lambda self: None  # type: ignore[method-assign] # noqa: ARG005 - the sabotage
+
+
+_PATCHES: Mapping[Sabotage, Callable[[], None]] = {
+    Sabotage.EARLY_RESPONSE: functools.partial(_wrap_submit, _respond_early),
+    Sabotage.NO_FENCE: _remove_fence,
+    Sabotage.NO_UNIQUE_KEY: _remove_unique_key,
+    Sabotage.WORKER_CLOCK: _slow_the_clock,
+    Sabotage.DELETE_IDS: _purge_ids,
+    Sabotage.ALWAYS_READY: _be_always_ready,
+    Sabotage.LOCAL_COMMIT: _commit_locally,
+    Sabotage.MEMORY_OF_IDS: functools.partial(_wrap_submit, _remember_ids),
+    Sabotage.IGNORE_FILE: _ignore_file,
+}

@@ -9,13 +9,23 @@ from onceward.runtime.failpoints import POINTS
 from prove.bad_inputs import BadInputsResult
 from prove.checker import Figures
 from prove.edge import EdgeResult
+from prove.failover import GONE
 from prove.plan import Plan, StorePlan
-from prove.stages import StoreResult
+from prove.vanished_file import REMOVED
+from prove.workbench import StoreResult
 
 MIN_OVERLAPPING_SHARE = 0.01
 """The share of the events for which requests with the same id must have overlapped."""
 
 MIN_UNKNOWN_PER_KILL = 1.0
+
+AT_LEAST_ONE = {
+    "full disk": ("full disks survived",),
+    "lost commits": ("COMMIT responses lost", "database responses lost"),
+    "failover": (GONE,),
+    "poolers": ("workloads behind pgbouncer",),
+}
+"""The counts of each stage of which one is enough."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +100,10 @@ class Verdict:
             "PostgreSQL crashes": tally["PostgreSQL crashes"],
             "power cuts": tally["power cuts"],
             "zombies": tally["zombies woken"],
+            "frozen hosts": tally["frozen hosts"],
+            "failovers": tally["failovers"],
+            "cancellations": tally["cancellations"],
+            "clock steps": tally["clock steps"],
             "events": sum(total(result).events for result in self.results),
         }
         for what, count in counts.items():
@@ -104,6 +118,8 @@ def _result_json(result: StoreResult) -> dict[str, Any]:
         "failpoint_kills": dict(result.failpoints),
         "totals": asdict(total(result)),
         "figures": {name: asdict(figures) for name, figures in result.figures.items()},
+        "delays": {what: delay._asdict() for what, delay in result.delays.items()},
+        "notes": result.notes,
         "seconds": result.seconds,
         "not_run": result.not_run,
         "findings": {violation.value: count for violation, count in result.counts.items()},
@@ -137,28 +153,45 @@ def requirements(plan: Plan, results: Sequence[StoreResult]) -> list[Requirement
 
 
 def _requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterator[Requirement]:
-    figures, tally = total(result), result.tally
-    targets = {
-        "events": (figures.events, plan.events),
-        "kills": (tally["kills"], plan.kills),
-        "zombies woken": (tally["zombies woken"], plan.zombies),
-        "PostgreSQL crashes": (tally["PostgreSQL crashes"], plan.crashes),
+    """Yield the minimums of the stages that were run."""
+    for stage, targets in _targets(plan).items():
+        for what, target in targets.items():
+            if result.ran(stage):
+                yield Requirement(result.store, what, result.tally[what], round(target * share))
+    for stage, names in AT_LEAST_ONE.items():
+        for what in names:
+            if result.ran(stage):
+                yield Requirement(result.store, what, result.tally[what], 1)
+    if result.ran("storm"):
+        yield from _load_requirements(plan, share, result)
+    if result.ran("failpoints"):
+        for point in POINTS:
+            yield Requirement(result.store, f"kills at {point}", result.failpoints[point], 1)
+
+
+def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
+    """Return the counts of each stage that the plan sets."""
+    return {
+        "storm": {
+            "kills": plan.kills,
+            "zombies woken": plan.zombies,
+            "PostgreSQL crashes": plan.crashes,
+        },
+        "power cuts": {"power cuts": plan.power_cuts},
+        "frozen host": {"frozen hosts": plan.freezes},
+        "failover": {"failovers": plan.failovers},
+        "cancellations": {"cancellations": plan.cancellations},
+        "clock steps": {"clock steps": plan.clock_steps},
+        "vanished file": {REMOVED: plan.removed_files},
     }
-    if "power cuts" not in result.not_run:
-        targets["power cuts"] = (tally["power cuts"], plan.power_cuts)
-    for what, (reached, target) in targets.items():
-        yield Requirement(result.store, what, reached, round(target * share))
-    if "full disk" in result.seconds and "full disk" not in result.not_run:
-        yield Requirement(result.store, "full disks survived", tally["full disks survived"], 1)
-    if plan.lost_commits:
-        for what in ("COMMIT responses lost", "database responses lost"):
-            yield Requirement(result.store, what, tally[what], 1)
+
+
+def _load_requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterator[Requirement]:
+    figures = total(result)
+    yield Requirement(result.store, "events", figures.events, round(plan.events * share))
     if plan.kills:
         overlapping = round(plan.events * share * MIN_OVERLAPPING_SHARE)
         yield Requirement(result.store, "overlapping duplicates", figures.overlapping, overlapping)
         unknown = round(plan.kills * share * MIN_UNKNOWN_PER_KILL)
         yield Requirement(result.store, "unknown outcomes", figures.unknown, unknown)
         yield Requirement(result.store, "requeues", figures.requeues, 1)
-    if "failpoints" in result.seconds:
-        for point in POINTS:
-            yield Requirement(result.store, f"kills at {point}", result.failpoints[point], 1)

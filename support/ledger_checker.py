@@ -39,7 +39,10 @@ class Violation(StrEnum):
     LEASE_LOST = "healthy worker lost a lease"
     PROCESS_EXITED = "process exited on its own"
     NOT_RECOVERED = "service did not recover"
+    NOT_REPORTED = "ready although nothing can be stored"
     NOT_ENDED = "process did not end in time"
+    SHARED_FILE = "two processes use one SQLite file"
+    LEAKED = "connections, locks or transactions left behind"
     NOT_REJECTED = "requests not rejected while nothing could be stored"
 
 

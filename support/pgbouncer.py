@@ -25,32 +25,33 @@ auth_type = trust
 auth_file = {folder}/users
 pool_mode = {pool_mode}
 max_client_conn = 500
-default_pool_size = {pool_size}
+{settings}
 """
 POOL_SIZE = 80
 """Enough for every connection of a fleet in session mode, and below the server's limit."""
 
 
 class Pgbouncer:
-    """A pooler in one pool mode, ``session`` or ``transaction``, and otherwise with its defaults.
+    """A pooler in one pool mode, such as ``session``, and otherwise with its defaults.
 
     Raise ProgramMissing if pgbouncer is not installed.
     """
 
-    def __init__(self, cluster: Cluster, pool_mode: str) -> None:
+    def __init__(self, cluster: Cluster, pool_mode: str, **settings: object) -> None:
         program = find_program("pgbouncer")
         self._port = free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="onceward-pgbouncer-", dir=TEMPORARY))
         self._folder.chmod(0o755)  # pgbouncer does not run as root
         (self._folder / "users").write_text(f'"{SUPERUSER}" ""\n')
         configuration = self._folder / "pgbouncer.ini"
+        settings = {"default_pool_size": POOL_SIZE} | settings
         configuration.write_text(
             CONFIGURATION.format(
                 server_port=cluster.port,
                 port=self._port,
                 folder=self._folder,
                 pool_mode=pool_mode,
-                pool_size=POOL_SIZE,
+                settings="\n".join(f"{name} = {value}" for name, value in settings.items()),
             )
         )
         with self._log.open("wb") as log:

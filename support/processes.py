@@ -28,6 +28,7 @@ COMMAND = Path(sys.executable).with_name("onceward")
 
 START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
+READY_SECONDS = 3.0
 POLL_SECONDS = 0.01
 OUT, LOG = "out", "log"
 
@@ -336,7 +337,7 @@ class Serve(Process):
     def is_ready(self) -> bool:
         """Return whether the service says that it can use its ledger."""
         try:
-            return self.http.get("/readyz").status_code == 200
+            return self.http.get("/readyz", timeout=READY_SECONDS).status_code == 200
         except httpx.TransportError:
             return False
 

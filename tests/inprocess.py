@@ -76,17 +76,26 @@ class RunningInbox:
 @asynccontextmanager
 async def run_inbox(inbox: Inbox, url: str, **settings: Any) -> AsyncIterator[RunningInbox]:
     """Run an inbox, with one worker, on a database."""
+    async with receive_only(inbox, url, **settings) as bench:
+        worker = bench.service.worker()
+        working = asyncio.create_task(worker.run())
+        try:
+            yield bench
+        finally:
+            worker.stop()
+            await working
+
+
+@asynccontextmanager
+async def receive_only(inbox: Inbox, url: str, **settings: Any) -> AsyncIterator[RunningInbox]:
+    """Run an inbox on a database, without a worker."""
     service = inbox.service({"database_url": url, **FAST, **settings}, dev=True)
     await service.open()
-    worker = service.worker()
-    working = asyncio.create_task(worker.run())
     transport = httpx.ASGITransport(app=service.app())
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             yield RunningInbox(service, http)
     finally:
-        worker.stop()
-        await working
         await service.close()
 
 

@@ -32,17 +32,17 @@ def _pem(key: ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey | ed25519.Ed25519Pr
 
 
 @cache
-def rsa_pair() -> Pair:
+def rsa_pair(number: int = 0) -> Pair:
     return _pem(rsa.generate_private_key(65537, 2048))
 
 
 @cache
-def p256_pair() -> Pair:
+def p256_pair(number: int = 0) -> Pair:
     return _pem(ec.generate_private_key(ec.SECP256R1()))
 
 
 @cache
-def ed25519_pair() -> Pair:
+def ed25519_pair(number: int = 0) -> Pair:
     key = ed25519.Ed25519PrivateKey.generate()
     return Pair(_pem(key).private, key.public_key().public_bytes_raw().hex())
 
@@ -78,6 +78,18 @@ def pair_for(preset: str, scheme: Scheme) -> Pair:
             continue
         return pair
     raise AssertionError(f"no secret fits {preset}")
+
+
+def other_secret(preset: str, scheme: Scheme) -> str:
+    """Return a secret or public key of the same kind that did not sign."""
+    pair = pair_for(preset, scheme)
+    if pair.private == pair.public:
+        last = "1" if pair.public[-7] != "1" else "2"
+        return pair.public[:-7] + last + pair.public[-6:]
+    for make in (rsa_pair, p256_pair, ed25519_pair):
+        if pair.public.endswith(make().public):
+            return pair.public.removesuffix(make().public) + make(1).public
+    raise AssertionError(f"no other key fits {preset}")
 
 
 SCHEMES = [

@@ -128,7 +128,7 @@ def genuine(
 
 def is_genuine(scheme: Signature, sent: Sent) -> bool:
     """Return whether a request has a valid signature within the tolerance."""
-    headers = dict(sent.headers)
+    headers = {name: value.strip(b" \t") for name, value in sent.headers}
     value = headers.get(name_of(scheme.at))
     if value is None:
         return False

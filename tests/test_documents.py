@@ -24,6 +24,7 @@ from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
 from onceward.sources.schemes.times import describe_window
 from prove.document import page as proof_page
+from tests.coverage_page import coverage_table
 
 ROOT = Path(__file__).parent.parent
 PYTHON_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -158,9 +159,18 @@ def escaped(text: str) -> str:
 
 
 def sources_page() -> str:
-    before, mark, rest = (ROOT / "docs" / "sources.md").read_text().partition(TABLE_BEGINS)
+    return with_table("sources", sources_table())
+
+
+def coverage_page() -> str:
+    return with_table("coverage", coverage_table())
+
+
+def with_table(name: str, table: str) -> str:
+    """Return a page with a table between its marks."""
+    before, mark, rest = (ROOT / "docs" / f"{name}.md").read_text().partition(TABLE_BEGINS)
     _, end, after = rest.partition(TABLE_ENDS)
-    return f"{before}{mark}\n\n{sources_table()}\n\n{end}{after}"
+    return f"{before}{mark}\n\n{table}\n\n{end}{after}"
 
 
 @pytest.mark.parametrize(
@@ -169,6 +179,7 @@ def sources_page() -> str:
         ("settings", settings_page),
         ("cli", cli_page),
         ("sources", sources_page),
+        ("coverage", coverage_page),
         ("proof", proof_page),
     ],
 )

@@ -271,7 +271,7 @@ def _verify_sinch(request: Request, secret: str) -> bool:
 def _sign_sinch(request: Request, secret: str) -> Request:
     from sinch.core.internal.sinch_events import utils
 
-    now = "2026-03-14T09:26:53Z"
+    now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     content = utils.build_string_to_sign(
         request.method,
         utils.compute_content_md5(request.body),

@@ -17,7 +17,8 @@
     │   └── LedgerUnavailable         the commit failed or was too slow; the sender should retry
     ├── StoreError                    the database did not do what was asked
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
-    │   │   └── StoreBlocked          reached, but locked or read-only; says what to do
+    │   │   ├── StoreBlocked          reached, but locked or read-only; says what to do
+    │   │   └── ConnectionLost        in the middle of a transaction, which was rolled back
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
@@ -168,6 +169,10 @@ class StoreBlocked(StoreUnavailable):
 
 class LedgerReplaced(StoreBlocked):
     """The ledger was deleted or replaced while it was open. This process cannot save anything."""
+
+
+class ConnectionLost(StoreUnavailable):
+    """The connection was lost in the middle of a transaction. Nothing was committed."""
 
 
 class OutcomeUnknown(StoreError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import Flag, IntEnum, auto
 from typing import Any, NoReturn, Protocol
 
 from onceward.errors import TransactionIdleTimeout
@@ -44,6 +44,18 @@ from onceward.runtime.sql_text import Sql
 Row = dict[str, Any]
 
 
+class Duty(Flag):
+    """What a serving process does. Each duty needs privileges of its own."""
+
+    RECEIVE = auto()
+    """Record events, and serve the admin API."""
+    WORK = auto()
+    """Run handlers."""
+
+
+EVERY_DUTY = Duty.RECEIVE | Duty.WORK
+
+
 class BatchGroup(IntEnum):
     """Deliveries of one group are best written in one batch, apart from the other group.
 
@@ -78,6 +90,9 @@ class Ledger(Protocol):
         Raise Unwritable if the database refuses one of them, and another StoreError if it cannot
         be used. Then none of them is known to be recorded.
         """
+
+    async def ready(self) -> None:
+        """Raise StoreError unless events can be recorded now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,9 +249,6 @@ class AdminStore(Protocol):
     async def job_status(self, job: int) -> JobStatus | None:
         """Return the status of a job, or None if the id is unknown."""
 
-    async def ready(self) -> None:
-        """Raise StoreError unless the ledger can be read."""
-
     @property
     def warnings(self) -> Sequence[str]:
         """Return the reasons why writes fail now, for everyone to see."""
@@ -332,9 +344,10 @@ class Store(
 ):
     """A whole store."""
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first.
 
+        A serving process needs the privileges of its duties.
         Raise ConfigurationError, or StoreUnavailable if the database cannot be reached.
         """
 

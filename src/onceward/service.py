@@ -8,6 +8,7 @@ import random
 import secrets as random_secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Final
 
 from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
@@ -31,15 +32,16 @@ from onceward.operate.retention import (
     purge,
 )
 from onceward.operate.worker_watch import WorkerWatch
-from onceward.ports import Store
+from onceward.ports import Duty, Store
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
-from onceward.receive.recorder import Recorder
+from onceward.receive.recorder import CHECK_INTERVAL_SECONDS, Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
 from onceward.runtime.redact import redact_url
+from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
@@ -112,6 +114,7 @@ class Service:
             handlers, limit=max(settings.workers, 1), clock=self._clock
         )
         self._receives = False
+        self._works = False
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
 
@@ -139,18 +142,22 @@ class Service:
         """The URL of the database, without its password."""
         return redact_url(self.settings.database_url)
 
-    async def open(self) -> None:
-        """Open the store, register sources and handlers, and prepare the user's tables."""
+    async def open(self, *, receives: bool = True) -> None:
+        """Open the store, register sources and handlers, and prepare the user's tables.
+
+        A process that neither receives nor serves the admin API needs fewer privileges.
+        """
         async with self._opening:
             if self.is_closed:
                 raise StoreUnavailable("the inbox was closed")
             if not self._background:
-                await self._open()
+                duties = Duty.RECEIVE if receives else Duty(0)
+                await self._open(duties | (Duty.WORK if self._works else Duty(0)))
                 self._background = self._start_background()
 
-    async def _open(self) -> None:
+    async def _open(self, duties: Duty) -> None:
         try:
-            await self.store.open(serving=True)
+            await self.store.open(serving=True, duties=duties)
             await self._register()
             await self._prepare()
             await self._live_sources.refresh()
@@ -169,6 +176,7 @@ class Service:
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
             (self._watch.refresh, HEARTBEAT_SECONDS),
             (self._report_ignored, IGNORED_INTERVAL_SECONDS),
+            (self._check_recording, CHECK_INTERVAL_SECONDS),
         ]
         if self._live_sources.can_be_provisioned:
             periodic.append((self._live_sources.refresh, REFRESH_SECRETS_INTERVAL_SECONDS))
@@ -184,7 +192,9 @@ class Service:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await self._recorder.close()
-        await self._rejections.flush()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GRACE_SECONDS):
+                await self._rejections.flush()
         await self.store.close()
 
     async def _register(self) -> None:
@@ -215,6 +225,10 @@ class Service:
         if self._receives:
             await self._ignored_watch.refresh()
 
+    async def _check_recording(self) -> None:
+        if self._receives:
+            await self._recorder.check()
+
     async def create_first_token(self) -> str | None:
         """Create an admin token if there is none. Return it; only its hash is stored."""
         if self.dev or self._tokens:
@@ -229,6 +243,7 @@ class Service:
 
     def worker(self) -> Worker:
         """Return a worker for the handlers of this process, and count them as running."""
+        self._works = True
         self._watch.own_handlers = frozenset(self.handlers)
         worker = Worker(
             name=f"{socket.gethostname()}:{os.getpid()}",

@@ -1,7 +1,7 @@
 """After an outage the store recovers, and nothing acknowledged is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import psycopg
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from onceward.errors import StoreError, StoreUnavailable
 from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus, Reschedule
+from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.work import runner
@@ -74,22 +75,65 @@ async def test_every_connection_recovers_from_a_restart(
         assert len(await store.events(EVERYTHING)) == 5
 
 
+@pytest.fixture
+def unflushed_claims(postgres_cluster: Cluster, postgres_url: str) -> Iterator[None]:
+    """Let the server flush only for commits that wait: a claim does not."""
+    postgres_cluster.start()
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM SET wal_writer_delay = '10s'")
+        connection.execute("SELECT pg_reload_conf()")
+    yield
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        connection.execute("ALTER SYSTEM RESET wal_writer_delay")
+        connection.execute("SELECT pg_reload_conf()")
+
+
+@pytest.mark.usefixtures("unflushed_claims")
+@pytest.mark.parametrize("is_flushed", [True, False])
 async def test_a_claim_lost_in_a_crash_is_only_a_lost_lease(
-    postgres_cluster: Cluster, postgres_url: str
+    postgres_cluster: Cluster, postgres_url: str, *, is_flushed: bool
 ) -> None:
     """Claims do not wait for the disk: after a crash the lease exists, or its jobs are free."""
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as store:
         await record(store, arrival())
         leased = await lease(store)
+        (job,) = (leased_job.id for leased_job in leased.jobs)
+        if is_flushed:
+            raw_db.rows("CREATE TABLE durable ()")  # waits for the disk, and takes the claim along
         postgres_cluster.crash()
         postgres_cluster.start()
-        lease_survived = raw_db.count("onceward.leases") == 1
-        await with_retries(store.ready)
-        assert await store.settle_done(leased.token, leased.jobs[0].id) is lease_survived
-        if not lease_survived:
-            await with_retries(lambda: claim(store))
-            assert await store.job_status(leased.jobs[0].id) is JobStatus.IN_PROGRESS
+        assert raw_db.count("onceward.leases") == is_flushed
+        assert await store.settle_done(leased.token, job) is is_flushed
+        if not is_flushed:
+            again = await lease(store)
+            assert [leased_job.id for leased_job in again.jobs] == [job]
+            assert not await store.settle_done(leased.token, job), "the lost lease settles nothing"
+            assert await store.settle_done(again.token, job)
+        assert await store.job_status(job) is JobStatus.DONE
+
+
+async def test_handlers_and_readiness_are_back_with_the_server(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """However often they failed meanwhile: nothing backs off."""
+    async with opened(postgres_url) as store:
+        postgres_cluster.stop()
+        try:
+            for _ in range(20):
+                with pytest.raises(StoreUnavailable):
+                    await store.ready()
+                with pytest.raises(StoreUnavailable):
+                    await settle_nothing(store)
+        finally:
+            postgres_cluster.start()
+        await asyncio.wait_for(asyncio.gather(store.ready(), settle_nothing(store)), 2.0)
+
+
+async def settle_nothing(store: Store) -> None:
+    async with working(store) as work:
+        await work.tx.execute("SELECT 1")
+        await work.unit.commit()
 
 
 async def test_an_outage_is_reported_without_delay(
@@ -140,9 +184,9 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
         finally:
             postgres_cluster.start()
     line = caplog.messages[-1]
-    assert line.startswith(f"job {job.id} could not be settled; it runs again when its lease ")
-    assert "expires: " in line
-    assert vars(caplog.records[-1])["error"] == line.partition("expires: ")[2] != ""
+    assert line.startswith(f"job {job.id} could not be settled; it runs again once the database ")
+    assert "is back: " in line
+    assert vars(caplog.records[-1])["error"] == line.partition("is back: ")[2] != ""
 
 
 async def outcome(call: Callable[[], Awaitable[object]]) -> object:

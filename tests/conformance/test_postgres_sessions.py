@@ -22,11 +22,10 @@ async def test_the_statement_timeout_of_a_role_applies_to_handlers_alone(
     set_for_database(bare_postgres_url, "statement_timeout = '300ms'")
     async with opened(bare_postgres_url) as store:
         assert isinstance(store, PostgresStore)
-        dedicated = (store._admin_connection, store._claim_connection, store._writers[0])
-        for each in dedicated:
-            async with each.use() as connection:
+        for pool, limit in ((store._admin, "0"), (store._claims, "10s"), (store._writers, "10s")):
+            async with pool.use() as connection:
                 cursor = await connection.execute("SHOW statement_timeout")
-                assert await cursor.fetchall() == [{"statement_timeout": "0"}]
+                assert await cursor.fetchall() == [{"statement_timeout": limit}]
         async with store.begin(str) as transaction:
             with pytest.raises(psycopg.errors.QueryCanceled) as raised:
                 await transaction.run(parse("SELECT pg_sleep(5)")[0], {})

@@ -24,10 +24,8 @@ def raw_db(postgres_url: str) -> RawDatabase:
 
 @pytest.fixture
 async def store(postgres_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
-    """Open a store whose handlers share one connection, so that session state would leak."""
-    async with opened(postgres_url, workers=0) as opened_store:
-        pool: Any = opened_store._pool  # type: ignore[attr-defined]
-        pool._max_size = 1
+    """Open a store. Handlers that run in turn get the same connection: session state would leak."""
+    async with opened(postgres_url) as opened_store:
         yield opened_store
 
 

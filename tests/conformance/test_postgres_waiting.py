@@ -8,14 +8,15 @@ import psycopg
 import pytest
 from psycopg.abc import PQGen
 
+from onceward.model.events import Outcome
 from onceward.store.postgres import waiting
 from onceward.store.postgres.connections import Connection, connect, is_closed_by_server
-from onceward.store.postgres.session import SessionConnection, make_session
+from onceward.store.postgres.session import Session, SessionConnection
 from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
 from tests.factories import arrival, lease, opened, record, working
 
-SESSION = make_session({})
+SESSION = Session()
 
 
 @pytest.fixture
@@ -133,3 +134,21 @@ async def test_every_connection_of_a_store_obeys_the_setting(
         await store.maintenance()
     # A writer, the claims, the renewals, the notifications, the operator's and one of the pool.
     assert len(waiting_connections) == (6 if fast_wait else 0)
+
+
+@pytest.mark.parametrize("fast_wait", [True, False])
+async def test_a_connection_is_dropped_without_an_await(
+    postgres_url: str, *, fast_wait: bool
+) -> None:
+    """The pool relies on it: a cancellation cannot interrupt what never suspends."""
+    async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
+        async with store._writers.use() as connection:  # type: ignore[attr-defined]
+            statement = asyncio.create_task(connection.execute("SELECT pg_sleep(0.2)"))
+            await asyncio.sleep(0.05)
+            statement.cancel()
+            await asyncio.wait({statement})
+            with pytest.raises(StopIteration):
+                connection.close().send(None)
+            assert connection.closed
+        (receipt,) = await record(store, arrival())
+    assert receipt.outcome is Outcome.RECORDED

@@ -1,23 +1,28 @@
 """PostgreSQL alone: the privileges that a role needs, as docs/install.md states them."""
 
+import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
 
-from onceward import Inbox
+from onceward import Event, Inbox, PermanentError
 from onceward.errors import ConfigurationError
+from onceward.ports import EVERY_DUTY, Duty
 from onceward.runtime.redact import LIMIT_CHARACTERS, one_line
 from onceward.runtime.sql_text import Sql
-from onceward.store.postgres.privileges import NEEDED_ON_TABLES
+from onceward.store.postgres.privileges import needed_on_tables
 from onceward.store.queries import Queries
 from onceward.work import heartbeat
+from onceward.work.effects import Effects
+from onceward.work.transaction import Transaction
 from support.database import RawDatabase
 from support.processes import eventually_async
-from tests.factories import arrival, lease, make_store, opened, record
-from tests.inprocess import run_inbox
+from tests.factories import ACT, arrival, lease, make_store, opened, record
+from tests.inprocess import FAST, receive_only, run_inbox
 
 ROLE = "onceward_app"
 SEPARATE_ROLES = ("shop_owner", "shop_receiver", "shop_worker")
@@ -187,7 +192,9 @@ async def test_many_missing_grants_are_few_statements(
         f"REVOKE ALL ON SCHEMA onceward FROM {ROLE}",
     )
     message = await error_at_open(granted_url)
-    assert f"privileges on {len(NEEDED_ON_TABLES)} tables (onceward.attempts, " in message
+    assert (
+        f"privileges on {len(needed_on_tables(EVERY_DUTY))} tables (onceward.attempts, " in message
+    )
     statements = message.partition("Run as postgres: ")[2].partition(". docs/")[0]
     assert len(statements.split("; ")) == 3
     run(bare_postgres_url, statements)
@@ -301,33 +308,57 @@ def explain(connection: psycopg.Connection, statement: Sql) -> None:
     psycopg.ClientCursor(connection).execute(b"EXPLAIN " + statement.pyformat, nulls)
 
 
-def statements() -> list[Sql]:
-    """Return all named statements, with the blocks of every condition."""
+# The statements of each duty; those of all others run in every serving process. The last is that of
+# a command.
+STATEMENTS = {
+    Duty.RECEIVE: """
+        accept_conflict add_audit_entry add_first_token add_rejection audit_page count_rejections
+        deliveries_page effects_page events_page failed_attempts job_status jobs_page
+        load_conflict load_rejection ping receive_rejection record_duplicates record_new
+        record_redeliveries rejection_counts rejections_page requeue store_secret trim_rejections
+    """,
+    Duty.WORK: """
+        claim end_leases load_body load_jobs mark_effect next_due postpone reclaim_expired release
+        remove_worker renew renew_worker settle_done settle_error
+    """,
+    None: "delete_secrets",
+}
+
+
+def statements(duties: Duty) -> list[Sql]:
+    """Return the named statements of some duties, with the blocks of every condition."""
     queries = Queries("postgres")
+    unused = {
+        name
+        for duty, names in STATEMENTS.items()
+        if duty is None or duty not in duties
+        for name in names.split()
+    }
     return [
         statement
         for name, text in queries._texts.items()
+        if name not in unused
         for statement in queries(name, *re.findall(r"-- if (\w+)", text))
     ]
 
 
+@pytest.mark.parametrize("duties", [Duty.RECEIVE, Duty.WORK])
 async def test_the_needed_privileges_are_those_of_the_statements(
-    bare_postgres_url: str, granted_url: str
+    bare_postgres_url: str, granted_url: str, duties: Duty
 ) -> None:
-    for name, privileges in NEEDED_ON_TABLES.items():
-        run(
-            bare_postgres_url,
-            f"REVOKE ALL ON onceward.{name} FROM {ROLE};"
-            f"GRANT {', '.join(privileges)} ON onceward.{name} TO {ROLE}",
-        )
+    needed = needed_on_tables(duties)
+    for name in needed_on_tables(EVERY_DUTY):
+        run(bare_postgres_url, f"REVOKE ALL ON onceward.{name} FROM {ROLE}")
+    for name, privileges in needed.items():
+        run(bare_postgres_url, f"GRANT {', '.join(privileges)} ON onceward.{name} TO {ROLE}")
     unneeded = []
     with psycopg.connect(granted_url, autocommit=True) as connection:
-        for statement in statements():
+        for statement in statements(duties):
             explain(connection, statement)
-        for name, privileges in NEEDED_ON_TABLES.items():
+        for name, privileges in needed.items():
             if name == "migrations":
                 continue  # its statements are not named
-            using = [each for each in statements() if f"onceward.{name}" in each.text]
+            using = [each for each in statements(duties) if f"onceward.{name}" in each.text]
             for privilege in privileges:
                 run(bare_postgres_url, f"REVOKE {privilege} ON onceward.{name} FROM {ROLE}")
                 if not any(is_denied(connection, each) for each in using):
@@ -344,31 +375,81 @@ def is_denied(connection: psycopg.Connection, statement: Sql) -> bool:
     return False
 
 
-async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
-    bare_postgres_url: str,
-) -> None:
+@pytest.fixture
+async def separate_urls(bare_postgres_url: str) -> AsyncIterator[tuple[str, str, str]]:
+    """Return the URLs of the roles of docs/install.md, on a migrated database with its grants."""
     section = INSTALL_PAGE.read_text().partition("### Separate roles")[2].partition("###")[0]
     roles, tables = re.findall(r"```sql\n(.*?)```", section, re.DOTALL)
     name = database(bare_postgres_url)
     roles = roles.replace("CREATE DATABASE shop OWNER", f"ALTER DATABASE {name} OWNER TO")
     run(bare_postgres_url, roles)
+    owner, receiver, worker = (
+        bare_postgres_url.replace("postgres@", f"{role}@") for role in SEPARATE_ROLES
+    )
     try:
-        owner, receiver, worker = (
-            bare_postgres_url.replace("postgres@", f"{role}@") for role in SEPARATE_ROLES
-        )
         migrating = make_store(owner)
         await migrating.migrate()
         await migrating.close()
         run(owner, tables)
-        async with opened(receiver) as store:
-            await record(store, arrival())
-        async with opened(worker) as store:
-            leased = await lease(store)
-            assert await store.settle_done(leased.token, leased.jobs[0].id)
-        run(worker, "INSERT INTO orders VALUES ('1', 100)")
-        with pytest.raises(psycopg.errors.InsufficientPrivilege):
-            run(receiver, "SELECT * FROM orders")
+        yield owner, receiver, worker
     finally:
         run(bare_postgres_url, f"ALTER DATABASE {name} OWNER TO postgres")
         for role in SEPARATE_ROLES:
             run(bare_postgres_url, f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+async def test_the_install_page_grants_each_role_what_it_needs_and_no_more(
+    separate_urls: tuple[str, str, str],
+) -> None:
+    owner, *_ = separate_urls
+    granted: dict[str, dict[str, set[str]]] = {role: {} for role in SEPARATE_ROLES}
+    for role, table, privilege in RawDatabase(owner).rows(
+        "SELECT grantee, table_name, privilege_type FROM information_schema.role_table_grants "
+        "WHERE table_schema = 'onceward'"
+    ):
+        granted.setdefault(role, {}).setdefault(table, set()).add(privilege)
+    for role, duty in (("shop_receiver", Duty.RECEIVE), ("shop_worker", Duty.WORK)):
+        needed = {name: set(each) for name, each in needed_on_tables(duty).items()}
+        assert granted[role] == needed
+
+
+async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
+    separate_urls: tuple[str, str, str],
+) -> None:
+    owner, receiver_url, worker_url = separate_urls
+    inbox = Inbox()
+
+    @inbox.on("a")
+    async def credit(event: Event[Any], tx: Transaction, effects: Effects) -> None:
+        if event.id == "failing":
+            raise PermanentError("no such account")
+        assert await effects.once(event.key)
+        await tx.execute("INSERT INTO orders VALUES (:id, 100)", {"id": event.id})
+
+    working_service = inbox.service({"database_url": worker_url, **FAST})
+    worker = working_service.worker()
+    await working_service.open(receives=False)
+    async with receive_only(inbox, receiver_url) as bench:
+        task = asyncio.create_task(worker.run())
+        for event_id in ("first", "first", "failing"):
+            await bench.post("a", event_id=event_id)
+        await bench.post("a", {"other": "body"}, event_id="first")
+        assert (await bench.try_post("a", event_id="")).status_code == 422
+        await bench.wait_until_idle()
+        failed = (await bench.jobs())["failing/credit"]
+        assert failed.failure_type == "permanent"
+        assert await bench.service.store.requeue(int(failed.id), ACT)
+        for service in (bench.service, working_service):
+            await service.store.maintenance()
+            await service._purge()
+        worker.stop()
+        await task
+    await working_service.close()
+    assert RawDatabase(owner).rows("SELECT * FROM orders") == [("first", 100)]
+    with pytest.raises(psycopg.errors.InsufficientPrivilege):
+        run(receiver_url, "SELECT * FROM orders")
+    for url, duties in ((receiver_url, Duty.WORK), (worker_url, Duty.RECEIVE)):
+        store = make_store(url)
+        with pytest.raises(ConfigurationError, match="lacks"):
+            await store.open(serving=True, duties=duties)
+        await store.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import Unwritable
+from onceward.errors import OutcomeUnknown, StoreError, Unwritable
 from onceward.model.events import Outcome
 from onceward.ports import Store
 from onceward.store.postgres import recording
@@ -333,3 +333,55 @@ async def test_receivers_that_count_the_same_events_do_not_deadlock(postgres_url
         await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
         assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "a deadlock costs a second"
     assert RawDatabase(postgres_url).value(deadlocks) == before
+
+
+# Errors of PostgreSQL, raised by triggers.
+
+TRIES = 5
+DEADLOCK, SERIALIZATION_FAILURE = "40P01", "40001"
+
+
+def add_trigger(postgres_url: str, body: str) -> None:
+    with RawDatabase(postgres_url).connection() as connection:
+        connection.execute(
+            f"""
+            CREATE SEQUENCE public.calls;
+            CREATE FUNCTION public.interfere() RETURNS trigger LANGUAGE plpgsql
+            AS $$ BEGIN {body} END $$;
+            CREATE TRIGGER interfere BEFORE INSERT ON onceward.events
+            FOR EACH ROW EXECUTE FUNCTION public.interfere();
+            """
+        )
+
+
+def failing_for(calls: int, code: str) -> str:
+    condition = f"nextval('public.calls') <= {calls}"  # a rollback does not reset a sequence
+    return f"IF {condition} THEN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END IF; RETURN NEW;"
+
+
+@pytest.mark.parametrize("code", [DEADLOCK, SERIALIZATION_FAILURE])
+async def test_a_deadlocked_batch_is_written_again(postgres_url: str, code: str) -> None:
+    async with opened(postgres_url) as store:
+        add_trigger(postgres_url, failing_for(TRIES - 1, code))
+        (receipt,) = await record(store, arrival())
+        assert receipt.outcome is RECORDED
+        assert len(await store.events(EVERYTHING)) == 1
+
+
+async def test_a_batch_fails_after_the_last_try(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        add_trigger(postgres_url, failing_for(TRIES, DEADLOCK))
+        with pytest.raises(StoreError):
+            await record(store, arrival())
+        assert await store.events(EVERYTHING) == []
+        (receipt,) = await record(store, arrival())
+        assert receipt.outcome is RECORDED
+
+
+async def test_an_event_that_the_database_neither_stores_nor_knows_has_no_receipt(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as store:
+        add_trigger(postgres_url, "RETURN CASE WHEN NEW.event_id <> 'lost' THEN NEW END;")
+        with pytest.raises(OutcomeUnknown, match="neither recorded nor recognised"):
+            await record(store, arrival("kept"), arrival("lost"))

@@ -42,6 +42,11 @@ class Spy:
             raise self.failing
         return await self._store.record(arrivals)
 
+    async def ready(self) -> None:
+        if self.failing is not None:
+            raise self.failing
+        await self._store.ready()
+
 
 @pytest.fixture
 def spy(store: Store) -> Spy:
@@ -160,6 +165,24 @@ async def test_new_and_repeated_events_are_written_alternately(postgres_url: str
         await asyncio.gather(*requests)
         kinds = ["".join(it.event_id[0] for it in batch) for batch in spy.batches]
         assert kinds == ["f", "kk", "nn", "kk", "nn"]
+        await recorder.close()
+
+
+async def test_a_request_with_new_and_repeated_events_counts_as_new(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        spy = Spy(store)
+        recorder = Recorder(spy, Settings(), SystemClock())
+        await recorder.submit([arrival("k")])
+        spy.batches.clear()
+        spy.unblocked.clear()
+        requests = [recorder.submit([arrival("first")])]
+        await asyncio.sleep(0)  # the first write begins
+        requests.append(recorder.submit([arrival("k"), arrival("n0")]))
+        requests += [recorder.submit([arrival("k")]), recorder.submit([arrival("n1")])]
+        spy.unblocked.set()
+        await asyncio.gather(*requests)
+        kinds = ["".join(it.event_id[0] for it in batch) for batch in spy.batches]
+        assert kinds == ["f", "k", "knn"]
         await recorder.close()
 
 
@@ -397,3 +420,35 @@ async def test_a_callback_on_a_finished_request_runs_at_once(spy: Spy) -> None:
     pending.add_done_callback(called.append)
     assert called == [pending]
     assert pending.result() == ()
+
+
+async def test_an_idle_recorder_logs_an_outage_and_its_end(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    await recorder.check()
+    spy.failing = StoreUnavailable("connection refused")
+    for _ in range(2):
+        await recorder.check()
+    spy.failing = None
+    for _ in range(2):
+        await recorder.check()
+    assert caplog.messages == [
+        "ledger unavailable; asking senders to retry: connection refused",
+        "ledger available again; asked 0 requests to retry",
+    ]
+
+
+async def test_a_check_does_not_end_an_outage_of_writes_alone(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    spy.failing = StoreUnavailable("the disk is full")
+    with pytest.raises(LedgerUnavailable):
+        await recorder.submit([arrival()])
+    spy.failing = None
+    await recorder.check()
+    assert len(caplog.messages) == len(list(recorder.warnings)) == 1
+    await recorder.submit([arrival()])
+    assert caplog.messages[1:] == ["ledger available again; asked 1 requests to retry"]
+    assert not recorder.warnings

@@ -211,7 +211,7 @@ async def test_a_database_with_another_encoding_is_refused_by_name(
         ("remote_apply", "remote_apply"),
     ],
 )
-async def test_a_new_connection_waits_for_the_disk_whatever_was_set_since_the_start(
+async def test_a_connection_opened_after_a_change_waits_for_the_disk(
     postgres_url: str, level: str, used: str
 ) -> None:
     raw_db = RawDatabase(postgres_url)

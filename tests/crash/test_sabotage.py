@@ -8,7 +8,8 @@ import pytest
 from prove import experiment
 from prove.plan import Plan, StorePlan
 from prove.sabotage import VARIABLE, Sabotage
-from prove.stages import StageRunner, StoreResult
+from prove.stages import StageRunner
+from prove.workbench import StoreResult
 from support.ledger_checker import Violation
 
 SEED = 20_261_116

@@ -1,7 +1,6 @@
 """The inbox mounted in a user's own application."""
 
 import asyncio
-import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi import FastAPI
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -220,6 +218,25 @@ async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) 
         (warning,) = await eventually_async(warnings, "the inbox warns")
         assert "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run" in warning
         assert "or remove the mount and run `onceward serve app.py`" in warning
+
+
+async def test_a_sender_that_disconnects_gets_no_response_and_no_log_line(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = make_inbox(sqlite_url).asgi()
+    scope = {"type": "http", "method": "POST", "path": "/webhooks/stripe", "headers": []}
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async with running(app):
+        await app(scope, receive, send)
+    assert sent == []
+    assert "onceward.http" not in {line.name for line in caplog.records}
 
 
 async def test_a_mounted_inbox_without_handlers_warns(database_url: str) -> None:
@@ -441,53 +458,3 @@ async def test_a_websocket_is_closed(sqlite_url: str) -> None:
     scope = {"type": "websocket", "path": "/webhooks/partner", "headers": []}
     await make_inbox(sqlite_url).asgi()(scope, connect, sent.put)
     assert sent.get_nowait() == {"type": "websocket.close"}
-
-
-@pytest.mark.parametrize(
-    ("mistake", "call"),
-    [("asgi", "inbox.asgi()"), ("admin_asgi", "inbox.admin_asgi()"), ("", "inbox.asgi()")],
-)
-async def test_a_mount_without_parentheses_names_the_call(
-    sqlite_url: str, mistake: str, call: str
-) -> None:
-    inbox: Any = Inbox(sqlite_url)
-    app = FastAPI()
-    app.mount("/hooks", getattr(inbox, mistake) if mistake else inbox)
-    async with client(app) as http:
-        with pytest.raises(ConfigurationError, match=re.escape(f"mount {call}, with parentheses")):
-            await http.get("/hooks/healthz")
-
-
-def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
-    app, router = FastAPI(), Inbox(sqlite_url).asgi()
-    with pytest.raises(AttributeError) as raised:
-        app.include_router(router)  # type: ignore[arg-type] # the mistake
-    assert str(raised.value).startswith("this is an ASGI app, not a router: it has no '")
-    assert str(raised.value).endswith('; mount it: app.mount("/hooks", inbox.asgi())')
-    assert not hasattr(router, "__wrapped__")
-
-
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("post", '; write @inbox.on("event.type", source="…") above a handler'),
-        ("start", ": a mounted inbox opens itself at its first request, and `onceward serve app"),
-        ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
-        ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
-        ("sourc", "; did you mean 'source'?"),
-        ("colour", "; it has admin_asgi, asgi, at_start, on, retire, service, source, sources"),
-    ],
-)
-def test_a_name_that_an_inbox_lacks_is_explained(sqlite_url: str, name: str, advice: str) -> None:
-    inbox = Inbox(sqlite_url)
-    with pytest.raises(AttributeError) as raised:
-        getattr(inbox, name)
-    assert str(raised.value).startswith(f"Inbox has no {name!r}{advice}")
-    assert not hasattr(inbox, "_colour")
-
-
-async def test_an_inbox_is_no_context_manager(sqlite_url: str) -> None:
-    inbox: Any = Inbox(sqlite_url)
-    with pytest.raises(ConfigurationError, match="`async with inbox` is not needed: a mounted"):
-        async with inbox:
-            pass

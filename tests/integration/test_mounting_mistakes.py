@@ -1,4 +1,4 @@
-"""Common mistakes of an app that mounts the inbox are named in the log."""
+"""Common mistakes of an app that mounts the inbox are named, in the log or in an error."""
 
 import asyncio
 import re
@@ -145,3 +145,53 @@ async def test_a_second_process_on_sqlite_names_the_variable(
         assert (await other.get("/healthz")).status_code == 503
     (line,) = http_lines(caplog)
     assert line.endswith("(ONCEWARD_DATABASE_URL=postgresql://…, or --database).")
+
+
+@pytest.mark.parametrize(
+    ("mistake", "call"),
+    [("asgi", "inbox.asgi()"), ("admin_asgi", "inbox.admin_asgi()"), ("", "inbox.asgi()")],
+)
+async def test_a_mount_without_parentheses_names_the_call(
+    sqlite_url: str, mistake: str, call: str
+) -> None:
+    inbox: Any = Inbox(sqlite_url)
+    app = FastAPI()
+    app.mount("/hooks", getattr(inbox, mistake) if mistake else inbox)
+    async with client(app, inbox) as http:
+        with pytest.raises(ConfigurationError, match=re.escape(f"mount {call}, with parentheses")):
+            await http.get("/hooks/healthz")
+
+
+def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
+    app, router = FastAPI(), Inbox(sqlite_url).asgi()
+    with pytest.raises(AttributeError) as raised:
+        app.include_router(router)  # type: ignore[arg-type] # the mistake
+    assert str(raised.value).startswith("this is an ASGI app, not a router: it has no '")
+    assert str(raised.value).endswith('; mount it: app.mount("/hooks", inbox.asgi())')
+    assert not hasattr(router, "__wrapped__")
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("post", '; write @inbox.on("event.type", source="…") above a handler'),
+        ("start", ": a mounted inbox opens itself at its first request, and `onceward serve app"),
+        ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
+        ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
+        ("sourc", "; did you mean 'source'?"),
+        ("colour", "; it has admin_asgi, asgi, at_start, on, retire, service, source, sources"),
+    ],
+)
+def test_a_name_that_an_inbox_lacks_is_explained(sqlite_url: str, name: str, advice: str) -> None:
+    inbox = Inbox(sqlite_url)
+    with pytest.raises(AttributeError) as raised:
+        getattr(inbox, name)
+    assert str(raised.value).startswith(f"Inbox has no {name!r}{advice}")
+    assert not hasattr(inbox, "_colour")
+
+
+async def test_an_inbox_is_no_context_manager(sqlite_url: str) -> None:
+    inbox: Any = Inbox(sqlite_url)
+    with pytest.raises(ConfigurationError, match="`async with inbox` is not needed: a mounted"):
+        async with inbox:
+            pass

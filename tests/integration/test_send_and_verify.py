@@ -89,6 +89,25 @@ def test_verify_accepts_the_request_that_send_prints(name: str, folder: Path) ->
     assert {check["state"] for check in explanation["checks"]} == {"passed"}
 
 
+def test_verify_needs_the_url_of_a_sender_that_signs_it(folder: Path) -> None:
+    (folder / "body").write_bytes(b"{}")
+    arguments = ("verify", "square", "body", "--secret", SECRET, "-H", "x-signature: 1")
+    refused = run(*arguments, cwd=folder)
+    assert "set --url to the public URL, which the provider signs" in refused.stderr
+    explained = run(*arguments, "--url", "https://shop.example/webhooks/square", cwd=folder)
+    assert "signature is present" in explained.stdout
+
+
+def test_a_json_body_of_twilio_is_verified_as_captured(folder: Path) -> None:
+    (folder / "body").write_bytes(b'{"type":"a"}')
+    url = "https://shop.example/webhooks/twilio?a=1"
+    arguments = ("--secret", SECRET, "--url", url, "--data", "body", "--dry-run")
+    sent = run("send", "twilio", *arguments, cwd=folder)
+    (folder / "request").write_text(sent.stdout, newline="")
+    verified = run("verify", "twilio", "request", "--secret", SECRET, cwd=folder)
+    assert verified.returncode == 0, verified.stdout
+
+
 def test_verify_shows_the_check_that_failed(folder: Path) -> None:
     sent = run("send", "stripe", "--secret", SECRET, "--dry-run", cwd=folder).stdout
     (folder / "request").write_text(sent.replace("invoice.paid", "invoice.lost"), newline="")

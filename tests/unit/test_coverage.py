@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from onceward.cli.sources import describe_preset
 from onceward.model.events import DuplicateBody
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS
@@ -90,6 +91,24 @@ def test_events_in_a_covered_form_field_are_covered() -> None:
     assert coverage.of_events(parse_selector("form:payload")).body is BodyCoverage.BYTES
     assert coverage.of_events(parse_selector("form:other")) == coverage
     assert coverage.of_events(None) == coverage
+
+
+@pytest.mark.parametrize(
+    ("preset", "uncovered"),
+    [
+        ("stripe", []),
+        ("github", ["id", "type"]),
+        ("shopify", ["id", "type"]),
+        ("netlify", ["type"]),
+        ("mercadopago", ["id", "type"]),
+        ("telegram", ["id", "reference"]),
+    ],
+)
+def test_a_preset_says_what_is_read_from_uncovered_content(
+    preset: str, uncovered: list[str]
+) -> None:
+    described = describe_preset(PRESETS[preset])["schemes"].values()
+    assert [scheme["uncovered"] for scheme in described] == [uncovered] * len(described)
 
 
 @pytest.mark.parametrize(

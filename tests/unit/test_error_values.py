@@ -264,6 +264,50 @@ def test_the_message_of_a_cause_shows_no_value_where_it_is_repeated(
         assert "Smith" not in describe(error)
 
 
+@pytest.mark.parametrize("own", [OwnError, PermanentError, OwnValueError, ValueError])
+@pytest.mark.parametrize(
+    ("cause", "value"),
+    [
+        (KeyError(NAME), NAME),
+        (KeyError((41_115_999, 7)), "41115999"),
+        (KeyError(("acme", NAME)), NAME),
+        (raised_by(lambda: int(NAME)), NAME),
+        (raised_by(lambda: int("John\nSmith")), "John\nSmith"),
+        (psycopg.DataError(r'invalid value: "C:\data\U00119999\x0"'), r"C:\data\U00119999\x0"),
+        (raised_by(lambda: int("Jöhn\tΣmith")), "Jöhn\tΣmith"),
+        (raised_by(lambda: dt.datetime.strptime("2026John", "%Y")), "John"),  # noqa: DTZ007
+        (psycopg.DataError(f'invalid input syntax for type integer: "{NAME}"'), NAME),
+        (psycopg.DataError(f"x\nDETAIL:  Key (email)=({NAME}) already exists."), NAME),
+        (psycopg.DataError(f"x\nDETAIL:  Failing row contains (7, {NAME}, null)."), NAME),
+    ],
+)
+def test_a_value_that_a_cause_quotes_is_masked_in_the_message(
+    own: type[Exception], cause: Exception, value: str
+) -> None:
+    for error in (own(f"no order for {value} on gold"), own(f"no order for gold: <{value}>")):
+        error.__cause__ = cause
+        shown = str(error).replace(value, f"… ({len(value)} characters)")
+        assert describe(error).endswith(shown)
+        assert f"({len(value)} characters)" not in describe(error, show_values=True)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        KeyError("invoice"),
+        KeyError("abc"),
+        KeyError((None, True)),
+        OwnError("'invoice' null"),
+        psycopg.DataError("x\nDETAIL:  Failing row contains (7, null)."),
+        raised_by(lambda: object().invoice),  # type: ignore[attr-defined]
+    ],
+)
+def test_names_and_short_values_of_a_cause_stay_in_the_message(cause: Exception) -> None:
+    error = OwnError("abc: invoice 7 has None, null")
+    error.__cause__ = cause
+    assert describe(error) == "OwnError: abc: invoice 7 has None, null"
+
+
 @pytest.mark.parametrize(
     ("message", "text"),
     [

@@ -124,7 +124,7 @@ def test_every_spelling_of_a_signed_form_is_one_event() -> None:
 def dropbox_sign(**event: object) -> Request:
     document = {"event": {"event_type": "sent", "event_time": "1789999990"}, **event}
     body = urlencode({"json": json.dumps(document)}).encode()
-    return received(onceward.sign("dropbox-sign", secret=SECRET, body=body))
+    return received(onceward.sign("dropbox-sign", secret=SECRET, body=body, now=NOW))
 
 
 def mercadopago(number: int) -> Request:
@@ -134,6 +134,7 @@ def mercadopago(number: int) -> Request:
         body=json.dumps({"id": number, "action": "payment.updated"}).encode(),
         headers={"x-request-id": "request-1"},
         url=f"{URL}?data.id=98",
+        now=NOW,
     )
     return received(signed)
 

@@ -95,6 +95,13 @@ def test_another_signed_text_of_braintree_is_no_webhook(text: str) -> None:
     )
 
 
+def test_a_payload_of_braintree_may_begin_with_blanks() -> None:
+    payload = base64.encodebytes(b"\n  <notification>" + b"a" * 80 + b"</notification>")
+    body = urlencode({"bt_payload": payload}).encode()
+    signed = onceward.sign("braintree", secret="mine:key", body=body)
+    assert onceward.verify("braintree", secret="mine:key", headers={}, body=signed.body).id
+
+
 def test_a_signed_challenge_token_of_x_is_no_event() -> None:
     source = make_source("source", preset="x-twitter", secrets=[SECRET])
     url = "https://shop.example/webhooks/source?crc_token=12345"

@@ -79,6 +79,25 @@ def test_refused_hosts_displace_nothing(
     assert cached(authenticator) == 1
 
 
+@pytest.mark.parametrize(
+    "host",
+    [b"notlocalhost", b"evil.localhost", b"localhost.evil", b"localhost.", b"127.0.0.1.evil"],
+)
+def test_a_host_that_resembles_loopback_is_refused(
+    authenticator: Authenticator, host: bytes
+) -> None:
+    with pytest.raises(HttpError, match="not allowed"):
+        authenticate(authenticator, host)
+
+
+@pytest.mark.parametrize("origin", [b"http://LOCALHOST:3000", b"https://localhost:3000"])
+def test_the_own_origin_is_allowed_in_any_case_and_scheme(
+    authenticator: Authenticator, origin: bytes
+) -> None:
+    headers = Headers([(b"host", b"Localhost:3000"), (b"origin", origin)])
+    authenticator.authenticate(SCOPE, headers)
+
+
 def test_many_allowed_hosts_are_forgotten_again(authenticator: Authenticator) -> None:
     for port in range(1, 1_000):
         authenticate(authenticator, b"localhost:%d" % port)

@@ -56,6 +56,10 @@ def test_close_takes_no_arguments() -> None:
     assert list(parameters(psycopg.AsyncConnection.close)) == ["self"]
 
 
+def test_a_listener_can_wait_for_a_limited_time() -> None:
+    assert "timeout" in parameters(psycopg.AsyncConnection.notifies)
+
+
 def test_a_statement_can_be_cancelled_with_a_timeout() -> None:
     assert inspect.iscoroutinefunction(psycopg.AsyncConnection.cancel_safe)
     assert "timeout" in parameters(psycopg.AsyncConnection.cancel_safe)

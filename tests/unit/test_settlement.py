@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import (
+    ConnectionLost,
     MalformedPayload,
     OutcomeUnknown,
     PermanentError,
@@ -14,7 +15,7 @@ from onceward.errors import (
 )
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.model.retry import MAX_DELAY_SECONDS, Retry
-from onceward.work.settlement import SettlementPolicy
+from onceward.work.settlement import MAX_FREE_LOSSES, SettlementPolicy
 
 POLICY = SettlementPolicy(
     base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=["a-known-secret"]
@@ -33,8 +34,12 @@ RULES = SettlementPolicy(
 NOT_LATER = "the seconds of RetryLater are not above 0, so the usual delay applies"
 
 
-def settle(error: Exception, attempts: int = 0) -> Reschedule | Postpone | Fail:
-    return POLICY.decide(error, attempts=attempts, max_attempts=3)
+def settle(
+    error: Exception, attempts: int = 0, *, connection_losses: int = 0
+) -> Reschedule | Postpone | Fail:
+    return POLICY.decide(
+        error, attempts=attempts, max_attempts=3, connection_losses=connection_losses
+    )
 
 
 def delay(error: Exception) -> float:
@@ -58,8 +63,14 @@ def test_an_unavailable_store_in_a_group_postpones_the_job() -> None:
     assert settle(group) == Postpone(2.0, "down")
 
 
-def test_an_unknown_commit_outcome_counts_as_an_attempt() -> None:
-    assert settle(OutcomeUnknown("lost")) == Reschedule(2.0, "lost")
+@pytest.mark.parametrize("error", [OutcomeUnknown("lost"), ConnectionLost("lost")])
+def test_lost_connections_count_no_attempt_until_there_are_too_many_in_a_row(
+    error: Exception,
+) -> None:
+    for losses in range(1, MAX_FREE_LOSSES + 1):
+        assert settle(error, connection_losses=losses) == Postpone(2.0, "lost")
+    counted = settle(error, connection_losses=MAX_FREE_LOSSES + 1)
+    assert counted == Reschedule(2.0, "lost")
 
 
 @pytest.mark.parametrize("error", [ValueError("no"), RetryLater(5, "ValueError: no")])

@@ -1,9 +1,7 @@
 """A request signed by any scheme verifies; a changed one does not."""
 
-import json
 from dataclasses import replace
 from typing import Any
-from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
@@ -13,12 +11,13 @@ from onceward.errors import ConfigurationError, SignatureRejected
 from onceward.sources.configure import make_source
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.request import Request
-from onceward.sources.schemes import BodyCoverage, Scheme, Signature, UrlCoverage
+from onceward.sources.schemes import Jwt, Scheme, Signature, UrlCoverage
 from onceward.sources.source import Source
-from tests.keys import SCHEMES, Pair, pair_for, shared
+from tests.keys import SCHEMES, Pair, other_secret, pair_for, shared
 
 NOW = 1_790_000_000.0
 URL = "https://shop.example/webhooks/source"
+TEN_YEARS_SECONDS = 10 * 365 * 86_400
 
 every_scheme = pytest.mark.parametrize(
     ("preset", "name", "scheme"),
@@ -68,26 +67,14 @@ def test_an_example_verifies_and_contains_new_events(
 
 
 @every_scheme
-def test_another_secret_or_a_changed_body_is_rejected(
+def test_a_request_signed_with_another_secret_is_rejected(
     preset: Preset, name: str, scheme: Scheme
 ) -> None:
     pair = pair_for(preset.name, scheme)
-    source = source_of(preset, name, pair)
     request = signed_example(preset, scheme, pair)
-    assert not is_rejected(source, request)
-    wrong = pair.public[:-7] + ("1" if pair.public[-7] != "1" else "2") + pair.public[-6:]
-    if pair.private == pair.public:  # a changed public key would not parse
-        assert is_rejected(source_of(preset, name, shared(wrong)), request)
-    if scheme.coverage.body is BodyCoverage.BYTES or preset.name in ("braintree", "aws-sns"):
-        changed = Request(request.headers, request.body + b"&a=1", url=request.url)
-        if not isinstance(scheme, Signature) and b"bt_payload" in request.body:
-            fields = dict(parse_qsl(request.body.decode()))
-            forged = urlencode(fields | {"bt_payload": "Zm9yZ2Vk"}).encode()
-            changed = Request(request.headers, forged, url=request.url)
-        if preset.name == "aws-sns":
-            forged = json.dumps({**json.loads(request.body), "Message": "another"}).encode()
-            changed = Request(request.headers, forged, url=request.url)
-        assert is_rejected(source, changed)
+    assert not is_rejected(source_of(preset, name, pair), request)
+    other = shared(other_secret(preset.name, scheme))
+    assert is_rejected(source_of(preset, name, other), request)
 
 
 @every_scheme
@@ -97,9 +84,12 @@ def test_a_request_outside_the_tolerance_is_rejected(
     pair = pair_for(preset.name, scheme)
     source = source_of(preset, name, pair)
     request = signed_example(preset, scheme, pair)
-    if scheme.tolerance_seconds is not None:
-        assert is_rejected(source, request, NOW + scheme.tolerance_seconds + 1)
-        assert is_rejected(source, request, NOW - scheme.tolerance_seconds - 1)
+    seconds = scheme.tolerance_seconds
+    if seconds is not None:
+        assert is_rejected(source, request, NOW + seconds + 1)
+        assert is_rejected(source, request, NOW - seconds - 1)
+    else:  # tokens of JSON expire by themselves
+        assert is_rejected(source, request, NOW + TEN_YEARS_SECONDS) is isinstance(scheme, Jwt)
 
 
 @pytest.mark.parametrize("name", PRESETS)

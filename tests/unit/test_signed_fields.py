@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+import onceward
 from onceward.errors import SignatureRejected
 from onceward.sources.configure import make_source
 from onceward.sources.request import Headers, Request
-from tests.keys import HEX
+from tests.keys import HEX, TOPIC, rsa_pair
 
 NOW = 1_760_000_000
 
@@ -100,3 +101,69 @@ def test_the_reference_of_an_adyen_merchant_may_contain_colons() -> None:
 )
 def test_an_item_of_adyen_has_one_spelling(changes: Item, fault: str) -> None:
     assert adyen_rejection(ITEM | changes) == f"an item is not Adyen's: {fault}"
+
+
+# Amazon SNS.
+
+MESSAGE = {
+    "Type": "Notification",
+    "MessageId": "m1",
+    "TopicArn": TOPIC,
+    "Message": "hello\r\nMessageId\nm2",
+    "Timestamp": "2026-03-14T09:26:53.120Z",
+}
+
+
+def signed_message() -> dict[str, Any]:
+    body = json.dumps(MESSAGE).encode()
+    signed = onceward.sign("aws-sns", secret=f"{TOPIC}:{rsa_pair().private}", body=body, now=NOW)
+    document: dict[str, Any] = json.loads(signed.body)
+    return document
+
+
+def sns(body: bytes) -> Any:
+    source = make_source("sns", preset="aws-sns", secrets=[f"{TOPIC}:{rsa_pair().public}"])
+    events = source.verify(Request(Headers([]), body), NOW)
+    assert isinstance(events, list)
+    (arrival,) = source.arrivals(events, Headers([]))
+    return arrival
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"Subject": None},
+        {"MessageAttributes": {"amount": {"Type": "String", "Value": "1000000"}}},
+        {"UnsubscribeURL": "https://evil.example/"},
+    ],
+)
+def test_unsigned_members_of_sns_make_no_second_event(others: dict[str, Any]) -> None:
+    genuine = sns(json.dumps(signed_message()).encode())
+    changed = sns(json.dumps(signed_message() | others).encode())
+    assert changed.event_id == genuine.event_id == "m1"
+    assert changed.body_sha256 != genuine.body_sha256  # a conflict, which is not applied
+
+
+@pytest.mark.parametrize("name", MESSAGE)
+def test_a_repeated_member_of_sns_is_verified_as_it_is_read(name: str) -> None:
+    genuine = json.dumps(signed_message())
+    forged = json.dumps({name: "forged"})
+    assert sns(f"{forged[:-1]},{genuine[1:]}".encode()).event_id == "m1"
+    with pytest.raises(SignatureRejected):
+        sns(f"{genuine[:-1]},{forged[1:]}".encode())
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("Subject", ""),
+        ("Message", "\\ud800"),
+        ("MessageId", 7),
+        ("TopicArn", None),
+        ("Type", ["Notification"]),
+    ],
+)
+def test_a_message_of_sns_has_one_spelling(name: str, value: object) -> None:
+    body = json.dumps(signed_message() | {name: value}).replace("\\\\ud800", "\\ud800")
+    with pytest.raises(SignatureRejected):
+        sns(body.encode())

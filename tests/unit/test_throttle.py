@@ -4,7 +4,12 @@ import pytest
 
 from onceward.http import throttle as throttle_module
 from onceward.http.addresses import network_of
-from onceward.http.throttle import FAILURES_BEFORE_BLOCK, MAX_CLIENTS, Throttle
+from onceward.http.throttle import (
+    FAILURES_BEFORE_BLOCK,
+    MAX_CLIENTS,
+    REMEMBERED_TOKENS,
+    Throttle,
+)
 from tests.factories import FakeClock
 
 ATTACKER, OTHER = "203.0.113.7", "203.0.113.8"
@@ -47,6 +52,11 @@ def test_each_further_guess_doubles_the_block_up_to_a_minute(
     assert blocks == [1, 2, 4, 8, 16, 32, 60, 60, 60]
 
 
+def test_a_block_after_thousands_of_guesses_lasts_a_minute(throttle: Throttle) -> None:
+    guess(throttle, ATTACKER, 3_000)
+    assert throttle.remaining_seconds(ATTACKER) == 60
+
+
 def test_a_block_is_of_one_client(throttle: Throttle) -> None:
     guess(throttle, ATTACKER, FAILURES_BEFORE_BLOCK)
     assert throttle.remaining_seconds(ATTACKER) == 1
@@ -67,6 +77,16 @@ def test_the_same_wrong_token_is_refused_by_itself_and_blocks_nothing(throttle: 
     assert waits == [0] * FAILURES_BEFORE_BLOCK + [1, 2, 4, 8, 16, 32, 60, 60]
     assert not throttle.is_active
     assert throttle.failures(ATTACKER) == len(waits)
+
+
+def test_the_last_wrong_tokens_are_remembered(throttle: Throttle) -> None:
+    guess(throttle, ATTACKER, REMEMBERED_TOKENS + 1)
+    before = throttle.remaining_seconds(ATTACKER)
+    for number in range(1, REMEMBERED_TOKENS + 1):
+        assert throttle.add_failure(ATTACKER, b"%d" % number) > 0
+    assert throttle.remaining_seconds(ATTACKER) == before
+    assert throttle.add_failure(ATTACKER, b"0") == 0  # forgotten: it counts as a guess
+    assert throttle.remaining_seconds(ATTACKER) > before
 
 
 def test_a_client_is_forgotten_after_a_quiet_time(throttle: Throttle, clock: FakeClock) -> None:

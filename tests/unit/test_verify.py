@@ -1,6 +1,5 @@
 """Genuine requests verify, all others are rejected, and the rejection names the check."""
 
-import contextlib
 import hmac
 import json
 import time
@@ -17,8 +16,8 @@ from onceward.http.errors import status_of
 from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request, header_key
 from onceward.sources.schemes import Hmac, Scheme, Signature
-from onceward.sources.schemes.algorithms import as_base64
 from onceward.sources.selectors import HeaderSelector, parse_selectors
+from tests.keys import pair_for
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
@@ -205,11 +204,6 @@ def test_every_scheme_refuses_an_empty_secret(preset: onceward.Preset) -> None:
                 scheme.keys(secret)
 
 
-def test_a_secret_that_decodes_to_nothing_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="is empty"):
-        Hmac(secret_encoding=as_base64).keys("whsec_")
-
-
 def test_any_of_several_signatures_may_match() -> None:
     others = ",".join(f"v1={n:064x}" for n in range(9))
     header = f"t={NOW},{others},v1={stripe_signature()}"
@@ -282,7 +276,7 @@ def test_a_prefixed_signature_verifies() -> None:
     verify(GITHUB, [SECRET], github_headers(b"sha256=" + github_signature()), BODY, NOW)
 
 
-@pytest.mark.parametrize("prefix", [b"", b"sha1=", b"SHA256=", b"sha512=", b"none", b" sha256="])
+@pytest.mark.parametrize("prefix", [b"", b"sha1=", b"SHA256=", b"sha512=", b"none", b"sha256 ="])
 def test_a_signature_with_another_prefix_is_rejected(prefix: bytes) -> None:
     check = failed_check(github_headers(prefix + github_signature()), scheme=GITHUB)
     assert check == "no sha256=<signature> in the X-Hub-Signature-256 header"
@@ -316,10 +310,16 @@ def test_an_hmac_key_agrees_with_the_standard_library(digest: Any, length: int) 
 def test_odd_urls_and_headers_cause_only_rejections(preset: onceward.Preset, url: str) -> None:
     certificate = next(v["secret"] for v in VECTORS if v["preset"] == "aws-sns")
     headers = {selector.name: "v1=0,t=9" for selector in SIGNATURE_HEADERS[preset.name]}
-    for name in preset.named_schemes:
-        for secret in ("a" * 64, f"whpk_{'A' * 43}=", certificate, P256_KEY, "user:password"):
+    others = ("a" * 64, f"whpk_{'A' * 43}=", certificate, P256_KEY, "user:password")
+    for name, scheme in preset.named_schemes.items():
+        secret_that_fits = pair_for(preset.name, scheme).public
+        for secret in (secret_that_fits, *others):
+            is_configured = secret == secret_that_fits
+            refusals = (
+                SignatureRejected if is_configured else (SignatureRejected, ConfigurationError)
+            )
             for body in (b"", b"{}", b"[]", b"\xff", b'{"value":[{}],"notificationItems":[{}]}'):
-                with contextlib.suppress(SignatureRejected, ConfigurationError):
+                with pytest.raises(refusals):
                     onceward.verify(
                         preset, secret=secret, headers=headers, body=body, url=url, scheme=name
                     )

@@ -21,7 +21,7 @@ async def run_service(
     # Created first, so that the service knows that this process runs its handlers.
     has_work = service.settings.workers > 0 and service.handlers
     worker = service.worker() if has_work else None
-    await service.open()
+    await service.open(receives=listener is not None)
     try:
         token = await service.create_first_token() if listener else None
         server = _server(service) if listener else None

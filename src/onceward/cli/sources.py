@@ -14,7 +14,7 @@ from onceward.cli._options import json_option, make_console, print_json, report_
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME
-from onceward.sources.schemes import BodyCoverage, Coverage, Scheme, UrlCoverage
+from onceward.sources.schemes import Coverage, Scheme, UrlCoverage
 from onceward.sources.schemes.times import describe_window
 
 
@@ -45,6 +45,7 @@ def describe_preset(preset: Preset) -> dict[str, Any]:
                 "tolerance_seconds": scheme.tolerance_seconds,
                 "needs_url": scheme.needs_url,
                 "covers": _describe_coverage(preset.coverage(scheme)),
+                "uncovered": preset.identity_selectors.uncovered(preset.coverage(scheme)),
             }
             for name, scheme in preset.named_schemes.items()
         },
@@ -97,7 +98,7 @@ def _details(preset: Preset) -> Iterator[tuple[str, str]]:
     for name, scheme in preset.named_schemes.items():
         label = "scheme" if name == DEFAULT_SCHEME else f"scheme {name}"
         yield label, scheme.summary.replace("`", "")
-        yield from (("", caveat) for caveat in _scheme_caveats(scheme))
+        yield from (("", caveat) for caveat in _scheme_caveats(preset, scheme))
     yield from _selector_rows("id", preset.ids)
     yield from _selector_rows("type", preset.types)
     yield from _selector_rows("reference", (preset.reference,) if preset.reference else ())
@@ -123,13 +124,18 @@ def _selector_rows(name: str, parts: Sequence[str]) -> Iterator[tuple[str, str]]
         yield "", f"+ {other.replace('|', ' | ')}"
 
 
-def _scheme_caveats(scheme: Scheme) -> Iterator[str]:
+def _scheme_caveats(preset: Preset, scheme: Scheme) -> Iterator[str]:
     if scheme.tolerance_seconds is not None:
         yield f"accepts timestamps up to {describe_window(scheme.tolerance_seconds)} off"
     if _signs_url(scheme):
         yield "signs the public URL: set url= to the one that you registered"
-    if scheme.coverage.body is not BodyCoverage.BYTES:
+    coverage = preset.coverage(scheme)
+    if not coverage.is_whole:
         yield f"covers {scheme.coverage.summary.replace('`', '')}, and not the whole body"
+    elif uncovered := preset.identity_selectors.uncovered(coverage):
+        yield f"does not cover every value of: {', '.join(uncovered)}"
+    if preset.flags_duplicates(scheme):
+        yield "flags the same content under another id"
 
 
 def retry_window(hours: float | None) -> str:

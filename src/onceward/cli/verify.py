@@ -28,6 +28,7 @@ from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
 from onceward.sources.diagnose import Diagnosis, diagnose
 from onceward.sources.request import Headers, Request, is_header_name
+from onceward.sources.schemes import UrlCoverage
 from onceward.sources.source import Source
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
@@ -61,12 +62,12 @@ def verify(
     """
     with report_errors():
         app_sources = _app_sources(options["app"])
-        configured_source = _resolve_source(source, app_sources, **options)
         content = _read_input(request_file)
         if headers:
             request, note = _request_from_headers(headers, content, method), ""
         else:
             request, note = parse_request(content)
+        configured_source = _resolve_source(source, app_sources, request.url, **options)
         request.url = _public_url(configured_source, options["url"], request.url)
         now = SystemClock().now() if at is None else _parse_time(at)
         diagnosis = diagnose(configured_source, request, now, app_sources.values())
@@ -89,14 +90,18 @@ def _public_url(source: Source, option: str | None, captured: str) -> str:
     """Return --url, else the source's URL with the captured query, else the captured URL."""
     if option is not None:
         return option
-    return captured if source.url is None else source.public_url(captured.partition("?")[2])
+    if source.url is None or source.url == captured:
+        return captured
+    return source.public_url(captured.partition("?")[2])
 
 
 def _app_sources(app: str | None) -> Mapping[str, Source]:
     return {} if app is None else load_inbox(app).sources
 
 
-def _resolve_source(name: str, app_sources: Mapping[str, Source], **options: Any) -> Source:
+def _resolve_source(
+    name: str, app_sources: Mapping[str, Source], captured_url: str, **options: Any
+) -> Source:
     """Return the app's source as configured, or make one from the options."""
     has_own_secret = options["secret"] or options["secret_file"]
     if name in app_sources and not has_own_secret and options["scheme_name"] is None:
@@ -104,7 +109,14 @@ def _resolve_source(name: str, app_sources: Mapping[str, Source], **options: Any
     sender = resolve_sender(name, **options)
     sender.require_secret()
     name = name if name in app_sources else "source"
-    return make_source(name, preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets)
+    url = None
+    if sender.scheme.coverage.url is not UrlCoverage.NOTHING:
+        url = sender.url or captured_url
+        if not url:
+            raise ConfigurationError("set --url to the public URL, which the provider signs")
+    return make_source(
+        name, preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets, url=url
+    )
 
 
 def _read_input(path: str) -> bytes:

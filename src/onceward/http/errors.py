@@ -21,7 +21,8 @@ from onceward.errors import (
     UnusableSecret,
 )
 
-Headers = tuple[tuple[str, str], ...]
+ExtraHeaders = tuple[tuple[str, str], ...]
+"""Headers of a response beside those that all responses have."""
 
 CLOSE: Final = (("connection", "close"),)
 _RETRY_AFTER: Final = (("retry-after", "2"),)
@@ -33,7 +34,7 @@ class _Entry(NamedTuple):
     status: int
     code: str = ""
     message: str = ""
-    headers: Headers = ()
+    headers: ExtraHeaders = ()
 
 
 _UNAVAILABLE: Final = _Entry(
@@ -62,7 +63,7 @@ MAPPED: Final = (RequestRefused, *_TABLE)
 class HttpError(RequestRefused):
     """A refusal for a reason that exists only in HTTP, such as a header or a method."""
 
-    def __init__(self, status: int, code: str, message: str, *, headers: Headers = ()) -> None:
+    def __init__(self, status: int, code: str, message: str, *, headers: ExtraHeaders = ()) -> None:
         self.status = status
         self.headers = headers
         super().__init__(message, code=code)
@@ -72,13 +73,13 @@ class AuthenticationFailed(HttpError):
     """A refusal for want of a valid token, with the reason, for operators."""
 
     def __init__(
-        self, status: int, code: str, message: str, *, headers: Headers, reason: str
+        self, status: int, code: str, message: str, *, headers: ExtraHeaders, reason: str
     ) -> None:
         self.reason = reason
         super().__init__(status, code, message, headers=headers)
 
 
-def error_fields(error: Exception) -> tuple[int, str, str, Headers]:
+def error_fields(error: Exception) -> tuple[int, str, str, ExtraHeaders]:
     """Return the status, code, message and headers of the response to a mapped error."""
     if isinstance(error, HttpError):
         return error.status, error.code, error.message, error.headers

@@ -17,12 +17,9 @@ _HOST: Final = re.compile(
 
 MAX_CACHED_HOSTS: Final = 64
 """Allowed Host headers that are remembered; a refused one is never remembered."""
-MAX_HOST_BYTES: Final = 261
-"""The longest Host header: a name of 255 bytes, and a port."""
 
 # Sec-Fetch-Site: absent without a browser, `none` if the user opened the URL, or our own page.
 _SAME_SITE: Final = (None, b"none", b"same-origin")
-
 
 CheckHost = Callable[[bytes], None]
 
@@ -37,7 +34,7 @@ def host_check(allowed: Collection[str]) -> CheckHost:
 
     @lru_cache(maxsize=MAX_CACHED_HOSTS)
     def check(host: bytes) -> None:
-        name = _host_name(host.decode("latin-1").lower()) if len(host) <= MAX_HOST_BYTES else ""
+        name = _host_name(host.decode("latin-1").lower())
         if name not in names and not is_loopback(name):
             message = "This host name is not allowed. Add it to the setting allowed_hosts."
             raise HttpError(403, "foreign_host", message)

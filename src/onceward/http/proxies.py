@@ -15,8 +15,8 @@ from onceward.sources.request import Headers
 _MAPPED_BITS: Final = 96  # in front of an IPv4 address in IPv6
 _MAX_HOPS: Final = 20
 """Addresses of X-Forwarded-For that are read, from the right."""
-_PORT: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?")
-"""An address with a port, as some proxies write it."""
+_HOP: Final = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([0-9.]+))(?::[0-9]{1,5})?")
+"""An address, with a port as some proxies write it."""
 
 _PROXY_HEADERS: Final = frozenset(
     {
@@ -59,7 +59,7 @@ class Proxies:
         for hop in reversed(hops.rsplit(",", _MAX_HOPS)[-_MAX_HOPS:]):
             if not self.trusts_address(address):
                 break
-            match = _PORT.fullmatch(hop.strip())
+            match = _HOP.fullmatch(hop.strip())
             forwarded = (match[1] or match[2]) if match else hop.strip()
             if parse_address(forwarded) is None:
                 break

@@ -242,7 +242,7 @@ class ReceiveApp:
                 await self._ready()
         except (StoreError, TimeoutError):
             return json_response(
-                503, {"ready": False, "message": "The ledger cannot be read. Check the database."}
+                503, {"ready": False, "message": "The ledger does not respond. Check the database."}
             )
         return json_response(200, {"ready": True, "warnings": self._warnings()})
 
@@ -268,7 +268,7 @@ class DirectReception:
     Never raises: every failure becomes the response, and what follows it is ignored.
     """
 
-    __slots__ = ("_app", "_inbound", "_is_recorded", "_respond", "_scope")
+    __slots__ = ("_app", "_inbound", "_respond", "_scope")
 
     is_full: Final = False
 
@@ -276,7 +276,6 @@ class DirectReception:
         self._app = app
         self._scope = scope
         self._respond = respond
-        self._is_recorded = False
         self._inbound: InboundRequest | None = None
         try:
             self._inbound = app.open(scope, headers)
@@ -301,16 +300,14 @@ class DirectReception:
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
             self._fail(error)
             return
-        self._is_recorded = True
         if isinstance(result, Reply):
             self._respond(self._app.response(inbound, result))
         else:
             result.add_done_callback(self._finish)
 
     def disconnect(self) -> None:
-        """Forget a request that is not recorded yet: its sender has disconnected."""
-        if not self._is_recorded:
-            self._forget()
+        """Forget the request, whose sender has disconnected. Submitted events are still written."""
+        self._forget()
 
     def _finish(self, pending: Pending) -> None:
         if self._inbound is not None:

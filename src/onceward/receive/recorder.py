@@ -26,6 +26,9 @@ from onceward.runtime.redact import as_sentence
 from onceward.settings import Settings
 
 _log = logging.getLogger("onceward.receive")
+CHECK_INTERVAL_SECONDS: Final = 5.0
+"""Interval at which the ledger is checked for an outage that no request meets."""
+
 SLOW_WRITE_SECONDS: Final = 0.05
 """A write that takes longer gets a second writer beside it."""
 
@@ -46,8 +49,10 @@ class Recorder:
         self._writers: set[asyncio.Task[None]] = set()
         self._last_batch_at = 0.0
         self._slow_timer: asyncio.TimerHandle | None = None
+        self._is_outage = False
         self._rejected = 0
         self._refusal = ""
+        self._has_check_failed = False
 
     def submit(self, arrivals: Sequence[Arrival]) -> Pending:
         """Queue the events of one request and return their pending receipts.
@@ -82,6 +87,17 @@ class Recorder:
             return ()
         text = f"The last events could not be recorded, and their senders got 503: {self._refusal}"
         return (f"{as_sentence(text)} The log onceward.receive has the details.",)
+
+    async def check(self) -> None:
+        """Log an outage that no request has met, and its end. Never raises StoreError."""
+        try:
+            await self._ledger.ready()
+        except StoreError as error:
+            self._has_check_failed = True
+            self._begin_outage(describe(error))
+        else:
+            if self._has_check_failed:
+                self._recover()
 
     @property
     def _pending_requests(self) -> int:
@@ -164,24 +180,30 @@ class Recorder:
             self._refusal = public_reason(error)
             self._reject(batch, locate(error))
         else:
-            if self._refusal:
+            if self._refusal or self._is_outage:
                 self._recover()
             # In the next iteration: building responses takes time in which the next batch can run.
             asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
     def _reject(self, batch: Sequence[Pending], reason: str) -> None:
-        """Reject a batch. An outage is logged when it begins and when it ends."""
-        if self._rejected == 0:
-            fields = LogFields(error=reason)
-            _log.warning("ledger unavailable; asking senders to retry: %s", reason, extra=fields)
+        self._begin_outage(reason)
         self._rejected += len(batch)
         for pending in batch:
             pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
+    def _begin_outage(self, reason: str) -> None:
+        """Log an outage when it begins."""
+        if not self._is_outage:
+            self._is_outage = True
+            fields = LogFields(error=reason)
+            _log.warning("ledger unavailable; asking senders to retry: %s", reason, extra=fields)
+
     def _recover(self) -> None:
         """End the warning, and log the end of an outage."""
         self._refusal = ""
-        if self._rejected:
+        self._has_check_failed = False
+        if self._is_outage:
+            self._is_outage = False
             message = "ledger available again; asked %d requests to retry"
             _log.warning(message, self._rejected, extra=LogFields(count=self._rejected))
             self._rejected = 0

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final
 
 from onceward.errors import OncewardError, PermanentError, StoreError
-from onceward.runtime.error_values import mask_values
+from onceward.runtime.error_values import mask_texts, mask_values, masked_values
 from onceward.runtime.redact import redact
 
 _QUOTED: Final = re.compile(r"""\"[^"]*"|(?<!\w)'[^']*'|(?<=\()[0-9a-f.:]+(?=\))""")
@@ -67,17 +67,19 @@ def first_line(error: BaseException) -> str:
 
 
 def _mask_causes(error: BaseException, message: str) -> str:
-    """Mask the values in the messages of causes that a message repeats: ``f"no amount: {cause}"``.
+    """Mask what a message repeats of its causes: a whole text, or a value that a cause quotes.
 
-    The words of the message itself stay.
+    The words of the message itself stay: ``f"no amount: {cause}"``, ``f"no order {value}"``.
     """
+    values: list[str] = []
     for cause in islice(_causes(error), _MAX_CAUSES):
         text = _text(cause)
+        from_database = _primary(cause) is not None
         if len(text) >= _SHORTEST_CAUSE_CHARACTERS and text in message:
-            from_database = _primary(cause) is not None
             masked = mask_values(cause, _cut_to_line(text), from_database=from_database)
             message = message.replace(text, masked)
-    return message
+        values += masked_values(cause, text, from_database=from_database)
+    return mask_texts(message, values)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

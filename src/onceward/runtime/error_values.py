@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Final
 
@@ -31,7 +31,14 @@ _TYPE_NAMES: Final = frozenset(
     {name for name, value in vars(builtins).items() if isinstance(value, type)} | {"NoneType"}
 )
 
+_SHORTEST_VALUE: Final = 4
+_ORDINARY: Final = frozenset({"None", "True", "False", "null", "true", "false"})
+"""Values that are also words of other messages, and tell nothing."""
 _MAX_QUOTED: Final = 100
+_MAX_SPLIT_CHARACTERS: Final = 1_000
+_ESCAPE: Final = re.compile(r"""\\(?:[nrt\\'"]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})""")
+_PART: Final = re.compile(r"[^\s,'\"(){}\[\]][^,'\"(){}\[\]]*")
+"""A value in a row or in a list of parameters."""
 _NEAR_CHARACTERS: Final = 20  # the longest noun before a name, and a word boundary
 
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z_.-]{0,39}[0-9]?")
@@ -94,26 +101,39 @@ def mask_values(error: BaseException, message: str, *, from_database: bool = Fal
     Names stay: of types, attributes, arguments, columns, constraints. So does a missing key that
     has the form of a field's name.
     """
+    return _mask_message(error, message, _Mask(), from_database=from_database)
+
+
+def masked_values(error: BaseException, message: str, *, from_database: bool = False) -> list[str]:
+    """Return the values that `mask_values` masks in a message, as another message may have them."""
+    mask = _Mask()
+    _mask_message(error, message, mask, from_database=from_database)
+    return [text for value in mask.values for text in _spellings(value)]
+
+
+def mask_texts(message: str, texts: Iterable[str]) -> str:
+    """Return a message with the given texts masked, except very short and ordinary ones."""
+    for text in sorted(set(texts), key=len, reverse=True):
+        if len(text) >= _SHORTEST_VALUE and text not in _ORDINARY:
+            message = message.replace(text, f"{ELLIPSIS} ({_count(len(text))})")
+    return message
+
+
+def _mask_message(error: BaseException, message: str, mask: _Mask, *, from_database: bool) -> str:
     if type(error) is KeyError and len(error.args) == 1:
-        return _key_text(error.args[0])
+        return mask.key(error.args[0])
     package = _package(error)
-    message = _DETAILS.sub(_mask_unquoted, message)
+    message = _DETAILS.sub(mask.unquoted, message)
     if from_database or package in _DATABASES:
-        return _masked(message, _is_database_name)
+        return _masked(message, _is_database_name, mask)
     if package in _INTERPRETER:
-        return _masked(_UNQUOTED.sub(_mask_unquoted, message), _rule_of(error))
+        return _masked(_UNQUOTED.sub(mask.unquoted, message), _rule_of(error), mask)
     return message
 
 
 def _package(error: BaseException) -> str:
     module = type.__dict__["__module__"].__get__(type(error))  # a metaclass may override it
     return module.partition(".")[0] if isinstance(module, str) else ""
-
-
-def _key_text(key: object) -> str:
-    if not isinstance(key, str):
-        return f"{ELLIPSIS} ({type(key).__name__})"
-    return repr(key) if _FIELD.fullmatch(key) else _mask("'", len(key))
 
 
 # What stays.
@@ -160,7 +180,39 @@ def _is_database_name(before: str, value: str, after: str) -> bool:
 # Masks.
 
 
-def _masked(message: str, keep: _Keep) -> str:
+class _Mask:
+    """Masks values, and remembers them."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = []
+
+    def quoted(self, quote: str, value: str) -> str:
+        self.values.append(value)
+        return f"{quote}{ELLIPSIS}{quote} ({_count(len(value))})"
+
+    def unquoted(self, match: re.Match[str]) -> str:
+        kept = "".join(filter(None, match.groupdict().values()))
+        value = match[0][len(kept) :]
+        self.values += [value, *_PART.findall(value[:_MAX_SPLIT_CHARACTERS])]
+        return f"{kept}{ELLIPSIS} ({_count(len(value))})"
+
+    def key(self, key: object) -> str:
+        if not isinstance(key, str):
+            self.values += map(str, key if isinstance(key, tuple) else [key])
+            return f"{ELLIPSIS} ({type(key).__name__})"
+        return repr(key) if _FIELD.fullmatch(key) else self.quoted("'", key)
+
+
+def _spellings(value: str) -> list[str]:
+    """Return a value as quoted, and without the escapes that quoting added."""
+    return [value, _ESCAPE.sub(_unescaped, value)]
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    return escape[0].encode().decode("unicode_escape", "replace")
+
+
+def _masked(message: str, keep: _Keep, mask: _Mask) -> str:
     """Return a message with its quoted values masked.
 
     If the quotes do not pair up, a value contains some: mask all from the first quote on.
@@ -169,17 +221,17 @@ def _masked(message: str, keep: _Keep) -> str:
     end = 0
     found = list(islice(_QUOTED.finditer(message), _MAX_QUOTED + 1))
     if len(found) > _MAX_QUOTED:
-        return _masked_from(message, found[0].start())
+        return _masked_from(message, found[0].start(), mask)
     for match in found:
         gap = message[end : match.start()]
         if match["close"] == "" or _STRAY_QUOTE.search(gap):
-            return _masked_from(message, found[0].start())
+            return _masked_from(message, found[0].start(), mask)
         value = match["value"] if match["curly"] is None else match["curly"]
         is_kept = keep(_before(message, match), value, _after(message, match))
-        shown += gap + (match[0] if is_kept else _mask(match["open"] or '"', len(value)))
+        shown += gap + (match[0] if is_kept else mask.quoted(match["open"] or '"', value))
         end = match.end()
     if found and _STRAY_QUOTE.search(message, end):
-        return _masked_from(message, found[0].start())
+        return _masked_from(message, found[0].start(), mask)
     return shown + message[end:]
 
 
@@ -191,17 +243,8 @@ def _after(message: str, match: re.Match[str]) -> str:
     return message[match.end() : match.end() + _NEAR_CHARACTERS]
 
 
-def _masked_from(message: str, start: int) -> str:
-    return message[:start] + _mask("'", len(message) - start)
-
-
-def _mask_unquoted(match: re.Match[str]) -> str:
-    kept = "".join(filter(None, match.groupdict().values()))
-    return f"{kept}{ELLIPSIS} ({_count(len(match[0]) - len(kept))})"
-
-
-def _mask(quote: str, length: int) -> str:
-    return f"{quote}{ELLIPSIS}{quote} ({_count(length)})"
+def _masked_from(message: str, start: int, mask: _Mask) -> str:
+    return message[:start] + mask.quoted("'", message[start:])
 
 
 def _count(length: int) -> str:

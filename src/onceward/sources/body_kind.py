@@ -21,7 +21,7 @@ class BodyKind(Enum):
         """Return whether a body can be of this kind."""
         if self is BodyKind.JSON_OBJECT:
             return body.startswith(b"{") and body.rstrip(b" \t\r\n").endswith(b"}")
-        return _decode_base64(body).startswith(b"<")
+        return _decode_base64(body).lstrip().startswith(b"<")
 
 
 def _decode_base64(text: bytes) -> bytes:

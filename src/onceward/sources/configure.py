@@ -17,7 +17,7 @@ from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
 from onceward.sources.schemes import Key, Scheme, Signature, UrlCoverage
-from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
+from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES, is_key_document
 from onceward.sources.source import Source
 
 ALWAYS_KEPT_HEADERS: Final = ("content-type", "user-agent")
@@ -32,6 +32,8 @@ _DUPLICATE_BODY: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
     "flag": DuplicateBody.FLAGGED,
     "hold": DuplicateBody.HELD,
 }
+_SURROUNDINGS: Final = " \t\"'\u00a0\u200b\u3000\ufeff"
+"""Characters that are copied with a secret by mistake."""
 _JSON_PATH: Final = "json:$."
 """The beginning of a JSONPath, which is not how selectors are written."""
 _JSON_SCALAR: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|false|null)'
@@ -320,7 +322,8 @@ def _check_secret(preset: Preset, secret: str | bytes) -> None:
     for beginning, reason in preset.refused_secrets.items():
         if content.startswith(beginning.encode()):
             raise ConfigurationError(reason)
-    if isinstance(secret, str) and "-----END" not in secret and secret.strip(" \t\"'") != secret:
+    is_document = is_key_document(content)
+    if isinstance(secret, str) and not is_document and secret.strip(_SURROUNDINGS) != secret:
         raise ConfigurationError(
             "has a space or quotes at its start or end; remove them, or pass the secret as bytes "
             "if they belong to it"
@@ -334,19 +337,12 @@ def _bytes(secret: str | bytes) -> bytes:
 def _duplicate_body(
     preset: Preset, scheme: Scheme, option: DuplicateBodyOption | None
 ) -> DuplicateBody:
-    """Return the configured policy.
-
-    The default flags duplicate bodies if the proof covers a part of the request but not the id: a
-    captured request can then be sent again under a new id.
-    """
+    """Return the configured policy, or the default."""
     if option is not None:
         if option not in _DUPLICATE_BODY:
             raise ConfigurationError(f"duplicate_body must be one of {', '.join(_DUPLICATE_BODY)}")
         return _DUPLICATE_BODY[option]
-    coverage = preset.coverage(scheme)
-    is_covered = preset.identity_selectors.covers_id(coverage)
-    is_flagged = not coverage.is_sender_only and not is_covered
-    return DuplicateBody.FLAGGED if is_flagged else DuplicateBody.ALLOWED
+    return DuplicateBody.FLAGGED if preset.flags_duplicates(scheme) else DuplicateBody.ALLOWED
 
 
 def _volatile_patterns(

@@ -51,11 +51,13 @@ class IdentitySelectors:
 
     def covers_id(self, coverage: Coverage) -> bool:
         """Return whether a proof covers every value that may become a part of the id."""
-        return all(
-            coverage.covers(selector, part[:position])
-            for part in self.id
-            for position, selector in enumerate(part)
-        )
+        return _are_covered(self.id, coverage)
+
+    def uncovered(self, coverage: Coverage) -> list[str]:
+        """Return which of id, type and reference may come from content that is not covered."""
+        reference = () if self.reference is None else (self.reference,)
+        parts = {"id": self.id, "type": self.type, "reference": reference}
+        return [name for name, read in parts.items() if not _are_covered(read, coverage)]
 
     def under(self, coverage: Coverage) -> IdentitySelectors:
         """Return the selectors as they apply to requests with this coverage.
@@ -100,6 +102,14 @@ def parse_identity_selectors(
         reference=None if reference is None else parsed[reference],
         has_hash_fallback=is_batch or len(id) > 1,
         decoder=msgspec.json.Decoder(_body_struct(paths)) if paths else None,
+    )
+
+
+def _are_covered(parts: Sequence[Alternatives], coverage: Coverage) -> bool:
+    return all(
+        coverage.covers(selector, part[:position])
+        for part in parts
+        for position, selector in enumerate(part)
     )
 
 

@@ -6,23 +6,18 @@ import re
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, Final
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
 from onceward.errors import ConfigurationError, RepeatedHeader
+from onceward.sources.forms import form_fields, urlencoded_fields
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
-_BOUNDARY: Final = re.compile(rb"(?:\r\n)?--([^\r\n]{1,70})\r\n")
-"""The beginning of a multipart form. Its Content-Type is not asked: few senders sign the header,
-and it must not decide how signed bytes are read.
-"""
-_FIELD_NAME: Final = re.compile(
-    rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
-)
-MAX_FIELDS: Final = 1_000
 MAX_PARSED_BYTES: Final = 1024 * 1024
 """Larger bodies are not parsed, because parsing may happen before the request is verified."""
+MAX_CONTAINERS: Final = 100_000
+"""JSON with more lists and objects is not parsed either: each costs as much as many bytes."""
 
 
 class Headers:
@@ -36,11 +31,15 @@ class Headers:
         self._has_repeats = len(self._values) != len(self.pairs)
 
     def get(self, name: bytes) -> bytes | None:
-        """Return the value of a header, or None. Raises RepeatedHeader if it occurs twice."""
+        """Return the value of a header, or None. Raises RepeatedHeader if it occurs twice.
+
+        Blanks around a value are no part of it, and some servers keep them.
+        """
         if self._has_repeats and len(self._all(name)) > 1:
             message = f"The header {name.decode('latin-1')} occurs more than once."
             raise RepeatedHeader(message)
-        return self._values.get(name)
+        value = self._values.get(name)
+        return None if value is None else value.strip(b" \t")
 
     def joined(self, name: bytes) -> bytes | None:
         """Return the values of a header joined by commas, or None.
@@ -86,7 +85,7 @@ class Request:
     @cached_property
     def query(self) -> list[tuple[str, str]]:
         """The query parameters of the URL."""
-        return _urlencoded_fields(self._split_url.query) or []
+        return urlencoded_fields(self._split_url.query) or []
 
     @property
     def form(self) -> list[tuple[str, str]]:
@@ -95,50 +94,25 @@ class Request:
 
     @property
     def exceeds_form_limits(self) -> bool:
-        """Whether the body is too large to be read as a form, or has too many fields."""
+        """Whether the body is too large or too expensive to be read as a form."""
         return self._form_fields is None
 
     @cached_property
     def _form_fields(self) -> list[tuple[str, str]] | None:
         if len(self.body) > MAX_PARSED_BYTES:
             return None
-        boundary = _BOUNDARY.match(self.body)
-        if boundary is None:
-            return _urlencoded_fields(self.body.decode("latin-1"))
-        return _multipart_fields(self.body, boundary[1])
+        return form_fields(self.body)
 
     @cached_property
     def document(self) -> Any:
         """The decoded JSON body; None if it is not JSON or too large."""
-        if len(self.body) > MAX_PARSED_BYTES:
+        body = self.body
+        if len(body) > MAX_PARSED_BYTES or body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
             return None
         try:
-            return msgspec.json.decode(self.body)
+            return msgspec.json.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
-
-
-def _multipart_fields(body: bytes, boundary: bytes) -> list[tuple[str, str]] | None:
-    """Return the fields of a multipart form without its files; None if there are too many."""
-    _, *parts = body.split(b"--" + boundary, MAX_FIELDS + 2)
-    if len(parts) > MAX_FIELDS + 1:  # the last part is the end mark
-        return None
-    fields = []
-    for part in parts:
-        head, blank, value = part.partition(b"\r\n\r\n")
-        name = _FIELD_NAME.search(head)
-        if blank and name is not None and b"filename=" not in head:
-            text = value.removesuffix(b"\r\n").decode(errors="surrogateescape")
-            fields.append((name[1].decode(errors="surrogateescape"), text))
-    return fields
-
-
-def _urlencoded_fields(text: str) -> list[tuple[str, str]] | None:
-    """Return the fields of URL-encoded text; None if there are too many."""
-    try:
-        return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
-    except ValueError:
-        return None
 
 
 def is_header_name(name: str) -> bool:

@@ -89,7 +89,8 @@ class BodyHashSelector:
 class HeaderHashSelector:
     """The hash of a token in a header, without its signature.
 
-    A signature has several valid spellings; the signed part has only one.
+    A signature and a prefix such as ``Bearer`` have several valid spellings; the signed part has
+    only one.
     """
 
     name: str
@@ -103,7 +104,8 @@ class HeaderHashSelector:
         value = request.headers.get(self.key)
         if value is None:
             return None
-        signed = value.rpartition(b".")[0] or value
+        token = value.rpartition(b" ")[2]
+        signed = token.rpartition(b".")[0] or token
         return hashlib.sha256(signed).hexdigest().encode()
 
 

@@ -69,7 +69,7 @@ class BaseStore(ABC):
         return PurgeProgress(row["purged"], page["last"] if page["has_more"] else None)
 
     async def ready(self) -> None:
-        """Raise StoreError unless the ledger can be read."""
+        """Raise StoreError unless the ledger responds."""
         await self._read("ping")
 
     async def wait_until_lost(self) -> NoReturn:

@@ -58,7 +58,11 @@ class Leases:
         return claim
 
     def settled(self, lease: Lease, job: int) -> None:
-        """Note that a job is settled. The lease ends with the last of its jobs."""
+        """Note that a job needs its lease no longer. The lease ends with the last of its jobs.
+
+        The job is settled, or could not be, because the database was away. Then it is free again
+        when the lease ends, and nobody is blamed.
+        """
         unsettled = self._unsettled.get(lease.token)
         if unsettled is None:
             return
@@ -72,7 +76,7 @@ class Leases:
         return lease.token in self._unsettled
 
     def abandon(self, lease: Lease) -> None:
-        """Stop renewing a lease, so that it expires: one of its jobs could not be settled."""
+        """Stop renewing a lease, so that it expires: one of its jobs may still run."""
         self._unsettled.pop(lease.token, None)
 
     async def renew(self) -> set[str]:
@@ -95,4 +99,5 @@ class Leases:
     async def end(self) -> None:
         """End the leases whose jobs are all settled, without claiming more."""
         ended, self._ended = self._ended, []
-        await self._queue.end_leases(ended)
+        if ended:
+            await self._queue.end_leases(ended)

@@ -38,6 +38,7 @@ from onceward.work.batching import (
     HandlerLatency,
     SharedTransaction,
 )
+from onceward.work.connection_losses import ConnectionLosses
 from onceward.work.failure_log import job_fields, log_failure
 from onceward.work.handler_call import Abandonment, HandlerCall
 from onceward.work.handler_result import ResultCheck
@@ -46,7 +47,7 @@ from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.misuse import explain
 from onceward.work.payload import decode
-from onceward.work.settlement import SettlementPolicy
+from onceward.work.settlement import SettlementPolicy, is_connection_loss
 from onceward.work.transaction import UnitOfWork
 
 _log = logging.getLogger("onceward.work")
@@ -81,6 +82,7 @@ class JobRunner:
         self._clock = clock
         self._failpoints = failpoints
         self.abandoned_calls = abandoned_calls
+        self._connection_losses = ConnectionLosses()
         self._latencies = {name: HandlerLatency() for name in handlers}
         self._abandonments = {
             name: Abandonment(
@@ -151,6 +153,7 @@ class JobRunner:
         started = self._clock.monotonic()
         try:
             await self._attempt(token, job)
+            self._connection_losses.clear(job.id)
         except LeaseLost:
             message = "job %s: the lease was lost; nothing was committed"
             _log.warning(message, job.id, extra=job_fields(job))
@@ -243,7 +246,7 @@ class JobRunner:
                     message = "job %s: the lease was lost before the job was settled"
                     _log.warning(message, job.id, extra=job_fields(job))
                 return True
-        message = "job %s could not be settled; it runs again when its lease expires: %s"
+        message = "job %s could not be settled; it runs again once the database is back: %s"
         _log.warning(message, job.id, reason, extra=LogFields(**job_fields(job), error=reason))
         return False
 
@@ -256,9 +259,15 @@ class JobRunner:
             source=job.source,
         )
         try:
-            return decide(error)
+            return decide(error, connection_losses=self._count_losses(job, error))
         except BaseException:  # noqa: BLE001 - the attributes of an error may be user code
             return decide(OncewardError(_UNREADABLE))
+
+    def _count_losses(self, job: Job, error: BaseException) -> int:
+        if is_connection_loss(error):
+            return self._connection_losses.add(job.id)
+        self._connection_losses.clear(job.id)
+        return 0
 
     def _traceback(self, job: Job, error: BaseException) -> TracebackText:
         package = package_of(self._handlers[job.handler].function)

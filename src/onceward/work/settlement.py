@@ -7,12 +7,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from onceward.errors import RetryLater, StoreUnavailable
+from onceward.errors import ConnectionLost, OutcomeUnknown, RetryLater, StoreUnavailable
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.model.retry import MAX_DELAY_SECONDS, NO_RULES, Retry, RetryRules
 from onceward.runtime.error_text import describe, leading_error
 from onceward.work.retry import backoff_seconds, choose_rule, is_transient
 
+MAX_FREE_LOSSES: Final = 3
+"""Lost connections in a row that count no attempt. A handler may be what ends its connection."""
+
+_OUTAGES: Final = (StoreUnavailable, OutcomeUnknown)
 _NOT_LATER: Final = "the seconds of RetryLater are not above 0, so the usual delay applies"
 
 
@@ -42,11 +46,15 @@ class SettlementPolicy:
         max_attempts: int,
         handler: str = "",
         source: str = "",
+        connection_losses: int = 0,
     ) -> Reschedule | Postpone | Fail:
-        """Return the settlement of an attempt that raised, after `attempts` earlier ones."""
+        """Return the settlement of an attempt that raised, after `attempts` earlier ones.
+
+        `connection_losses` is the number of runs in a row that lost their connection.
+        """
         text = describe(error, self.secrets, show_values=self.show_values)
         leading = leading_error(error)
-        if isinstance(leading, StoreUnavailable):
+        if isinstance(leading, _OUTAGES) and connection_losses <= MAX_FREE_LOSSES:
             return Postpone(self._backoff(1, Retry()), text)
         rule = self._rule(leading, handler, source)
         if rule is None or not is_transient(error):
@@ -82,3 +90,8 @@ def _requested_seconds(error: RetryLater) -> float:
     if isinstance(seconds, int | float):
         return float(min(max(seconds, 0), MAX_DELAY_SECONDS))
     return math.nan
+
+
+def is_connection_loss(error: BaseException) -> bool:
+    """Return whether a run lost its connection after it had begun its transaction."""
+    return isinstance(leading_error(error), ConnectionLost | OutcomeUnknown)

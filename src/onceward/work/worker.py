@@ -67,28 +67,46 @@ class Worker:
         self._releases: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._stopping = False
+        self._stopped_at = 0.0
+        self._claiming: asyncio.Task[None] | None = None
+        self._is_store_away = False
+        """Whether a call failed while the worker stops. Further ones would only delay the end."""
 
     async def run(self) -> None:
         """Work until `stop` is called, then drain."""
+        self._claiming = asyncio.create_task(self._claim_until_stopped())
         helpers = [
+            self._claiming,
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._renew_leases()),
             asyncio.create_task(self._heartbeat.run()),
         ]
         try:
-            while not self._stopping:
-                await self._pause(await self._claim())
+            await asyncio.wait({self._claiming})
+            if not self._claiming.cancelled():
+                self._claiming.result()
             await self._drain()
         finally:
             for helper in helpers:
                 helper.cancel()
             await asyncio.gather(*helpers, return_exceptions=True)
-            await self._heartbeat.end()
+            if not self._is_store_away:
+                await self._heartbeat.end()
 
     def stop(self) -> None:
         """Ask the worker to release its queued jobs, finish the running ones and return."""
+        if self._stopping:
+            return
         self._stopping = True
+        self._stopped_at = self._clock.monotonic()
         self._wake.set()
+        if self._claiming is not None:
+            asyncio.get_running_loop().call_later(GRACE_SECONDS, self._end_claiming, self._claiming)
+
+    def _end_claiming(self, claiming: asyncio.Task[None]) -> None:
+        """Cancel a claim to which the database does not respond."""
+        if claiming.cancel():
+            self._is_store_away = True
 
     def health(self) -> WorkerHealth:
         """Return the paused handlers, and since when and why no jobs can be claimed."""
@@ -102,6 +120,10 @@ class Worker:
         self._wake.set()
 
     # Claiming.
+
+    async def _claim_until_stopped(self) -> None:
+        while not self._stopping:
+            await self._pause(await self._claim())
 
     async def _claim(self) -> float:
         """Claim until enough jobs are held or no more are due. Return the seconds to pause."""
@@ -181,18 +203,17 @@ class Worker:
 
     async def _run_job(self, lease: Lease, job: Job) -> None:
         started = self._clock.monotonic()
-        is_settled = False
         try:
-            is_settled = await self._runner.run(lease.token, job)
-        finally:
-            if is_settled:
-                self._leases.settled(lease, job.id)
-            elif not self._stopping:  # a drain releases the jobs that it cancels
+            await self._runner.run(lease.token, job)
+        except BaseException:
+            if not self._stopping:  # a drain releases the jobs that it cancels
                 await self._abandon(lease)
+            raise
+        self._leases.settled(lease, job.id)
         self._scheduler.complete_job(self._clock.monotonic() - started)
 
     async def _abandon(self, lease: Lease) -> None:
-        """Let a lease expire because one of its jobs was not settled; release its queued jobs."""
+        """Let a lease expire because one of its jobs may still run; release its queued jobs."""
         await self._release(self._scheduler.withdraw({lease.token}))
         self._leases.abandon(lease)
 
@@ -244,7 +265,9 @@ class Worker:
         await asyncio.gather(*self._releases, return_exceptions=True)
         await self._release(self._scheduler.withdraw_all())
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=self._settings.drain_seconds)
+            elapsed = self._clock.monotonic() - self._stopped_at
+            seconds = max(self._settings.drain_seconds - elapsed, 0.0)
+            await asyncio.wait(self._tasks, timeout=seconds)
         await self._release(self._scheduler.withdraw_all())  # jobs of a batch that failed meanwhile
         slow = dict(self._tasks)
         for task in slow:
@@ -252,9 +275,15 @@ class Worker:
         if slow:
             await asyncio.wait(slow, timeout=2 * GRACE_SECONDS)
         await self._release(leased for run in slow.values() for leased in run.jobs)
-        with suppress(StoreError, TimeoutError):
+        if not self._is_store_away:
+            await self._end_leases()
+
+    async def _end_leases(self) -> None:
+        try:
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._leases.end()
+        except (StoreError, TimeoutError):
+            self._is_store_away = True
 
     async def _release(self, jobs: Iterable[LeasedJob]) -> None:
         ids: dict[str, list[int]] = defaultdict(list)
@@ -262,9 +291,15 @@ class Worker:
         for lease, job in jobs:
             leases[lease.token] = lease
             ids[lease.token].append(job.id)
-        for token, lease in leases.items():
-            try:
-                async with asyncio.timeout(GRACE_SECONDS):
+        if self._is_store_away:
+            return
+        try:
+            async with asyncio.timeout(GRACE_SECONDS):
+                for token, lease in leases.items():
                     await self._leases.release(lease, ids[token])
-            except (StoreError, TimeoutError) as error:
-                self._warn("jobs could not be released: %s", error)
+        except (StoreError, TimeoutError) as error:
+            self._is_store_away = self._stopping
+            self._warn("jobs could not be released: %s", error)
+            for token, lease in leases.items():  # their leases end with the next claim
+                for job_id in ids[token]:
+                    self._leases.settled(lease, job_id)

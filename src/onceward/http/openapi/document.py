@@ -323,11 +323,11 @@ def _service_paths(*, dev: bool) -> Json:
     )
     readiness = _operation(
         "get_readiness",
-        "Check that the ledger can be read",
+        "Check that the ledger responds",
         _PUBLIC,
         {
-            200: _json_content("The ledger can be read.", READY),
-            503: _json_content("The ledger cannot be read.", NOT_READY),
+            200: _json_content("The ledger responds.", READY),
+            503: _json_content("The ledger does not respond.", NOT_READY),
         },
         tags=["service"],
     )

@@ -168,12 +168,12 @@ _JOB_DETAIL: Final = _object(
 )
 HEALTH: Final = _object("The process runs.", healthy={"const": True})
 READY: Final = _object(
-    "The ledger can be read. Warnings are for people: receiving works all the same.",
+    "The ledger responds. Warnings are for people: receiving works all the same.",
     ready={"const": True},
     warnings={"type": "array", "items": {"type": "string"}},
 )
 NOT_READY: Final = _object(
-    "The ledger cannot be read.", ready={"const": False}, message={"type": "string"}
+    "The ledger does not respond.", ready={"const": False}, message={"type": "string"}
 )
 INDEX: Final = _object(
     "The entry points.",

@@ -191,11 +191,11 @@ class Connection(asyncio.Protocol):
         """Serve the oldest request; return whether more may be parsed."""
         if self._phase is not _Phase.OPEN or self._drained is not None:
             return False
-        if self._request is None and self._parser.requests:
+        if self._request is None:
+            if not self._parser.requests:
+                self._end_if_due()
+                return self._phase is _Phase.OPEN
             self._start(self._parser.requests.popleft())
-        elif self._request is None:
-            self._end_if_due()
-            return self._phase is _Phase.OPEN
         return self._request is not None and self._pass_on(self._request)
 
     def _end_if_due(self) -> None:

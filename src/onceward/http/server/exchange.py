@@ -143,9 +143,8 @@ class AsgiExchange:
             reason = locate(error)
             _log.error("request failed: %s", reason, extra=LogFields(error=reason))
         else:
-            if self._is_over:
-                return
-            _log.error("request failed: the application sent no complete response")
+            if not self._is_over:
+                _log.error("request failed: the application sent no complete response")
         finally:
             await self._end()
 

@@ -178,7 +178,7 @@ class RequestParser:
     def _check_size(self) -> None:
         """Raise HttpError (431) if the head is too large."""
         if self._overhead_bytes <= self._max_header_bytes:
-            return  # too little has arrived for more
+            return  # the usual case: fewer bytes than the limit have arrived
         size = sum([len(name) + len(value) for name, value in self._raw_headers])
         if len(self._url) + size > self._max_header_bytes:
             raise large_headers()

@@ -39,6 +39,7 @@ PRESETS: Final = (
             "X-Shopify-Webhook-Id",
         ),
         auto_retry_hours=4,
+        other_uses="OAuth and app proxy queries and session tokens: no JSON object",
         note="If several subscriptions share a topic, set id='header:X-Shopify-Webhook-Id'.",
     ),
     Preset(
@@ -87,6 +88,7 @@ PRESETS: Final = (
         reference="json:objectId|json:fromObjectId",
         volatile_fields=("attemptNumber",),
         note="Only version 3 signatures.",
+        other_uses="requests of cards and UI extensions: their URLs differ",
     ),
     Preset(
         name="intercom",
@@ -191,6 +193,7 @@ PRESETS: Final = (
         type="json:event.event_type",
         reference="json:signature_request.signature_request_id",
         success_response=Reply(200, b"Hello API Event Received"),
+        other_uses="nothing known; the secret is also the API key",
         note="The secret is your API key. Only the event's time and type are signed.",
     ),
     Preset(

@@ -153,6 +153,7 @@ PRESETS: Final = (
         id="json:id",
         type="json:event",
         reference="json:room.sid|json:egressInfo.egressId",
+        other_uses="access tokens of rooms: they contain no hash of a body",
         note="The secret is API_KEY:API_SECRET.",
     ),
     Preset(
@@ -223,6 +224,7 @@ PRESETS: Final = (
         type="header:X-Contentful-Topic",
         reference="json:sys.id",
         note="Each request lists the headers that it signs; the topic counts as unsigned.",
+        other_uses="requests that an app's frontend has signed: their paths differ",
     ),
     Preset(
         name="hook0",
@@ -233,6 +235,7 @@ PRESETS: Final = (
         },
         id="header:X-Event-Id|body:sha256",
         type="header:X-Event-Type",
+        other_uses="its other version: listed headers before the body are refused",
         note="v1 signs headers too, and is refused unless X-Event-Id and X-Event-Type are among "
         "them. Dots separate them, so no other signed header may contain one: if you add such a "
         "header to a subscription, use scheme='v0', which does not sign the id.",
@@ -247,6 +250,7 @@ PRESETS: Final = (
         reference="json:TopicArn",
         keep_headers=("x-amz-sns-message-type", "x-amz-sns-topic-arn"),
         builtin_handlers={"SubscriptionConfirmation": "confirm_subscription"},
+        other_uses="messages of all customers' topics: the topic is signed and checked",
         note="The secret is TOPIC_ARN:certificate, with Amazon's signing certificate in PEM. The "
         "certificate signs every customer's topics, so the topic is checked too. A built-in "
         "handler confirms subscriptions to the topic. MessageAttributes, UnsubscribeURL and "
@@ -295,9 +299,10 @@ PRESETS: Final = (
         id="json:message.messageId|json:message.message_id",
         type="json:message.attributes.type|json:message.attributes.eventType",
         reference="json:subscription",
+        other_uses="other tokens of the service account (oidc): the audience is checked",
         note="For token, the secret is a parameter of the push URL. For oidc, it is "
-        "SERVICE_ACCOUNT_EMAIL:key, with Google's public key in PEM; Google rotates its keys, and "
-        "url= is required. Neither scheme covers the body.",
+        "SERVICE_ACCOUNT_EMAIL:key, with Google's public keys as a JWKS or one of them in PEM; "
+        "Google rotates its keys, and url= is required. Neither scheme covers the body.",
     ),
     Preset(
         name="cloudevents",

@@ -41,6 +41,7 @@ PRESETS: Final = (
         reference="json:event.channel",
         keep_headers=("X-Slack-Retry-Num", "X-Slack-Retry-Reason"),
         challenge=challenges.SLACK,
+        other_uses="challenges: told apart by the signed body",
     ),
     Preset(
         name="discord",
@@ -57,6 +58,7 @@ PRESETS: Final = (
         auto_retry_hours=0.17,
         challenge=challenges.DISCORD,
         success_response=Reply(204),
+        other_uses="pings: told apart by the signed body",
     ),
     Preset(
         name="telegram",
@@ -91,6 +93,7 @@ PRESETS: Final = (
         reference="json:id",
         challenge=challenges.META,
         success_response=200,
+        other_uses="`signed_request` and `appsecret_proof` of Facebook Login: no JSON object",
         note="Each entry is an event. Entries have no id and are identified by their bytes.",
     ),
     Preset(
@@ -129,6 +132,7 @@ PRESETS: Final = (
         id="header:I-Twilio-Idempotency-Token|body:sha256",
         type="form:MessageStatus|form:SmsStatus|form:CallStatus|form:EventType|json:type",
         reference="form:MessageSid|form:CallSid",
+        other_uses="requests to all URLs of the account: the URL is signed and checked",
         note="sha1 takes the account's auth token, sha256 a shared key. Fields are signed without "
         "separators: text of a message may be read as further fields, but not as a second event.",
     ),
@@ -151,6 +155,7 @@ PRESETS: Final = (
         id=("json:event", "json:callid|json:id", "json:timestamp"),
         type="json:event",
         reference="json:callid|json:id",
+        other_uses="API requests of the app: their paths differ",
     ),
     Preset(
         name="mailgun",
@@ -225,6 +230,7 @@ PRESETS: Final = (
         id=("json:message_uuid", "json:status|json:channel"),
         type="json:status|json:channel",
         reference="json:message_uuid",
+        other_uses="API requests of the account: they are in another format",
     ),
     Preset(
         name="pusher",
@@ -238,6 +244,7 @@ PRESETS: Final = (
         body_kind=BodyKind.JSON_OBJECT,
         id="body:sha256",
         auto_retry_hours=0.09,
+        other_uses="channel authorizations and API requests: no JSON object",
         note="A request may hold several events and is recorded as one.",
     ),
     Preset(
@@ -256,6 +263,7 @@ PRESETS: Final = (
         reference="json:payload.object.id",
         challenge=challenges.ZOOM,
         success_response=200,
+        other_uses="challenges, told apart by the signed body, and the answers: they have no time",
     ),
     Preset(
         name="twitch",
@@ -273,6 +281,7 @@ PRESETS: Final = (
         reference="json:subscription.id",
         keep_headers=("Twitch-Eventsub-Message-Type",),
         challenge=challenges.TWITCH,
+        other_uses="challenges: told apart by the signed body",
         note="A type ends with the subscription's status: channel.follow.enabled is an event, and "
         "channel.follow.authorization_revoked the end of the subscription.",
     ),
@@ -285,5 +294,6 @@ PRESETS: Final = (
         body_kind=BodyKind.JSON_OBJECT,
         id="body:sha256",
         challenge=challenges.X,
+        other_uses="challenge answers: no JSON object",
     ),
 )

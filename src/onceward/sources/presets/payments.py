@@ -97,6 +97,7 @@ PRESETS: Final = (
         reference="json:data.reference",
         auto_retry_hours=72,
         success_response=200,
+        other_uses="nothing known; the secret is also the API key",
         note="The secret is your account's secret key.",
     ),
     Preset(
@@ -161,7 +162,8 @@ PRESETS: Final = (
         reference="json:item_id",
         success_response=200,
         note="Requests carry neither an id nor a time, so each one is a new event. The secret is "
-        "Plaid's public verification key, in PEM; fetch it once, by its key id.",
+        "Plaid's public verification key: the JSON that /webhook_verification_key/get returns, or "
+        "PEM. After a rotation, add the new key.",
     ),
     Preset(
         name="modern-treasury",
@@ -225,6 +227,7 @@ PRESETS: Final = (
         type="json:NotificationRequestItem.eventCode|json:type",
         reference="json:NotificationRequestItem.pspReference",
         success_response=Reply(200, b"[accepted]"),
+        other_uses="items and whole bodies with one key: joined values are no JSON object",
         note="Standard webhooks sign eight fields of each item and nothing else; only "
         "merchantReference may contain a colon. Webhooks of "
         "platforms and of the Management API are signed in a header: scheme='header'.",
@@ -248,6 +251,7 @@ PRESETS: Final = (
         type="json:event_type",
         reference="json:resource.id",
         auto_retry_hours=72,
+        other_uses="webhooks of all accounts: the webhook's id is signed and checked",
         note="The secret is WEBHOOK_ID:certificate, with the certificate from PAYPAL-CERT-URL in "
         "PEM. A CRC-32 of the body is signed, not the body itself.",
     ),
@@ -259,6 +263,7 @@ PRESETS: Final = (
         body_kind=BodyKind.BASE64_XML,
         id="body:sha256",
         challenge=CHALLENGE,
+        other_uses="`tr_data` of redirects and challenge answers: no XML in base64",
         note="The secret is public_key:private_key. The payload of an event is bt_payload: XML in "
         "base64.",
     ),

@@ -62,6 +62,8 @@ class Preset:
     """Event types handled by a handler in `onceward.work.builtin`, by its name."""
     refused_secrets: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of texts that are mistaken for the secret, each with the reason to refuse it."""
+    other_uses: str = ""
+    """What else is signed with the same secret, and why it is not taken for an event."""
     note: str = ""
     identity_selectors: IdentitySelectors = field(init=False, repr=False, compare=False)
     layout: EventLayout = field(init=False, repr=False, compare=False)
@@ -108,6 +110,15 @@ class Preset:
     def coverage(self, scheme: Scheme) -> Coverage:
         """Return what a scheme covers of the preset's events."""
         return scheme.coverage.of_events(self.layout.form_field)
+
+    def flags_duplicates(self, scheme: Scheme) -> bool:
+        """Return whether an event is flagged by default if its body came before under another id.
+
+        It is if the proof covers a part of the request but not the id: a captured request can then
+        be sent again under a new id.
+        """
+        coverage = self.coverage(scheme)
+        return not coverage.is_sender_only and not self.identity_selectors.covers_id(coverage)
 
     def scheme(self, name: str | None = None) -> Scheme:
         """Return a scheme by name, or the first. Raises ConfigurationError with all names."""

@@ -123,6 +123,7 @@ PRESETS: Final = (
         id="json:event_id|header:Webhook-Id",
         type="json:event_type",
         auto_retry_hours=48,
+        other_uses="its other schemes: an id and a time before the body are no JSON object",
         note="The documentation shows two formats and does not say whether the secret is base64: "
         "set the scheme that your account uses.",
     ),

@@ -18,7 +18,15 @@ from onceward.errors import ConfigurationError
 from onceward.sources.schemes.scheme import Key, Signer
 
 MIN_SECRET_BYTES: Final = 8
-PUBLIC_KEY_PREFIXES: Final = (b"-----BEGIN", b"whpk_")
+PUBLIC_KEY_PREFIXES: Final = (
+    b"whpk_",
+    # The beginnings of public keys in base64-encoded DER: Ed25519, P-256, RSA.
+    b"MCowBQYDK2Vw",
+    b"MFkwEwYHKoZIzj0",
+    b"MIIBIjANBgkqhkiG9w0B",
+    b"MIICIjANBgkqhkiG9w0B",
+)
+BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"
 _DIGESTS: Final = ("sha1", "sha256", "sha384", "sha512")
 
 
@@ -141,19 +149,18 @@ class Hmac:
         return _HmacKey(self._decoded(secret)[0], self.digest).sign
 
     def _decoded(self, secret: str | bytes) -> tuple[bytes, ...]:
-        text = secret_bytes(secret)
-        if text.startswith(PUBLIC_KEY_PREFIXES):
+        text = shared_secret_bytes(secret)
+        decoded = self.secret_encoding(text)
+        keys = tuple(key for key in decoded if key == text or len(key) >= MIN_SECRET_BYTES)
+        if not keys:  # anyone can sign with an empty key, and guess a short one
             raise ConfigurationError(
-                "is a public key or a certificate; a shared secret is required"
+                f"decodes to {len(decoded[0])} bytes; the minimum is {MIN_SECRET_BYTES}"
             )
-        keys = self.secret_encoding(text)
-        if not all(keys):  # anyone can sign with an empty key
-            raise ConfigurationError("is empty")
         return keys
 
 
 def secret_bytes(secret: str | bytes | None) -> bytes:
-    """Return a configured secret as bytes. Raises ConfigurationError."""
+    """Return a configured secret or key as bytes. Raises ConfigurationError."""
     if secret is None:
         raise ConfigurationError("is None; is its environment variable set?")
     if not isinstance(secret, str | bytes):
@@ -164,9 +171,28 @@ def secret_bytes(secret: str | bytes | None) -> bytes:
         raise ConfigurationError("is not valid Unicode") from None
     if not key:
         raise ConfigurationError("is empty; is its environment variable set?")
-    if key.strip(b"\r\n") != key and b"-----END" not in key:
+    if is_key_document(key):
+        return key
+    if not key.strip():
+        raise ConfigurationError("is blank")
+    if key.strip(b"\r\n") != key:
         raise ConfigurationError("has a line break at its start or end")
+    if key.startswith(BYTE_ORDER_MARK):
+        raise ConfigurationError("begins with a byte order mark; remove it")
     return key
+
+
+def is_key_document(text: bytes) -> bool:
+    """Return whether a text contains a key in PEM, a JWK or a JWKS."""
+    return b"-----BEGIN" in text or (b"{" in text and b'"kty"' in text)
+
+
+def shared_secret_bytes(secret: str | bytes) -> bytes:
+    """Return a shared secret as bytes. Raises ConfigurationError, also for a public key."""
+    text = secret_bytes(secret)
+    if is_key_document(text) or text.startswith(PUBLIC_KEY_PREFIXES):
+        raise ConfigurationError("is a public key or a certificate; a shared secret is required")
+    return text
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,16 +204,18 @@ class Asymmetric:
     """The key of this algorithm in the tables of `public_keys` and `private_keys`."""
 
     def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Parse a public key or a certificate. Raises ConfigurationError."""
+        """Parse a public key, a certificate, a JWK or a JWKS. Raises ConfigurationError."""
         from onceward.sources.schemes import public_keys  # noqa: PLC0415 - few sources need it
 
-        return (public_keys.load_public_key(self.kind, secret_bytes(secret)),)
+        text = secret_bytes(secret).removeprefix(BYTE_ORDER_MARK).strip()
+        return public_keys.load_public_keys(self.kind, text)
 
     def signer(self, secret: str | bytes) -> Signer:
         """Return a signer for a private key. Raises ConfigurationError."""
         from onceward.sources.schemes import private_keys  # noqa: PLC0415 - only senders need it
 
-        return private_keys.load_signer(self.kind, secret_bytes(secret))
+        text = secret_bytes(secret).removeprefix(BYTE_ORDER_MARK).strip()
+        return private_keys.load_signer(self.kind, text)
 
 
 ED25519: Final = Asymmetric("Ed25519", "ed25519")

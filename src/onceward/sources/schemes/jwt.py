@@ -18,6 +18,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage
+from onceward.sources.schemes.labelled_keys import key_id
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key, mismatch_error
 from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
@@ -190,11 +191,11 @@ class Jwt:
     def _verified_claims(self, keys: Sequence[Key], token: bytes) -> dict[str, Any]:
         content, _, encoded_signature = token.rpartition(b".")
         header, _, payload = content.partition(b".")
-        self._check_header(_decode_object(header))
+        candidates = self._candidate_keys(keys, _decode_object(header))
         signature = _decode_part(encoded_signature)
         if self.algorithm == "ES256":
             signature = _raw_to_der(signature)
-        matching_keys = [key for key in keys if key.verifies(content, (signature,))]
+        matching_keys = [key for key in candidates if key.verifies(content, (signature,))]
         if not matching_keys:
             raise mismatch_error(len(keys))
         claims = _decode_object(payload)
@@ -202,11 +203,19 @@ class Jwt:
             _check_name(self.named, claims, matching_keys)
         return claims
 
-    def _check_header(self, header: dict[str, Any]) -> None:
+    def _candidate_keys(self, keys: Sequence[Key], header: dict[str, Any]) -> Sequence[Key]:
+        """Return the keys that may have signed a token: all but those with another id."""
         if header.get("alg") != self.algorithm or "crit" in header:
             raise SignatureRejected(
                 f"the token is not signed with {self.algorithm}", RejectionCause.MALFORMED
             )
+        named = header.get("kid")
+        candidates = [key for key in keys if named is None or key_id(key) in (None, named)]
+        if not candidates and keys:
+            raise SignatureRejected(
+                "no key has the id that the token names (kid)", RejectionCause.MISMATCH
+            )
+        return candidates
 
     def _check_target(self, claims: dict[str, Any], request: Request) -> None:
         if self.issuer is not None and claims.get("iss") not in _issuers(self.issuer):

@@ -6,34 +6,21 @@ from collections.abc import Callable, Sequence
 
 from onceward.errors import ConfigurationError
 from onceward.sources.schemes.algorithms import secret_bytes
+from onceward.sources.schemes.labelled_keys import NamedKey
 from onceward.sources.schemes.scheme import Key
-
-
-class NamedKey:
-    """A key with its name."""
-
-    __slots__ = ("_key", "name")
-
-    def __init__(self, name: str, key: Key) -> None:
-        self.name = name
-        self._key = key
-
-    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        """Return whether the key made one of the signatures over the content."""
-        return self._key.verifies(content, signatures)
 
 
 def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
     """Split a secret into its name and its key. Raises ConfigurationError that shows the `form`.
 
-    The name before a PEM key may contain colons.
+    The name before a key in PEM or JSON may contain colons.
     """
     whole = secret_bytes(secret)
-    is_pem = b":-----BEGIN" in whole
-    name, colon, key = whole.partition(b":-----BEGIN" if is_pem else b":")
-    if not colon or not name or not key or name.startswith(b"-----"):
+    beginning = next((mark for mark in (b"-----BEGIN", b"{") if b":" + mark in whole), b"")
+    name, colon, key = whole.partition(b":" + beginning)
+    if not colon or not name or not key or name.startswith((b"-----", b"{")):
         raise ConfigurationError(f"is not {form}")
-    return name.decode(errors="replace"), b"-----BEGIN" + key if is_pem else key
+    return name.decode(errors="replace"), beginning + key
 
 
 def make_named_keys(

@@ -11,7 +11,7 @@ from typing import Self
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
-from onceward.sources.schemes.algorithms import secret_bytes
+from onceward.sources.schemes.algorithms import shared_secret_bytes
 from onceward.sources.schemes.coverage import Coverage
 from onceward.sources.schemes.scheme import Key
 from onceward.sources.selectors import Selector, parse_selectors, read_first
@@ -110,8 +110,8 @@ class Token:
         )
 
     def _token(self, secret: str | bytes) -> bytes:
-        token = secret_bytes(secret)
-        if self.is_basic and b":" not in token:
+        token = shared_secret_bytes(secret)
+        if self.is_basic and not all(token.partition(b":")):
             raise ConfigurationError("is not user:password")
         return base64.b64encode(token) if self.is_basic else token
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import select
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -27,6 +25,7 @@ from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
 from onceward.store.postgres.address import address_fault, has_stray_at
 from onceward.store.postgres.session import ENCODING, Session, SessionConnection
+from onceward.store.postgres.time_limit import STATEMENT_SECONDS, time_limit
 
 Connection: TypeAlias = SessionConnection
 
@@ -42,12 +41,8 @@ RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.Serializatio
 _ACCESS_CLASS: Final = "42"
 """The class of SQLSTATEs for missing privileges, tables and columns."""
 CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
-SHUTDOWN: Final = (
-    psycopg.errors.AdminShutdown,
-    psycopg.errors.CrashShutdown,
-    psycopg.errors.CannotConnectNow,
-)
-"""The server stops or restarts, and not because of the statement that gets the error."""
+_LOST_STATES: Final = ("08", "57P")
+"""SQLSTATEs of a connection that broke, or that the server ended for no fault of the statement."""
 
 READ_ONLY: Final = (
     "The database is read-only: a standby, or default_transaction_read_only is set for the role or "
@@ -57,6 +52,19 @@ STATEMENT_TIMEOUT: Final = (
     "statement_timeout of the role or database is too short for this statement: ALTER ROLE … RESET "
     "statement_timeout"
 )
+
+# A host that vanishes sends no reset. The kernel's own limits are two hours for an idle connection
+# and a quarter of an hour for unacknowledged data.
+_NETWORK: Final = {
+    "connect_timeout": 5,
+    "keepalives": 1,
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 10_000,
+}
+_ESTABLISH_SECONDS: Final = 5.0
+"""Time for a new connection to establish its session."""
 
 _LOCK_NAMESPACE: Final = 7136231
 """The first key of all advisory locks, chosen at random: applications may use their own."""
@@ -75,8 +83,7 @@ def conninfo(url: str) -> str:
     if has_stray_at(url) or not (port.isdigit() or not port):
         raise ConfigurationError(address_fault(url))
     parameters = {
-        "connect_timeout": 5,
-        "tcp_user_timeout": 15000,
+        **_NETWORK,
         "application_name": "onceward",
         **parameters,
         "client_encoding": ENCODING,  # so that an unknown PGCLIENTENCODING does no harm
@@ -94,7 +101,8 @@ async def connect(info: str, connection_class: type[Connection], session: Sessio
     except psycopg.Error as error:
         raise translate_error(error, is_sent=False) from error
     try:
-        await prepare(connection, session)
+        with time_limit(connection, _ESTABLISH_SECONDS):
+            await _prepare(connection, session)
     except psycopg.Error as error:
         await connection.close()
         raise translate_error(error, is_sent=False) from error
@@ -104,7 +112,7 @@ async def connect(info: str, connection_class: type[Connection], session: Sessio
     return connection
 
 
-async def prepare(connection: Connection, session: Session) -> None:
+async def _prepare(connection: Connection, session: Session) -> None:
     """Check the server of a new connection, and establish its session."""
     version = connection.info.server_version // 10_000
     if version < LOWEST_VERSION:
@@ -136,6 +144,8 @@ def ledger_error(error: psycopg.Error) -> StoreError:
 
     A missing privilege or table is nobody's value: every write fails until it is repaired.
     """
+    if is_statement_timeout(error):
+        return OutcomeUnknown(f"PostgreSQL took over {STATEMENT_SECONDS:g} s for a statement")
     translated = translate_error(error)
     is_access = (error.sqlstate or "").startswith(_ACCESS_CLASS)
     return StoreUnavailable(str(translated)) if is_access else translated
@@ -150,6 +160,13 @@ def is_statement_timeout(error: psycopg.Error) -> bool:
 def is_connection_lost(error: psycopg.Error) -> bool:
     """Return whether the connection is unusable: closed, or to a server that became a standby."""
     return isinstance(error, (*CONNECTION_LOST, psycopg.errors.ReadOnlySqlTransaction))
+
+
+def is_lost(connection: Connection, error: psycopg.Error) -> bool:
+    """Return whether the connection broke or was ended, for no fault of the statement."""
+    if error.sqlstate is None:  # an error of the client
+        return connection.closed
+    return error.sqlstate.startswith(_LOST_STATES)
 
 
 def lock_statement(lock: Lock) -> str:
@@ -191,45 +208,3 @@ async def run_in_one_message(
         rows.append(await cursor.fetchall() if cursor.description else [])
         has_more = cursor.nextset()
     return rows
-
-
-class DedicatedConnection:
-    """One connection for one purpose: opened on first use, and again when it is lost."""
-
-    def __init__(self, info: str, connection_class: type[Connection], session: Session) -> None:
-        self._info = info
-        self._session = session
-        self._connection_class = connection_class
-        self._lock = asyncio.Lock()
-        self._connection: Connection | None = None
-
-    @asynccontextmanager
-    async def use(self) -> AsyncIterator[Connection]:
-        """Lend the connection to one task at a time. Raise StoreError for errors of psycopg."""
-        async with self._lock:
-            try:
-                connection = await self._ensure_open()
-                yield connection
-                connection.require_confirmed()
-            except psycopg.Error as error:
-                if is_connection_lost(error):
-                    await self.close()
-                raise ledger_error(error) from error
-            except BaseException:
-                await self.close()
-                raise
-
-    async def _ensure_open(self) -> Connection:
-        if self._connection is not None and (
-            self._connection.closed or is_closed_by_server(self._connection)
-        ):
-            await self.close()
-        if self._connection is None:
-            self._connection = await connect(self._info, self._connection_class, self._session)
-        return self._connection
-
-    async def close(self) -> None:
-        """Close the connection."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            await connection.close()

@@ -1,4 +1,4 @@
-"""The privileges that a serving role needs, and the errors that name the missing ones."""
+"""The privileges that a serving process needs, and the errors that name the missing ones."""
 
 from __future__ import annotations
 
@@ -10,42 +10,85 @@ from typing import Final
 import psycopg
 
 from onceward.errors import ConfigurationError
+from onceward.ports import EVERY_DUTY, Duty
 from onceward.store.postgres.connections import Connection
 
-NEEDED_ON_TABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "attempts": ("SELECT", "INSERT", "DELETE"),
-    "audit": ("SELECT", "INSERT"),
-    "body_hashes": ("SELECT", "INSERT", "DELETE"),
-    "deliveries": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "duplicate_bodies": ("SELECT", "INSERT", "DELETE"),
-    "effects": ("SELECT", "INSERT"),
-    "events": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+NEEDED_BY_ALL: Final[Mapping[str, tuple[str, ...]]] = {
+    "attempts": ("SELECT", "DELETE"),
+    "body_hashes": ("SELECT", "DELETE"),
+    "deliveries": ("SELECT", "DELETE"),
+    "duplicate_bodies": ("SELECT", "DELETE"),
+    "events": ("SELECT", "UPDATE", "DELETE"),
     "handlers": ("SELECT", "INSERT", "UPDATE"),
-    "jobs": ("SELECT", "INSERT", "UPDATE", "DELETE"),
-    "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "jobs": ("SELECT", "DELETE"),
     "migrations": ("SELECT",),
-    "payloads": ("SELECT", "INSERT", "DELETE"),
-    "provisioned_secrets": ("SELECT", "INSERT", "DELETE"),
-    "rejection_counts": ("SELECT", "INSERT", "UPDATE"),
-    "rejections": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "payloads": ("SELECT", "DELETE"),
+    "provisioned_secrets": ("SELECT",),
     "routes": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "sources": ("SELECT", "INSERT", "UPDATE"),
-    "tokens": ("SELECT", "INSERT"),
-    "workers": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+    "tokens": ("SELECT",),
+    "workers": ("SELECT", "DELETE"),
 }
-"""The privileges that the statements use. docs/install.md grants a superset, which is shorter."""
+"""The privileges that every serving process uses: each registers, and deletes old events."""
+NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
+    Duty.RECEIVE: {
+        "audit": ("SELECT", "INSERT"),
+        "body_hashes": ("INSERT",),
+        "deliveries": ("INSERT", "UPDATE"),
+        "duplicate_bodies": ("INSERT",),
+        "effects": ("SELECT",),
+        "events": ("INSERT",),
+        "jobs": ("INSERT", "UPDATE"),
+        "leases": ("SELECT",),
+        "payloads": ("INSERT",),
+        "provisioned_secrets": ("INSERT",),
+        "rejection_counts": ("SELECT", "INSERT", "UPDATE"),
+        "rejections": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+        "tokens": ("INSERT",),
+    },
+    Duty.WORK: {
+        "attempts": ("INSERT",),
+        "effects": ("SELECT", "INSERT"),
+        "jobs": ("UPDATE",),
+        "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+        "workers": ("INSERT", "UPDATE"),
+    },
+}
+"""The further privileges of each duty. docs/install.md lists the same."""
 
-_NEEDED: Final = (
-    ("SCHEMA", "onceward", "USAGE"),
-    *(
+_ORDER: Final = ("SELECT", "INSERT", "UPDATE", "DELETE")
+
+
+def needed_on_tables(duties: Duty) -> dict[str, tuple[str, ...]]:
+    """Return the privileges on each table that the statements of some duties use."""
+    parts = [NEEDED_BY_ALL, *(NEEDED_BY_DUTY[duty] for duty in duties)]
+    return {
+        name: tuple(
+            privilege
+            for privilege in _ORDER
+            if any(privilege in part.get(name, ()) for part in parts)
+        )
+        for name in sorted({name for part in parts for name in part})
+    }
+
+
+def _needed(duties: Duty) -> list[tuple[str, str, str]]:
+    """Return the kind, the name and the privilege of each object that some duties use."""
+    tables = [
         ("TABLE", f"onceward.{name}", privilege)
-        for name, privileges in NEEDED_ON_TABLES.items()
+        for name, privileges in needed_on_tables(duties).items()
         for privilege in privileges
-    ),
+    ]
     # The only sequence with a check: identity columns use theirs without a privilege.
-    ("SEQUENCE", "onceward.ledger_ids", "USAGE"),
-    ("FUNCTION", "onceward.make_payload_partitions", "EXECUTE"),
-)
+    sequences = [("SEQUENCE", "onceward.ledger_ids", "USAGE")] if Duty.RECEIVE in duties else []
+    return [
+        ("SCHEMA", "onceward", "USAGE"),
+        *tables,
+        *sequences,
+        ("FUNCTION", "onceward.make_payload_partitions", "EXECUTE"),
+    ]
+
+
 _REFUSED_SCHEMA: Final = re.compile(r"permission denied for schema (?P<schema>\S+)")
 _TABLE: Final = "TABLE "
 _MIGRATIONS: Final = f"{_TABLE}onceward.migrations"
@@ -102,9 +145,9 @@ class Access:
         return not {"SCHEMA onceward", _MIGRATIONS} & self.lacking.keys()
 
 
-async def load_access(connection: Connection) -> Access:
+async def load_access(connection: Connection, duties: Duty = EVERY_DUTY) -> Access:
     """Return the access of the connected role to everything that it needs, in one query."""
-    columns = [list(column) for column in zip(*_NEEDED, strict=True)]
+    columns = [list(column) for column in zip(*_needed(duties), strict=True)]
     cursor = await connection.execute(_ACCESS, columns, prepare=False)
     rows = await cursor.fetchall()
     lacking: dict[str, list[str]] = {}

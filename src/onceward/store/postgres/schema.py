@@ -9,6 +9,7 @@ from typing import Final
 import psycopg
 
 from onceward.errors import ConfigurationError, OncewardError, StoreBlocked
+from onceward.ports import EVERY_DUTY, Duty
 from onceward.store.locks import Lock
 from onceward.store.migrate import (
     Migration,
@@ -61,17 +62,19 @@ _LOCK_HOLDERS: Final = """
 """
 
 
-async def apply_pending(connection: Connection) -> list[str]:
+async def apply_pending(connection: Connection, duties: Duty = EVERY_DUTY) -> list[str]:
     """Apply pending migrations, all or none, and return their labels.
+
+    Raise ConfigurationError if the role may neither migrate nor do its duties.
 
     Without pending ones no lock is needed: the `at_start` functions of another process may hold it
     for long, and a process that starts on a current schema need not wait for them.
     """
     async with _transaction(connection):
-        if not await _pending(connection, await load_access(connection)):
+        if not await _pending(connection, await load_access(connection, duties)):
             return []
         await _lock(connection)
-        access = await load_access(connection)
+        access = await load_access(connection, duties)
         lacking = await _pending(connection, access)
         labels = [migration.label for migration in lacking]
         for migration in lacking:
@@ -86,16 +89,16 @@ async def apply_pending(connection: Connection) -> list[str]:
     return labels
 
 
-async def require_migrated(connection: Connection, url: str) -> None:
+async def require_migrated(connection: Connection, url: str, duties: Duty = EVERY_DUTY) -> None:
     """Raise MigrationsPending, which names the database by `url`, if it lacks migrations."""
     async with _transaction(connection):
-        lacking = await _pending(connection, await load_access(connection))
+        lacking = await _pending(connection, await load_access(connection, duties))
     require_none_pending(f"The database {url}", lacking)
 
 
-async def require_privileges(connection: Connection) -> None:
-    """Raise ConfigurationError if the role may not do everything that a serving process does."""
-    require_access(await load_access(connection))
+async def require_privileges(connection: Connection, duties: Duty) -> None:
+    """Raise ConfigurationError if the role may not do everything that the duties need."""
+    require_access(await load_access(connection, duties))
 
 
 @asynccontextmanager

@@ -1,17 +1,17 @@
 """The PostgreSQL session that the statements rely on: its settings, their check and their reset.
 
 The role, the database, the environment (PGOPTIONS, PGCLIENTENCODING, PGTZ, …), a service file and a
-pooler each decide settings of a connection. One message therefore resets every new session, pins
-the settings below and returns them. The same message follows each transaction of a handler. Startup
+pooler each decide settings of a connection. Every new session is therefore reset, gets the settings
+below and is read back; one message does the same after each transaction of a handler. Startup
 parameters would be shorter, but poolers refuse or drop them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Final
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
 
 import psycopg
 from psycopg.rows import dict_row
@@ -56,53 +56,42 @@ _FOR_HANDLERS: Final = (
 )
 """The settings that handlers have as the role and the database decided them."""
 
-# DISCARD ALL without the prepared statements, which psycopg keeps using. RESET ROLE returns to the
-# role of ALTER ROLE … SET role, if there is one.
-_RESET: Final = (
-    "SET SESSION AUTHORIZATION DEFAULT",
-    "RESET ROLE",
-    "RESET ALL",
-    "CLOSE ALL",
-    "UNLISTEN *",
-    "SELECT pg_catalog.pg_advisory_unlock_all()",
-    "DISCARD SEQUENCES",
-    "DISCARD TEMP",
-)
+# These and pg_advisory_unlock_all() are DISCARD ALL without the prepared statements, which psycopg
+# keeps using. RESET ROLE returns to the role of ALTER ROLE … SET role, if there is one.
+_RESET_SETTINGS: Final = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL"
+_RESET_OBJECTS: Final = "CLOSE ALL; UNLISTEN *; DISCARD SEQUENCES; DISCARD TEMP"
+# Prepared once a session: to parse the pins again would cost as much as the rest of a reset.
+_PIN: Final = "EXECUTE onceward_pins"
+_RESET: Final = f"{_RESET_SETTINGS}; {_PIN}; {_RESET_OBJECTS}".encode()
 _SYNC_WAIT: Final = "SyncRepWaitForLSN"
 """The server's function that waits for a standby: a name, because messages are translated."""
 _UNCONFIRMED: Final = (
     "the wait for a synchronous standby was cancelled: the transaction is on the primary alone"
 )
-_PID: Final = "pg_catalog.pg_backend_pid() AS pid"
 SHARED_BACKENDS: Final = (
     "A pooler gives each transaction another server connection (pgbouncer: pool_mode = transaction "
     "or statement). Onceward's connections keep settings, prepared statements and LISTEN. Set "
     "pool_mode = session for this database, or connect to PostgreSQL directly (docs/install.md)"
 )
+_PID: Final = "pg_catalog.pg_backend_pid()"
+_UNLOCK: Final = "pg_catalog.pg_advisory_unlock_all()"
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
     """The settings of the connections for one purpose."""
 
-    pins: tuple[tuple[str, str], ...]
-    is_lent: bool
-    """Whether handlers run statements in it."""
-    allow_weak_durability: bool
-
-
-def make_session(
-    settings: Mapping[str, str], *, is_lent: bool = False, allow_weak_durability: bool = False
-) -> Session:
-    """Return a session with some settings beside, or instead of, those that every session has."""
-    return Session(tuple((_PINS | dict(settings)).items()), is_lent, allow_weak_durability)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """Settings beside, or instead of, those that every session has."""
+    allow_weak_durability: bool = False
 
 
 class SessionConnection(psycopg.AsyncConnection[Row]):
     """A connection with a session, which notices commits that no standby confirmed."""
 
-    _session: Session
-    _shown: Mapping[str, Any]
+    _begin = b""
+    _state = ""
+    """The pinned settings and the server process, as the server shows them."""
     _is_unconfirmed = False
 
     async def establish(self, session: Session) -> None:
@@ -111,26 +100,27 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
         Raise StoreBlocked if the database has another encoding, or if a pooler lost the settings.
         """
         self.add_notice_handler(self._note_unconfirmed)
-        self._session = session
-        await self.execute("DEALLOCATE ALL")  # of an earlier client of the pooler
-        self._shown = await self._pin()
-        # Another message, because a pooler may hand it to another server connection.
-        names = tuple(name for name in self._shown if name != "pid")
-        row = await self._last_row(_read_message(names))
-        encoding = row.pop("server_encoding")
-        if encoding != ENCODING:
+        version = self.info.server_version // 10_000
+        found = await self._run(_inspect_message(version))
+        if (encoding := found.pop("server_encoding")) != ENCODING:
             raise StoreBlocked(_other_encoding(self.info.dbname, encoding))
-        if row != self._shown:
+        pins = _pins(session, version)
+        self._begin = _begin_message(found)
+        self._state = (await self._run(_pin_message(pins)))["state"]
+        # Another message, because a pooler may hand it to another server connection.
+        if (await self._run(_read_message(pins)))["state"] != self._state:
             raise StoreBlocked(SHARED_BACKENDS)
 
-    async def reset_session(self) -> None:
-        """Undo what a handler changed. Close the connection if the settings are not as before."""
-        if await self._pin() != self._shown:
-            await self.close()
+    async def begin(self, *further: bytes) -> datetime:
+        """Begin a transaction for a handler, run further statements, and return its now()."""
+        began: datetime = (await self._run(b"; ".join((self._begin, *further))))["began"]
+        return began
 
-    def handler_settings(self) -> bytes:
-        """Return the statement that gives a transaction the settings meant for handlers."""
-        return _handler_message(self._version)
+    async def reset_session(self, *, rolls_back: bool) -> None:
+        """Undo what a handler changed in the session. Close it if it is not as before."""
+        message = b"ROLLBACK; " + _RESET if rolls_back else _RESET
+        if (await self._run(message))["state"] != self._state:
+            await self.close()
 
     def require_confirmed(self) -> None:
         """Raise OutcomeUnknown if no standby confirmed a commit: a failover may lose it."""
@@ -138,21 +128,13 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
             self._is_unconfirmed = False
             raise OutcomeUnknown(_UNCONFIRMED)
 
-    @property
-    def _version(self) -> int:
-        return self.info.server_version // 10_000
-
-    async def _pin(self) -> Row:
-        return await self._last_row(_pin_message(self._session, self._version))
-
-    async def _last_row(self, message: bytes) -> Row:
-        """Run a message of several statements and return the row of the last one."""
+    async def _run(self, message: bytes) -> Row:
+        """Run a message of several statements and return the row of the one that has rows."""
         cursor = self.cursor(row_factory=dict_row)
         await cursor.execute(message, prepare=False)
-        while cursor.nextset():
-            pass
-        row = await cursor.fetchone()
-        return row or {}
+        while cursor.description is None:
+            cursor.nextset()
+        return (await cursor.fetchall())[0]
 
     def _note_unconfirmed(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.source_function == _SYNC_WAIT:
@@ -176,63 +158,62 @@ async def is_pooled(connection: SessionConnection) -> bool:
 
 
 async def _backend(connection: SessionConnection) -> int:
-    cursor = await connection.execute(f"SELECT {_PID}".encode(), prepare=False)
+    cursor = await connection.execute(f"SELECT {_PID} AS pid".encode(), prepare=False)
     rows = await cursor.fetchall()
     return int(rows[0]["pid"])
 
 
-@lru_cache
-def _pin_message(session: Session, version: int) -> bytes:
-    """Return the message that resets a session, pins its settings and returns them."""
-    statements = [*_RESET]
-    if session.is_lent:
-        saved = (_set(_saved(name), _current(name)) for name in _kept(version))
-        statements.append(f"SELECT {', '.join(saved)}")
-    statements.append("SET search_path = pg_catalog")  # decides what the operators below mean
-    pins = {name: _literal(value) for name, value in session.pins if _exists(name, version)}
+def _pins(session: Session, version: int) -> dict[str, str]:
+    """Return the settings to pin, with their values as SQL."""
+    values = _PINS | dict(session.settings)
+    pins = {name: _literal(value) for name, value in values.items() if _exists(name, version)}
     if not session.allow_weak_durability:
         pins.setdefault("synchronous_commit", _DURABLE_LEVEL)
-    columns = (f'{_set(name, value)} AS "{name}"' for name, value in pins.items())
-    statements.append(f"SELECT {', '.join(columns)}, {_PID}")
-    return ";\n".join(statements).encode()
+    return pins
 
 
-@lru_cache
-def _read_message(names: tuple[str, ...]) -> bytes:
-    """Return the statement that reads settings, the process id and the database's encoding."""
-    columns = (f'{_current(name)} AS "{name}"' for name in (*names, "server_encoding"))
-    return f"SELECT {', '.join(columns)}, {_PID}".encode()
+def _inspect_message(version: int) -> bytes:
+    """Return the message that resets a session and returns what others decided."""
+    names = [name for name in _FOR_HANDLERS if _exists(name, version)]
+    columns = ", ".join(f"{_current(name)} AS {name}" for name in (*names, "server_encoding"))
+    # An earlier client of a pooler may have left prepared statements.
+    return f"DEALLOCATE ALL; {_RESET_SETTINGS}; {_RESET_OBJECTS}; SELECT {columns}".encode()
 
 
-@lru_cache
-def _handler_message(version: int) -> bytes:
-    restored = (_set(name, _current(_saved(name)), is_local=True) for name in _kept(version))
-    return f"SELECT {', '.join(restored)}".encode()
+def _pin_message(pins: Mapping[str, str]) -> bytes:
+    """Return the message that prepares the pins, runs them and returns the state."""
+    values = (_set(name, value) for name, value in pins.items())
+    return f"PREPARE onceward_pins AS {_state_query(values)}, {_UNLOCK}; {_PIN}".encode()
 
 
-def _kept(version: int) -> list[str]:
-    return [name for name in _FOR_HANDLERS if _exists(name, version)]
+def _read_message(names: Iterable[str]) -> bytes:
+    return _state_query(map(_current, names)).encode()
+
+
+def _state_query(values: Iterable[str]) -> str:
+    return f"SELECT pg_catalog.concat_ws(' ', {_PID}, {', '.join(values)}) AS state"
+
+
+def _begin_message(settings: Mapping[str, str]) -> bytes:
+    columns = (_set(name, _literal(value), is_local=True) for name, value in settings.items())
+    return f"BEGIN; SELECT pg_catalog.now() AS began, {', '.join(columns)}".encode()
 
 
 def _exists(name: str, version: int) -> bool:
     return version >= _FIRST_VERSIONS.get(name, 0)
 
 
-def _saved(name: str) -> str:
-    """Return the setting that stores the original value of another for the session."""
-    return f"onceward.{name}"
-
-
 def _set(name: str, value: str, *, is_local: bool = False) -> str:
-    return f"pg_catalog.set_config({_literal(name)}, {value}, {str(is_local).lower()})"
+    return f"pg_catalog.set_config('{name}', {value}, {str(is_local).lower()})"
 
 
 def _current(name: str) -> str:
-    return f"pg_catalog.current_setting({_literal(name)})"
+    return f"pg_catalog.current_setting('{name}')"
 
 
 def _literal(text: str) -> str:
-    return "'" + text.replace("'", "''") + "'"
+    # A backslash would depend on standard_conforming_strings, which is not pinned yet.
+    return f"E'{text.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'"
 
 
 def _other_encoding(database: str, encoding: str) -> str:
@@ -243,7 +224,7 @@ def _other_encoding(database: str, encoding: str) -> str:
 
 
 _DURABLE_LEVEL: Final = f"""
-    CASE {_current("synchronous_commit")} WHEN 'off' THEN 'on'
+    CASE WHEN {_current("synchronous_commit")} OPERATOR(pg_catalog.=) 'off' THEN 'on'
     ELSE {_current("synchronous_commit")} END
 """
 """The level that the operator chose, unless it does not wait for the disk."""

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import args_row
-from psycopg_pool import AsyncConnectionPool, PoolTimeout
 
 from onceward.errors import StoreBlocked, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
-from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
+from onceward.ports import (
+    EVERY_DUTY,
+    BatchGroup,
+    Duty,
+    OnIdleTimeout,
+    Row,
+    ignore_idle_timeout,
+)
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.redact import redact_url
 from onceward.runtime.sql_text import parse
@@ -36,16 +42,11 @@ from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
 from onceward.store.postgres.connections import (
-    CONNECT_OPTIONS,
     CONNECTION_LOST,
     Connection,
-    DedicatedConnection,
     connect,
     conninfo,
-    is_closed_by_server,
-    is_connection_lost,
     lock_statement,
-    prepare,
     run,
     run_in_one_message,
     translate_error,
@@ -53,19 +54,24 @@ from onceward.store.postgres.connections import (
 from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
 from onceward.store.postgres.payload_weeks import within_weeks
+from onceward.store.postgres.pool import ConnectionPool, drop
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
     Session,
     SessionConnection,
     is_pooled,
-    make_session,
     require_own_backends,
 )
+from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS, time_limit
 from onceward.store.postgres.transaction import PostgresTransaction
 from onceward.store.queries import Queries
 from onceward.store.registry import SqlRegistry, worker_parameters
 
 PARTITIONS_AHEAD_WEEKS: Final = 4
+ADMIN_SECONDS: Final = 30.0
+"""Time for a registration, an operator's action or a part of a purge."""
+LISTEN_SECONDS: Final = 15.0
+"""Interval at which an idle listener checks that its connection still works."""
 
 # Planning takes as long as running, so connections keep their plans. A plan made while the tables
 # are small must also do when they are large: it may neither read a whole table nor compare every
@@ -82,10 +88,9 @@ _DURABLE: Final = {
     "full_page_writes": ("on",),
     "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
 }
-_POOLER_SECONDS: Final = 10.0
 _POOL_EXHAUSTED: Final = (
-    f"The pooler gave no second connection within {_POOLER_SECONDS:g} seconds. Raise its pool size "
-    "(pgbouncer: default_pool_size) to the number of connections in docs/operating.md"
+    "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
+    "the number of connections in docs/operating.md"
 )
 # A listener that does not read keeps the server from truncating the queue of notifications. Of the
 # server's side of the connection; it has no effect on a Unix socket.
@@ -119,60 +124,75 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
-        self._writers = [self._dedicated(RECORDING) for _ in range(self.max_writers)]
-        self._free_writers: asyncio.Queue[DedicatedConnection] = asyncio.Queue()
-        self._claim_connection = self._dedicated(CLAIMING)
-        self._renew_connection = self._dedicated(CLAIMING)
-        self._notify_connection = self._dedicated(CLAIMING)
-        idle_timeout = _idle_timeout(settings.lease_seconds)
-        self._admin_connection = self._dedicated(idle_timeout)
-        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            self._info,
-            connection_class=self._connection_class,
-            kwargs={**CONNECT_OPTIONS},
-            configure=partial(prepare, session=self._session(idle_timeout, is_lent=True)),
-            min_size=0,
-            max_size=settings.workers + 2,
-            open=False,
-            name="onceward",
-            timeout=settings.commit_timeout_seconds,
+        own = _milliseconds("statement_timeout", STATEMENT_SECONDS)
+        # Ends an idle transaction, and its locks, if its process freezes.
+        idle = _milliseconds("idle_in_transaction_session_timeout", settings.lease_seconds)
+        self._writers = self._pool(own | RECORDING, size=self.max_writers)
+        self._claims = self._pool(own | CLAIMING)
+        self._renewals = self._pool(own | CLAIMING)
+        self._notifications = self._pool(own | CLAIMING)
+        # A migration takes as long as it takes: this session has no statement_timeout.
+        self._admin = self._pool(idle, seconds=ADMIN_SECONDS)
+        self._transactions = self._pool(
+            idle,
+            size=settings.workers + 2,
+            wait_seconds=settings.commit_timeout_seconds,
+        )
+        self._pools = (
+            self._writers,
+            self._claims,
+            self._renewals,
+            self._notifications,
+            self._admin,
+            self._transactions,
         )
 
-    def _session(self, settings: Mapping[str, str], *, is_lent: bool = False) -> Session:
-        weak = self._settings.allow_weak_durability
-        return make_session(settings, is_lent=is_lent, allow_weak_durability=weak)
+    def _session(self, settings: Mapping[str, str]) -> Session:
+        return Session(settings, self._settings.allow_weak_durability)
 
-    def _dedicated(self, settings: Mapping[str, str]) -> DedicatedConnection:
-        return DedicatedConnection(self._info, self._connection_class, self._session(settings))
+    def _pool(
+        self,
+        settings: Mapping[str, str],
+        *,
+        size: int = 1,
+        seconds: float = 0.0,
+        wait_seconds: float = 0.0,
+    ) -> ConnectionPool:
+        session = self._session(settings)
+        seconds = seconds or RESPONSE_SECONDS
+        return ConnectionPool(
+            functools.partial(connect, self._info, self._connection_class, session),
+            size=size,
+            wait_seconds=wait_seconds or seconds,
+            response_seconds=seconds,
+        )
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Connect and check the schema; if `serving`, check durability and migrate first."""
+        try:
+            await self._open(duties, serving=serving)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _open(self, duties: Duty, *, serving: bool) -> None:
         if serving:
             await self._check_durability()
-        async with self._admin_connection.use() as connection:
+        async with self._admin.use_for_ledger(limited=False) as connection:
             await self._check_pooler(connection)
             if serving and self._settings.migrate_at_start:
-                await schema.apply_pending(connection)
+                await schema.apply_pending(connection, duties)
             else:
-                await schema.require_migrated(connection, redact_url(self._settings.database_url))
+                url = redact_url(self._settings.database_url)
+                await schema.require_migrated(connection, url, duties)
             if serving:
-                await schema.require_privileges(connection)
-        for writer in self._writers:
-            self._free_writers.put_nowait(writer)
-        await self._pool.open()
+                await schema.require_privileges(connection, duties)
 
     async def close(self) -> None:
-        """Close all connections."""
+        """Close all connections, without waiting for the server."""
         await self._announcer.close()
-        await self._pool.close()
-        for dedicated in (
-            *self._writers,
-            self._claim_connection,
-            self._renew_connection,
-            self._notify_connection,
-            self._admin_connection,
-        ):
-            await dedicated.close()
+        for pool in self._pools:
+            pool.close()
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
         """Return the group in which a delivery is best written."""
@@ -180,13 +200,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Record deliveries durably, each event once; return a receipt for each, in order."""
-        writer = await self._free_writers.get()
-        try:
-            async with writer.use() as connection:
-                await self._restore_registration(connection)
-                return await self._batch_writer.record(connection, arrivals)
-        finally:
-            self._free_writers.put_nowait(writer)
+        async with self._writers.use_for_ledger() as connection:
+            await self._restore_registration(connection)
+            return await self._batch_writer.record(connection, arrivals)
+
+    async def ready(self) -> None:
+        """Raise StoreError unless events can be recorded now."""
+        await self._writers.check(self._settings.commit_timeout_seconds)
 
     async def claim(
         self,
@@ -211,12 +231,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             "base_seconds": self._settings.retry_base_seconds,
             "max_seconds": self._settings.retry_max_seconds,
         }
-        # The lock is a statement of its own, so that the next one sees the claims before it.
+        # The lock is a statement of its own, so that the next one sees the claims before it. Leases
+        # that ended must not be reclaimed: their jobs would be blamed.
         statements = [
             _LOCK_CLAIMS,
-            *map(self._queries.one, ("reclaim_expired", "end_leases", "claim", "next_due")),
+            *map(self._queries.one, ("end_leases", "reclaim_expired", "claim", "next_due")),
         ]
-        async with self._claim_connection.use() as connection:
+        async with self._claims.use_for_ledger() as connection:
             await self._restore_registration(connection)
             parameters["handlers"] = [self._handler_ids[name] for name in handlers]
             *_, leased, (next_due,) = await run_in_one_message(connection, statements, parameters)
@@ -240,19 +261,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
         """Delete leases whose jobs are all settled."""
-        async with self._renew_connection.use() as connection:
+        async with self._renewals.use_for_ledger() as connection:
             await run(connection, self._queries.one("end_leases"), {"tokens": list(tokens)})
 
     async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
         """Extend leases and return the tokens of those still held."""
         parameters = {"tokens": list(tokens), "lease_seconds": lease_seconds}
-        async with self._renew_connection.use() as connection:
+        async with self._renewals.use_for_ledger() as connection:
             rows = await run(connection, self._queries.one("renew"), parameters)
         return {row["token"] for row in rows}
 
     async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Release jobs that were not started."""
-        async with self._renew_connection.use() as connection:
+        async with self._renewals.use_for_ledger() as connection:
             parameters = {"token": token, "jobs": list(jobs)}
             await run(connection, self._queries.one("release"), parameters)
 
@@ -281,7 +302,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     ) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction for a handler; roll it back at the end unless it is committed."""
         del location, on_idle_timeout  # the server ends a transaction that idles past its lease
-        async with self._pooled() as connection:
+        async with self._transactions.use() as connection:
             transaction = PostgresTransaction(
                 connection, self._queries, self._failpoints, shared=shared
             )
@@ -306,19 +327,30 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         """Yield whenever jobs may have become due, in whichever process they were created."""
         while True:
             try:
-                async with await connect(
-                    self._info, SessionConnection, self._session({})
-                ) as connection:
-                    await connection.execute(_END_FROZEN_LISTENER)
-                    await connection.execute("LISTEN onceward_jobs")
-                    yield  # notifications may have been missed before LISTEN
-                    async for _ in connection.notifies():
+                async with aclosing(self._listen()) as notifications:
+                    async for _ in notifications:
                         yield
             except (StoreUnavailable, *CONNECTION_LOST):
                 await asyncio.sleep(1)
 
+    async def _listen(self) -> AsyncGenerator[None, None]:
+        """Yield when notifications arrive or may have been missed, until the connection is lost."""
+        connection = await connect(self._info, SessionConnection, self._session({}))
+        try:
+            with time_limit(connection, RESPONSE_SECONDS):
+                await connection.execute(_END_FROZEN_LISTENER)
+                await connection.execute("LISTEN onceward_jobs")
+            while True:
+                yield  # before LISTEN and during SELECT, notifications may have been missed
+                async for _ in connection.notifies(timeout=LISTEN_SECONDS):
+                    yield
+                with time_limit(connection, RESPONSE_SECONDS):
+                    await connection.execute("SELECT 1")
+        finally:
+            drop(connection)
+
     async def _notify(self) -> None:
-        async with self._notify_connection.use() as connection:
+        async with self._notifications.use_for_ledger() as connection:
             await connection.execute("NOTIFY onceward_jobs")
 
     async def renew_worker(
@@ -331,23 +363,26 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     ) -> None:
         """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
         parameters = worker_parameters(worker, handlers, health, is_start=is_start)
-        async with self._renew_connection.use() as connection:
+        async with self._renewals.use_for_ledger() as connection:
             await run(connection, self._queries.one("renew_worker"), parameters)
 
     async def remove_worker(self, worker: str) -> None:
         """Delete the row of a worker that stopped."""
-        async with self._renew_connection.use() as connection:
+        async with self._renewals.use_for_ledger() as connection:
             await run(connection, self._queries.one("remove_worker"), {"name": worker})
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
-        async with self._admin_connection.use() as connection:
+        async with self._admin.use_for_ledger(limited=False) as connection:
             await self._check_pooler(connection)
             return await schema.apply_pending(connection)
 
     async def maintenance(self) -> None:
         """Create the payload partitions of the coming weeks."""
-        async with self._admin_connection.use() as connection, connection.transaction():
+        async with (
+            self._admin.use_for_ledger() as connection,
+            connection.transaction(),
+        ):
             await connection.execute("SET LOCAL lock_timeout = '2s'")
             await connection.execute(lock_statement(Lock.PARTITIONS))
             await connection.execute(
@@ -359,16 +394,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         if not await is_pooled(connection):
             return
         try:
-            async with asyncio.timeout(_POOLER_SECONDS):
-                async with await connect(
-                    self._info, self._connection_class, self._session({})
-                ) as second:
-                    await require_own_backends(connection, second)
-        except TimeoutError:
-            raise StoreBlocked(_POOL_EXHAUSTED) from None
+            second = await connect(self._info, self._connection_class, self._session({}))
+        except StoreBlocked:
+            raise
+        except StoreUnavailable as error:
+            raise StoreBlocked(f"{error}. {_POOL_EXHAUSTED}") from error
+        try:
+            with time_limit(second, RESPONSE_SECONDS):
+                await require_own_backends(connection, second)
+        finally:
+            drop(second)
 
     async def _check_durability(self) -> None:
-        async with self._admin_connection.use() as connection:
+        async with self._admin.use_for_ledger() as connection:
             cursor = await connection.execute(
                 "SELECT name, reset_val AS setting FROM pg_settings WHERE name = ANY(%s)",
                 (list(_DURABLE),),
@@ -383,28 +421,28 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statement = self._queries.one(name, *conditions)
-        async with self._pooled() as connection:
-            try:
-                # Planned with its values, so that a filter can use its partial index.
-                cursor = await connection.execute(statement.pyformat, parameters, prepare=False)
-                return await cursor.fetchall()
-            except psycopg.Error as error:
-                raise translate_error(error, is_sent=False) from error
+        try:
+            async with self._transactions.use() as connection:
+                with time_limit(connection, RESPONSE_SECONDS):
+                    # Planned with its values, so that a filter can use its partial index.
+                    cursor = await connection.execute(statement.pyformat, parameters, prepare=False)
+                    return await cursor.fetchall()
+        except psycopg.Error as error:
+            raise translate_error(error, is_sent=False) from error
 
     async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
-        async with self._pooled() as connection:
-            try:
-                rows = await run(connection, self._queries.one(name), parameters)
+        try:
+            async with self._transactions.use() as connection:
+                with time_limit(connection, RESPONSE_SECONDS):
+                    rows = await run(connection, self._queries.one(name), parameters)
                 connection.require_confirmed()
                 return rows
-            except psycopg.Error as error:
-                if is_connection_lost(error):
-                    await connection.close()
-                raise translate_error(error) from error
+        except psycopg.Error as error:
+            raise translate_error(error) from error
 
     @asynccontextmanager
     async def _transaction(self, lock: Lock) -> AsyncIterator[LedgerTransaction]:
-        async with self._admin_connection.use() as connection:
+        async with self._admin.use_for_ledger() as connection:
             async with self._locked(connection, lock) as transaction:
                 yield transaction
                 self._failpoints.reach("operate.written")
@@ -432,28 +470,6 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 await self._registration.restore(transaction)
         self._restored.add(connection)
 
-    @asynccontextmanager
-    async def _pooled(self) -> AsyncIterator[Connection]:
-        """Lend a connection of the pool. Replace it first if the server has closed it."""
-        connection = await self._get_pooled()
-        for _ in range(self._pool.max_size):
-            if not is_closed_by_server(connection):
-                break
-            await connection.close()
-            await self._pool.putconn(connection)
-            connection = await self._get_pooled()
-        try:
-            yield connection
-        finally:
-            await self._pool.putconn(connection)
-
-    async def _get_pooled(self) -> Connection:
-        try:
-            return await self._pool.getconn()
-        except (PoolTimeout, *CONNECTION_LOST) as error:
-            message = "timed out waiting for a connection to PostgreSQL"
-            raise StoreUnavailable(message) from error
-
 
 class _PostgresLedgerTransaction:
     def __init__(self, connection: Connection, queries: Queries, batch_writer: BatchWriter) -> None:
@@ -468,6 +484,5 @@ class _PostgresLedgerTransaction:
         return await self._batch_writer.record_in(self, arrivals)
 
 
-def _idle_timeout(seconds: float) -> dict[str, str]:
-    """Return the setting that ends an idle transaction, and its locks, if its process freezes."""
-    return {"idle_in_transaction_session_timeout": str(int(seconds * 1000))}
+def _milliseconds(setting: str, seconds: float) -> dict[str, str]:
+    return {setting: str(int(seconds * 1000))}

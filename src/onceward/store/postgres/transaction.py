@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final
@@ -11,7 +12,7 @@ import psycopg
 from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
-from onceward.errors import LeaseLost, NeedsOwnTransaction, TransactionMisuse
+from onceward.errors import ConnectionLost, LeaseLost, NeedsOwnTransaction, TransactionMisuse
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
@@ -19,20 +20,21 @@ from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.postgres.connections import (
     CONNECTION_LOST,
     READ_ONLY,
-    SHUTDOWN,
     STATEMENT_TIMEOUT,
     Connection,
+    is_lost,
     is_statement_timeout,
     translate_error,
 )
+from onceward.store.postgres.pool import drop
 from onceward.store.postgres.privileges import explain_refused_create
+from onceward.store.postgres.time_limit import RESPONSE_SECONDS, time_limit
 from onceward.store.queries import Queries
 from onceward.store.unsupported_values import unsupported_value
 
 _PLAIN: Final = frozenset({"SELECT", "INSERT", "UPDATE", "DELETE", "WITH", "MERGE", "VALUES"})
 _SESSION_WORDS: Final = ("advisory", "set_config", "temp")
 
-_NOW: Final = b"SELECT pg_catalog.now() AS began"
 # Two shared transactions with rows in common would otherwise wait until the server finds the
 # deadlock.
 _SHARED: Final = b"SET LOCAL lock_timeout = '20ms'"
@@ -53,29 +55,21 @@ class PostgresTransaction:
         self._is_shared = shared
         self._began: datetime | None = None
         self._has_run = False
-        self._has_prepared = False
 
     async def begin(self) -> None:
         """Begin, and remember now(), which stays the same until the transaction ends."""
-        statements = [b"BEGIN", self._connection.handler_settings(), _NOW]
-        if self._is_shared:
-            statements.insert(2, _SHARED)
-        try:  # one message, so that BEGIN costs one round trip
-            cursor = await self._connection.execute(b"; ".join(statements), prepare=False)
+        try:
+            with time_limit(self._connection, RESPONSE_SECONDS):
+                self._began = await self._connection.begin(*((_SHARED,) if self._is_shared else ()))
         except CONNECTION_LOST as error:
             raise translate_error(error, is_sent=False) from error
-        while cursor.nextset():
-            pass
-        row = await cursor.fetchone()
-        self._began = row["began"] if row else None
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
-        """Run one statement of the handler. Raise StoreUnavailable if the server shuts down."""
+        """Run one statement of the handler. Raise ConnectionLost."""
         if self._is_shared and _changes_session(statement):
             message = f"{statement.keyword} cannot run in a transaction that jobs share"
             raise NeedsOwnTransaction(message)
         self._has_run = True
-        self._has_prepared |= _prepares(statement)
         try:
             await self._execute(statement, parameters)
         except psycopg.ProgrammingError as error:
@@ -100,18 +94,27 @@ class PostgresTransaction:
 
     async def _execute(self, statement: Sql, parameters: Mapping[str, Any]) -> None:
         try:
-            await self._cursor.execute(statement.pyformat, parameters)
-        except SHUTDOWN as error:
-            raise translate_error(error, is_sent=False) from error
+            with self._lost_connections():
+                await self._cursor.execute(statement.pyformat, parameters)
         except psycopg.errors.QueryCanceled as error:
             if is_statement_timeout(error):
                 error.add_note(STATEMENT_TIMEOUT)
             raise
         except psycopg.errors.ReadOnlySqlTransaction as error:
             error.add_note(READ_ONLY)
-            # The server became a standby. A new connection finds the new primary.
-            await self._connection.close()
+            drop(self._connection)  # a new connection finds the new primary
             raise
+
+    @contextmanager
+    def _lost_connections(self) -> Iterator[None]:
+        """Raise ConnectionLost if the connection is lost: nothing was committed."""
+        try:
+            yield
+        except CONNECTION_LOST as error:
+            if not is_lost(self._connection, error):
+                raise
+            reason = translate_error(error, is_sent=False)
+            raise ConnectionLost(str(reason)) from error
 
     def _is_supported(self, value: object) -> bool:
         try:
@@ -127,10 +130,8 @@ class PostgresTransaction:
         """
         parameters = {"token": token, "jobs": list(jobs), "began": self._began}
         statement = self._queries.one("settle_done", "began")
-        try:
+        with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
             cursor = await self._connection.execute(statement.pyformat, parameters)
-        except SHUTDOWN as error:
-            raise translate_error(error, is_sent=False) from error
         if cursor.rowcount != len(jobs):
             await self._raise_not_settled()
         self._failpoints.reach("settle.written")
@@ -141,7 +142,8 @@ class PostgresTransaction:
         if self._connection.info.transaction_status is not TransactionStatus.INTRANS:
             raise TransactionMisuse(ENDED_BY_HANDLER)
         try:
-            await self._connection.execute(_COMMIT, prepare=False)
+            with time_limit(self._connection, RESPONSE_SECONDS):
+                await self._connection.execute(_COMMIT, prepare=False)
         except psycopg.Error as error:
             raise translate_error(error) from error
         self._connection.require_confirmed()
@@ -153,21 +155,22 @@ class PostgresTransaction:
         Close the connection if that fails.
         """
         try:
-            status = self._connection.info.transaction_status
-            if status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
-                await self._connection.execute("ROLLBACK")
-            if self._has_prepared:
-                await self._connection.close()
-            elif self._has_run:
-                await self._connection.reset_session()
+            with time_limit(self._connection, RESPONSE_SECONDS):
+                status = self._connection.info.transaction_status
+                is_open = status in (TransactionStatus.INTRANS, TransactionStatus.INERROR)
+                if self._has_run:
+                    await self._connection.reset_session(rolls_back=is_open)
+                elif is_open:
+                    await self._connection.execute("ROLLBACK")
         except psycopg.Error:
-            await self._connection.close()
+            drop(self._connection)
         except BaseException:
-            await self._connection.close()
+            drop(self._connection)
             raise
 
     async def _raise_not_settled(self) -> None:
-        cursor = await self._connection.execute(_NOW)
+        with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
+            cursor = await self._connection.execute("SELECT pg_catalog.now() AS began")
         row = await cursor.fetchone()
         if row and row["began"] != self._began:
             raise TransactionMisuse(ENDED_BY_HANDLER)
@@ -179,9 +182,3 @@ def _changes_session(statement: Sql) -> bool:
     """Return whether a statement may change the session beyond the transaction."""
     lowered = statement.text.lower()
     return statement.keyword not in _PLAIN or any(word in lowered for word in _SESSION_WORDS)
-
-
-@lru_cache(maxsize=1024)
-def _prepares(statement: Sql) -> bool:
-    """Return whether a statement may leave a prepared statement, which no reset removes alone."""
-    return "prepare" in statement.text.lower()

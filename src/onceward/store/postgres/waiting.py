@@ -23,7 +23,8 @@ from onceward.store.postgres.session import SessionConnection
 T = TypeVar("T")
 
 _WRITABLE: Final = int(Wait.W)
-_CANCEL_SECONDS: Final = 5.0
+_CANCEL_SECONDS: Final = 3.0
+"""Time to ask the server to cancel a statement, and for the statement to end."""
 _INTERVAL_SECONDS: Final = 0.1
 
 
@@ -115,10 +116,12 @@ class FastWaitConnection(SessionConnection):
         """
         if self.pgconn.transaction_status != TransactionStatus.ACTIVE:
             return
-        with suppress(psycopg.Error):
-            await self.cancel_safe(timeout=_CANCEL_SECONDS)
         try:
-            async with asyncio.timeout(_CANCEL_SECONDS):
+            async with asyncio.timeout(
+                _CANCEL_SECONDS
+            ):  # libpq before 17 has no timeout of its own
+                with suppress(psycopg.Error):
+                    await self.cancel_safe(timeout=_CANCEL_SECONDS)
                 with suppress(psycopg.Error):
                     await wait_async(gen, self.pgconn.socket, interval=_INTERVAL_SECONDS)
         except TimeoutError:

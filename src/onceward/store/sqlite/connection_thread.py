@@ -40,6 +40,7 @@ class ConnectionThread:
         if self._connection is not None:
             return
         self._is_stopped = False
+        self._tasks = queue.SimpleQueue()
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[None] = loop.create_future()
         self._thread = threading.Thread(
@@ -77,13 +78,13 @@ class ConnectionThread:
             self._connection.interrupt()
 
     async def stop(self) -> None:
-        """Run the queued functions, then close the connection."""
+        """Run the queued functions, then close the connection. Complete even if cancelled."""
         self._is_stopped = True
-        if self._connection is None or self._thread is None:
+        if self._thread is None:
             return
         self._tasks.put(None)
-        await asyncio.to_thread(self._thread.join)
-        self._connection = None
+        await completed(asyncio.create_task(asyncio.to_thread(self._thread.join)))
+        self._thread = self._connection = None
 
     def abandon(self) -> None:
         """Run nothing more, and leave the connection open until the process ends.
@@ -98,7 +99,8 @@ class ConnectionThread:
             self._connection = self._connect()
         except BaseException as error:  # noqa: BLE001 - raised where the future is awaited
             failure = error
-        loop.call_soon_threadsafe(_resolve, opened, None, failure)
+        with suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(_resolve, opened, None, failure)
         if self._connection is None:
             return
         while (task := self._tasks.get()) is not None:
@@ -122,6 +124,20 @@ async def shielded(future: asyncio.Future[T]) -> T:
     except asyncio.CancelledError:
         future.add_done_callback(_retrieve_error)
         raise
+
+
+async def completed(future: asyncio.Future[T]) -> T:
+    """Await a call to its end. A cancellation of the caller is raised only then."""
+    cancellation: asyncio.CancelledError | None = None
+    while not future.done():
+        try:
+            await asyncio.wait({future})
+        except asyncio.CancelledError as error:
+            cancellation = error
+    if cancellation is not None:
+        _retrieve_error(future)
+        raise cancellation
+    return future.result()
 
 
 def _retrieve_error(future: asyncio.Future[T]) -> None:

@@ -15,7 +15,14 @@ from onceward.errors import ConfigurationError, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
-from onceward.ports import BatchGroup, OnIdleTimeout, Row, ignore_idle_timeout
+from onceward.ports import (
+    EVERY_DUTY,
+    BatchGroup,
+    Duty,
+    OnIdleTimeout,
+    Row,
+    ignore_idle_timeout,
+)
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
@@ -82,8 +89,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._announced = asyncio.Event()
         self._recent = RecentEvents()
 
-    async def open(self, *, serving: bool) -> None:
+    async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
         """Open the file and check the schema; if `serving`, check durability and migrate first."""
+        del duties  # a file has no privileges for each
         try:
             _check_version()
             if serving:
@@ -138,12 +146,19 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
 
     async def close(self) -> None:
         """Finish the queued calls and close the file."""
-        for connection_thread in (self._writer, self._reader):
-            if self._file.is_lost:
-                connection_thread.abandon()
-            else:
-                await connection_thread.stop()
-        self._file_lock.release()
+        try:
+            await self._stop_thread(self._writer)
+        finally:
+            try:
+                await self._stop_thread(self._reader)
+            finally:
+                self._file_lock.release()
+
+    async def _stop_thread(self, connection_thread: thread.ConnectionThread) -> None:
+        if self._file.is_lost:
+            connection_thread.abandon()
+        else:
+            await connection_thread.stop()
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -196,8 +211,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         }
 
         def reclaim_and_claim(connection: sqlite3.Connection) -> Claim:
-            thread.run(connection, self._queries("reclaim_expired"), values)
+            # Leases that ended must not be reclaimed: their jobs would be blamed.
             thread.run(connection, self._queries("end_leases"), values)
+            thread.run(connection, self._queries("reclaim_expired"), values)
             leased = thread.run(connection, self._queries("claim"), values)
             (next_due,) = thread.run(connection, self._queries("next_due"), values)
             ids = {"jobs": leased[0]["jobs"] if leased else "[]"}

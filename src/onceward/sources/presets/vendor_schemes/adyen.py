@@ -38,6 +38,11 @@ class AdyenItems(VendorScheme):
     at: str = "json:notificationItems"
 
     @property
+    def separator_safety(self) -> str:
+        """The colons between the fields."""
+        return "of the fields joined by colons, only merchantReference may contain one"
+
+    @property
     def coverage(self) -> Coverage:
         """Eight fields of each item."""
         return Coverage(BodyCoverage.FIELDS, values=_COVERED)

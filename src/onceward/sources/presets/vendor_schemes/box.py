@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,9 +12,7 @@ from onceward.sources.schemes import Key, Signature
 
 MAX_ESCAPED_BODY_BYTES: Final = 65_536
 """Limits the work done for a request that is not verified yet."""
-_UNPRINTABLE_OR_NON_ASCII: Final = re.compile(r"[^\x20-\x7e]")
-_BACKSLASHES: Final = re.compile(r"\\(?!/)")
-_SHORT_ESCAPES: Final = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+_encode_json_string: Final = json.encoder.encode_basestring_ascii
 
 
 class BoxSignature(Signature):
@@ -30,19 +28,26 @@ class BoxSignature(Signature):
             is_small = len(request.body) <= MAX_ESCAPED_BODY_BYTES
             if rejected.cause is not RejectionCause.MISMATCH or not is_small:
                 raise
-        escaped_body = _escape_body(request.body)
+            escaped_body = _escape_body(request.body)
+            if escaped_body is None:
+                raise
         return super().verify(keys, Request(request.headers, escaped_body), now)
 
 
-def _escape_body(body: bytes) -> bytes:
-    text = _BACKSLASHES.sub(r"\\\\", body.decode(errors="replace"))
-    return _UNPRINTABLE_OR_NON_ASCII.sub(lambda match: _escape_character(match[0]), text).encode()
+def _escape_body(body: bytes) -> bytes | None:
+    """Return a body as Box escapes it; None if it is not UTF-8 or has characters JSON forbids.
 
-
-def _escape_character(character: str) -> str:
-    units = character.encode("utf-16-be", "replace")
-    codes = [units[index : index + 2].hex() for index in range(0, len(units), 2)]
-    return _SHORT_ESCAPES.get(character) or "".join(rf"\u{code}" for code in codes)
+    All but printable ASCII is escaped as in a JSON string, and so are backslashes that are not
+    before a slash. Quotes are not.
+    """
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return None
+    if "\b" in text or "\f" in text:  # Box escapes them in another way
+        return None
+    escaped = '"'.join([_encode_json_string(piece)[1:-1] for piece in text.split('"')])
+    return escaped.replace(r"\\/", r"\/").encode()
 
 
 BOX: Final = BoxSignature(

@@ -23,6 +23,11 @@ class ClientState(VendorScheme):
     at: str = "json:value"
 
     @property
+    def separator_safety(self) -> str:
+        """Nothing is signed."""
+        return "nothing is joined"
+
+    @property
     def coverage(self) -> Coverage:
         """Nothing: a client state shows only who sends."""
         return Coverage()

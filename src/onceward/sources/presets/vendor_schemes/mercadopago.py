@@ -39,6 +39,11 @@ class MercadoPago(WrappedSignature):
         return True
 
     @property
+    def separator_safety(self) -> str:
+        """The semicolons after the values."""
+        return "no value contains a semicolon"
+
+    @property
     def coverage(self) -> Coverage:
         """The id in the URL, the request id and the time."""
         return Coverage(values=(str(DATA_ID), f"header:{REQUEST_ID}"), has_time=True)

@@ -21,10 +21,11 @@ from onceward.sources.schemes.times import DAY_SECONDS
 
 KEY_FORMAT: Final = "WEBHOOK_ID:certificate"
 TRANSMISSION_ID: Final = "PAYPAL-TRANSMISSION-ID"
+TRANSMISSION_TIME: Final = "PAYPAL-TRANSMISSION-TIME"
 _SIGNATURE: Final = Signature(
     at="header:PAYPAL-TRANSMISSION-SIG",
     encoding="base64",
-    timestamp="header:PAYPAL-TRANSMISSION-TIME",
+    timestamp=f"header:{TRANSMISSION_TIME}",
     time_format="iso",
     tolerance_seconds=30 * DAY_SECONDS,
     algorithm=RSA_SHA256,
@@ -40,7 +41,7 @@ class PayPal(WrappedSignature):
     @property
     def coverage(self) -> Coverage:
         """The transmission's id and time, and a CRC-32 of the body."""
-        values = (f"header:{TRANSMISSION_ID.lower()}",)
+        values = tuple(f"header:{name.lower()}" for name in (TRANSMISSION_ID, TRANSMISSION_TIME))
         return Coverage(BodyCoverage.CHECKSUM, values=values, has_time=True)
 
     def event_content(self, event: Request) -> bytes:

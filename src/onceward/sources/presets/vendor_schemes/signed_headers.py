@@ -60,6 +60,11 @@ class Hook0(_SignedHeaders):
     __slots__ = ()
 
     @property
+    def separator_safety(self) -> str:
+        """The dots between the values."""
+        return "each value before the body has a fixed number of dots"
+
+    @property
     def coverage(self) -> Coverage:
         """The body, the time, and the headers that identify the event."""
         headers = ("header:x-event-id", "header:x-event-type")
@@ -125,6 +130,11 @@ class Contentful(_SignedHeaders):
     """
 
     __slots__ = ()
+
+    @property
+    def separator_safety(self) -> str:
+        """The line breaks, and the list of headers."""
+        return "only the body may contain line breaks; headers are listed in a signed header"
 
     @property
     def coverage(self) -> Coverage:

@@ -11,6 +11,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.sources.forms import MAX_FIELDS
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
@@ -18,7 +19,7 @@ from onceward.sources.presets.vendor_schemes.base import (
     encode_base64,
     require_header,
 )
-from onceward.sources.request import MAX_FIELDS, MAX_PARSED_BYTES, Request
+from onceward.sources.request import MAX_PARSED_BYTES, Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
 from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
 from onceward.sources.schemes.scheme import mismatch_error
@@ -46,6 +47,14 @@ class UrlAndForm(VendorScheme):
     def needs_url(self) -> bool:
         """True: the signed content begins with the URL."""
         return True
+
+    @property
+    def separator_safety(self) -> str:
+        """Nothing separates names and values."""
+        url = "the URL is the source's own"
+        if self.only_field is not None:
+            return f"{url}; the form has one field"
+        return f"{url}; fields are not separated, and every reading of them has the same hash"
 
     @property
     def coverage(self) -> Coverage:
@@ -132,7 +141,8 @@ class UrlAndForm(VendorScheme):
             return b""
         if request.exceeds_form_limits:
             raise SignatureRejected(
-                f"the form has more than {MAX_FIELDS} fields or {MAX_PARSED_BYTES} bytes",
+                f"the form has more than {MAX_FIELDS} fields or {MAX_PARSED_BYTES} bytes, "
+                "or many escapes and an invalid one",
                 RejectionCause.MALFORMED,
             )
         if self.only_field is not None and [name for name, _ in request.form] != [self.only_field]:

@@ -1,0 +1,7 @@
+"""The tables that the handlers of the inbox under test write, for the checker."""
+
+TABLES = (
+    # No constraint: work that is committed twice must show up twice.
+    "CREATE TABLE IF NOT EXISTS probes (event varchar(255), worker integer, is_first integer)",
+    "CREATE TABLE IF NOT EXISTS accounts (name varchar(255) PRIMARY KEY, balance bigint)",
+)

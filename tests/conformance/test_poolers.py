@@ -1,0 +1,112 @@
+"""PostgreSQL behind a real pgbouncer: session mode works, the other modes are refused by name."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from onceward import Inbox
+from onceward.errors import StoreBlocked
+from onceward.store.postgres import connections
+from onceward.work.effects import Effects
+from onceward.work.transaction import Transaction
+from support.database import RawDatabase
+from support.pgbouncer import Pgbouncer
+from support.postgres import Cluster
+from support.programs import ProgramMissing, find_program
+from tests.factories import arrival, lease, make_store, opened, record, working
+from tests.inprocess import run_inbox
+
+pytestmark = pytest.mark.usefixtures("_installed")
+
+
+@pytest.fixture
+def _installed() -> None:
+    try:
+        find_program("pgbouncer")
+    except ProgramMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.fixture
+def session_url(postgres_cluster: Cluster, postgres_url: str) -> Iterator[str]:
+    """Return the URL of a database behind a pooler in session mode, with its defaults."""
+    with Pgbouncer(postgres_cluster, "session") as pooler:
+        yield pooler.url(postgres_url)
+
+
+async def test_an_inbox_receives_and_works_in_session_mode(session_url: str) -> None:
+    inbox = Inbox()
+
+    @inbox.on("a")
+    async def credit(tx: Transaction, effects: Effects) -> None:
+        assert await effects.once("key")
+        assert await tx.fetch_value("SELECT current_setting('search_path')") == '"$user", public'
+
+    async with run_inbox(inbox, session_url, poll_seconds=60.0) as bench:
+        assert (await bench.run_event("a")).status == "done"  # announced: polling is too slow
+
+
+async def test_migrating_works_in_session_mode(
+    postgres_cluster: Cluster, bare_postgres_url: str
+) -> None:
+    with Pgbouncer(postgres_cluster, "session") as pooler:
+        store = make_store(pooler.url(bare_postgres_url))
+        assert await store.migrate()
+        await store.close()
+
+
+async def test_a_pooler_that_resets_nothing_hands_nothing_over(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """The server connections of an earlier client have its settings and prepared statements."""
+    with Pgbouncer(postgres_cluster, "session", server_reset_query="") as pooler:
+        url = pooler.url(postgres_url)
+        for number in range(3):
+            async with opened(url) as store:
+                await record(store, arrival(f"café-{number}"))
+                leased = await lease(store)
+                async with working(store) as work:
+                    path = await work.tx.fetch_value("SHOW search_path")
+                    assert path == '"$user", public'
+                    await work.tx.execute("SET search_path = pg_temp")
+                    assert await work.unit.settle(leased.token, leased.jobs[0].id)
+            RawDatabase(url).rows("SET client_encoding = LATIN1")
+    assert RawDatabase(postgres_url).count("onceward.events") == 3
+
+
+@pytest.mark.parametrize("mode", ["transaction", "statement"])
+@pytest.mark.parametrize("round_robin", [0, 1])
+async def test_other_modes_are_refused_at_start_by_name(
+    postgres_cluster: Cluster, postgres_url: str, mode: str, *, round_robin: int
+) -> None:
+    with Pgbouncer(postgres_cluster, mode, server_round_robin=round_robin) as pooler:
+        url = pooler.url(postgres_url)
+        for _ in range(3):  # a pool with several free server connections chooses otherwise
+            for serving in (True, False):
+                await _refused(url, serving=serving)
+    with Pgbouncer(postgres_cluster, mode, default_pool_size=1) as pooler:
+        await _refused(pooler.url(postgres_url), serving=True)
+
+
+async def _refused(url: str, *, serving: bool) -> None:
+    store = make_store(url)
+    with pytest.raises(StoreBlocked) as raised:
+        await store.open(serving=serving)
+    await store.close()
+    assert str(raised.value) == (
+        "A pooler gives each transaction another server connection (pgbouncer: pool_mode = "
+        "transaction or statement). Onceward's connections keep settings, prepared statements and "
+        "LISTEN. Set pool_mode = session for this database, or connect to PostgreSQL directly "
+        "(docs/install.md)"
+    )
+
+
+async def test_a_pool_without_a_second_connection_is_refused_by_name(
+    postgres_cluster: Cluster, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_ESTABLISH_SECONDS", 0.5)
+    with Pgbouncer(postgres_cluster, "session", default_pool_size=1) as pooler:
+        store = make_store(pooler.url(postgres_url))
+        with pytest.raises(StoreBlocked, match="default_pool_size"):
+            await store.open(serving=True)
+        await store.close()

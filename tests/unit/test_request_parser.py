@@ -1,0 +1,108 @@
+"""The parser of requests: its limits on everything that is no body, and what a request keeps."""
+
+import pytest
+
+from onceward.errors import RequestRefused
+from onceward.http.errors import HttpError
+from onceward.http.server.request_parser import IncomingRequest, RequestParser
+from onceward.settings import Settings
+
+LIMIT = 300
+CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+
+
+def parse(*parts: bytes) -> list[IncomingRequest]:
+    """Return the requests in some parts, each of which is fed by itself."""
+    parser = RequestParser(Settings(max_header_bytes=LIMIT, max_headers=5))
+    for part in parts:
+        assert parser.feed(part) == b""
+    return list(parser.requests)
+
+
+def head(url_bytes: int, header_bytes: int) -> bytes:
+    """Return a head whose target and headers have these sizes."""
+    value = b"v" * (header_bytes - len(b"hostxa"))
+    return b"GET /%b HTTP/1.1\r\nhost: x\r\na: %b\r\n\r\n" % (b"u" * (url_bytes - 1), value)
+
+
+@pytest.mark.parametrize("url_bytes", [1, 150, LIMIT - 10])
+def test_target_and_headers_have_one_limit(url_bytes: int) -> None:
+    (request,) = parse(head(url_bytes, LIMIT - url_bytes))
+    assert request.is_complete
+    for too_large in (
+        head(url_bytes + 1, LIMIT - url_bytes),
+        head(url_bytes, LIMIT - url_bytes + 1),
+    ):
+        with pytest.raises(HttpError) as caught:
+            parse(too_large)
+        assert caught.value.status == 431
+
+
+def test_the_head_does_not_count_toward_the_framing_of_the_body() -> None:
+    large_head = CHUNKED.replace(b"host", b"a: %b\r\nhost" % (b"v" * 200))
+    (request,) = parse(large_head, b"1;%b\r\nx\r\n" % (b"e" * 150), b"0\r\n\r\n")
+    assert (request.is_complete, request.chunks) == (True, [b"x"])
+
+
+def test_trailers_do_not_count_toward_the_next_head() -> None:
+    trailer = b"0\r\nt: %b\r\n\r\n" % (b"v" * 200)
+    following = head(100, 100)
+    first, second = parse(CHUNKED, trailer, following[:150], following[150:])
+    assert first.is_complete
+    assert second.is_complete
+
+
+def test_trailers_are_no_headers_of_any_request() -> None:
+    trailers = b"1\r\nx\r\n0\r\nauthorization: Bearer t\r\n\r\n"
+    for parts in ([CHUNKED, trailers, head(1, 50)], [CHUNKED + trailers + head(1, 50)]):
+        first, second = parse(*parts)
+        assert first.headers.get(b"authorization") is None
+        assert second.headers.get(b"authorization") is None
+        assert [name for name, _ in second.headers.pairs] == [b"host", b"a"]
+
+
+@pytest.mark.parametrize(
+    "endless", [b"0\r\nt: " + b"v" * 50, b"1;" + b"e" * 50], ids=["trailer", "chunk-extension"]
+)
+def test_a_large_body_earns_no_room_for_endless_framing(endless: bytes) -> None:
+    body = b"400\r\n%b\r\n" % (b"x" * 0x400)
+    with pytest.raises(RequestRefused):
+        parse(CHUNKED, body, endless, *([b"v" * 50] * 10))
+
+
+def test_chunks_of_one_byte_are_accepted() -> None:
+    (request,) = parse(CHUNKED, *([b"1\r\nx\r\n" * 20] * 50), b"0\r\n\r\n")
+    assert (request.is_complete, request.body_bytes) == (True, 1_000)
+
+
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_the_missing_part_of_a_body_is_known(size: int) -> None:
+    (request,) = parse(b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n", b"abc"[:size])
+    assert (request.missing_bytes, request.is_complete) == (3 - size, size == 3)
+    (chunked,) = parse(CHUNKED)
+    assert chunked.missing_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "length", "expected", "waits"),
+    [
+        ("1.1", 3, "100-continue", True),
+        ("1.1", 3, "100-Continue", True),
+        ("1.1", 3, "other", False),
+        ("1.1", 0, "100-continue", False),
+        ("1.0", 3, "100-continue", False),
+    ],
+)
+def test_only_a_client_that_waits_gets_permission(
+    version: str, length: int, expected: str, *, waits: bool
+) -> None:
+    fields = f"host: x\r\ncontent-length: {length}\r\nexpect: {expected}"
+    (request,) = parse(f"POST / HTTP/{version}\r\n{fields}\r\n\r\n".encode())
+    assert request.expects_continue == waits
+
+
+def test_an_old_client_needs_no_host() -> None:
+    (request,) = parse(b"GET / HTTP/1.0\r\n\r\n")
+    assert (request.version, request.keeps_alive) == ("1.0", False)
+    with pytest.raises(RequestRefused, match="Host is missing"):
+        parse(b"GET / HTTP/1.1\r\n\r\n")

@@ -122,7 +122,7 @@ async def test_a_new_connection_to_the_same_database_changes_nothing(
         for _ in range(2):
             with psycopg.connect(postgres_url) as connection:
                 connection.execute(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
                     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
                 )
             await record(store, arrival())

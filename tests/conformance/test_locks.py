@@ -8,14 +8,17 @@ from typing import Final
 import psycopg
 import pytest
 
-from onceward.errors import RejectionCause
+from onceward.errors import RejectionCause, StoreBlocked
 from onceward.model.admin import Rejection
 from onceward.model.events import Outcome
 from onceward.ports import Store
+from onceward.runtime.sql_text import parse
 from onceward.store.locks import Lock
+from onceward.store.postgres import lock_timeout
+from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
 from support.database import RawDatabase
-from tests.factories import ACT, HANDLERS, SOURCES, arrival, claim, opened, record
+from tests.factories import ACT, HANDLERS, SOURCES, arrival, claim, make_store, opened, record
 
 
 async def prepare(store: Store) -> None:
@@ -23,11 +26,14 @@ async def prepare(store: Store) -> None:
         pass
 
 
+async def migrate(store: Store) -> None:
+    await store.migrate()
+
+
 Operation = Callable[[Store], Awaitable[object]]
 
 OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
     "claim": (Lock.CLAIMS, claim),
-    "migrate": (Lock.MIGRATIONS, lambda store: store.migrate()),
     "maintenance": (Lock.PARTITIONS, lambda store: store.maintenance()),
     "prepare": (Lock.SETUP, prepare),
     "register": (Lock.REGISTRY, lambda store: store.register(SOURCES, HANDLERS, [])),
@@ -93,8 +99,6 @@ async def test_an_operation_waits_for_the_lock_of_its_purpose(postgres_url: str,
 async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, name: str) -> None:
     lock, operation = OPERATIONS[name]
     others = set(Lock) - {lock, Lock.MIGRATIONS}
-    if lock is Lock.MIGRATIONS:
-        others = {Lock.CLAIMS}  # the other purposes also hold the migration lock, shared
     async with opened(postgres_url) as store:
         with holding(postgres_url, others):
             assert not await is_blocked(store, operation, postgres_url)
@@ -106,6 +110,53 @@ async def test_a_migration_excludes_everything_but_claims(postgres_url: str, nam
     async with opened(postgres_url) as store:
         with holding(postgres_url, [Lock.MIGRATIONS]):
             assert await is_blocked(store, operation, postgres_url) == (lock is not Lock.CLAIMS)
+
+
+async def test_a_migration_waits_for_all_but_claims(bare_postgres_url: str) -> None:
+    store = make_store(bare_postgres_url)
+    for lock in set(Lock) - {Lock.CLAIMS}:
+        with holding(bare_postgres_url, [lock]):
+            assert await is_blocked(store, migrate, bare_postgres_url)
+    with holding(bare_postgres_url, [Lock.CLAIMS]):
+        assert not await is_blocked(store, migrate, bare_postgres_url)
+    await store.close()
+
+
+async def test_a_process_starts_while_another_runs_its_at_start_functions(
+    postgres_url: str,
+) -> None:
+    with holding(postgres_url, [Lock.SETUP]):
+        async with opened(postgres_url) as store:
+            assert await asyncio.wait_for(store.requeue(1, ACT), 5) is None
+
+
+@pytest.mark.parametrize("name", ["register", "store_secret", "add_rejections", "requeue"])
+async def test_an_operation_does_not_wait_for_ever(
+    postgres_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_timeout, "LOCK_TIMEOUT_SECONDS", 0.1)
+    lock, operation = OPERATIONS[name]
+    async with opened(postgres_url) as store:
+        with (
+            holding(postgres_url, [lock]),
+            pytest.raises(StoreBlocked, match=r"held the lock for .* for 0\.1 seconds"),
+        ):
+            await operation(store)
+        await operation(store)
+
+
+async def test_an_at_start_function_does_not_wait_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = parse(f"SET LOCAL lock_timeout = '0.1s'; {lock_statement(Lock.SETUP)}")
+    monkeypatch.setattr(postgres_store, "_LOCK_SETUP", limited)
+    async with opened(postgres_url) as store:
+        with (
+            holding(postgres_url, [Lock.SETUP]),
+            pytest.raises(StoreBlocked, match="the lock for the at_start functions of the app"),
+        ):
+            await prepare(store)
+        await prepare(store)
 
 
 async def test_recording_takes_no_lock(postgres_url: str) -> None:

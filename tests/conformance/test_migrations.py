@@ -187,11 +187,11 @@ async def test_a_migration_that_waits_too_long_for_a_table_is_named(
 
 
 async def test_a_process_that_waits_too_long_for_another_to_migrate_says_so(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
-    store = make_store(postgres_url)
-    with psycopg.connect(postgres_url) as other:
+    store = make_store(bare_postgres_url)
+    with psycopg.connect(bare_postgres_url) as other:
         other.execute(postgres_connections.lock_statement(Lock.MIGRATIONS).encode())
         with pytest.raises(StoreUnavailable, match=r"^Another process held the lock of migrations"):
             await store.open(serving=True)

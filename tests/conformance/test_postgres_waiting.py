@@ -132,8 +132,8 @@ async def test_every_connection_of_a_store_obeys_the_setting(
         async with working(store) as work:
             assert await work.tx.fetch_value("SELECT 1") == 1
         await store.maintenance()
-    # A writer, the claims, the renewals, the operator's connection and one of the pool.
-    assert len(waiting_connections) == (5 if fast_wait else 0)
+    # A writer, the claims, the renewals, the notifications, the operator's and one of the pool.
+    assert len(waiting_connections) == (6 if fast_wait else 0)
 
 
 @pytest.mark.parametrize("fast_wait", [True, False])

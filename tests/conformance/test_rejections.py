@@ -6,6 +6,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import psycopg
 import pytest
 
 import onceward
@@ -18,6 +19,7 @@ from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
 from onceward.sources.request import Headers, Request
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
 
 SECRET = "a-secret-of-the-account"
@@ -322,6 +324,27 @@ async def test_a_purge_deletes_old_events_with_all_their_rows(
     counts = {name: raw_db.count(f"onceward.{name}") for name in TABLES}
     assert counts == dict.fromkeys(TABLES, 0) | {"events": 2, "payloads": 2, "jobs": 2}
     assert (await record(store, arrival("old1")))[0].outcome is Outcome.RECORDED
+
+
+async def test_a_purge_deletes_the_redelivery_for_which_it_waited(postgres_url: str) -> None:
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        await record(store, arrival(type="unwanted"))
+        age(raw_db, days=10)
+        with psycopg.connect(postgres_url) as receiver:
+            receiver.execute("UPDATE onceward.events SET deliveries = 2")
+            receiver.execute(
+                "INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256) "
+                "SELECT 0, id, now(), 'duplicate', body_sha256 FROM onceward.events"
+            )
+            purge = asyncio.create_task(store.purge_events(0, limit=5, horizon_seconds=5 * 86_400))
+
+            async def is_waiting() -> bool:
+                return bool(raw_db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+            await eventually_async(is_waiting, "the purge waits for the receiver")
+        assert (await purge).events == 1
+    assert raw_db.count("onceward.deliveries") == 0
 
 
 def age(raw_db: RawDatabase, days: int) -> None:

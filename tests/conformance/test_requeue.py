@@ -127,3 +127,13 @@ async def test_the_audit_trail_cannot_be_truncated(postgres_url: str) -> None:
         await store.requeue((await failed_job(store)).id, ACT)
     with pytest.raises(Exception, match="append only"):
         RawDatabase(postgres_url).rows("TRUNCATE onceward.audit")
+
+
+async def test_a_requeue_copes_with_any_number_of_attempts(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    """An earlier version allowed every integer."""
+    job = await failed_job(store)
+    raw_db.rows("UPDATE onceward.handlers SET max_attempts = 2147483647")
+    assert await store.requeue(job.id, ACT) is not None
+    assert (await job_item(store, job.id)).max_attempts == 2147483647

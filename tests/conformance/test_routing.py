@@ -1,5 +1,6 @@
 """Each handler with a matching route gets a job, whichever process received the event."""
 
+import asyncio
 from collections import Counter
 
 import pytest
@@ -8,8 +9,19 @@ from onceward.model.admin import PageQuery
 from onceward.model.events import ProcessingState
 from onceward.model.jobs import HandlerEntry, Route
 from onceward.ports import Store
+from onceward.store import registration
 from support.database import RawDatabase
-from tests.factories import CREDIT, EVERYTHING, SOURCES, arrival, arrivals, lease, opened, record
+from tests.factories import (
+    CREDIT,
+    EVERYTHING,
+    HANDLERS,
+    SOURCES,
+    arrival,
+    arrivals,
+    lease,
+    opened,
+    record,
+)
 
 
 async def handlers_of(store: Store, type: str, *routes: Route, source: str = "stripe") -> list[str]:
@@ -119,12 +131,41 @@ async def test_events_wanted_by_either_version_of_a_handler_become_jobs(
     assert {(item.external_event_id, item.max_attempts) for item in items} == {("a", 7), ("b", 7)}
 
 
-async def test_routes_that_no_process_renews_are_deleted(store: Store, raw_db: RawDatabase) -> None:
-    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
+async def renew_for(store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Renew a changed handler for as long as it takes until the routes of others are stale."""
+    monkeypatch.setattr(registration, "STALE_ROUTE_SECONDS", 0.2)
     await store.register(SOURCES, [CHANGED], [])
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
+    await asyncio.sleep(0.3)
+    await store.register(SOURCES, [CHANGED], [])
+
+
+async def test_routes_that_no_process_renews_are_deleted(
+    store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await renew_for(store, raw_db, monkeypatch)
     await record(store, arrival("a"), arrival("b", type="invoice.voided"))
     (item,) = await store.jobs(EVERYTHING)
     assert item.external_event_id == "b"
+
+
+async def test_routes_outlive_an_outage_in_which_nobody_could_renew_them(
+    store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process to come back must not judge the others."""
+    monkeypatch.setattr(registration, "RENEWAL_GAP_SECONDS", 0.2)
+    await renew_for(store, raw_db, monkeypatch)  # its own pause was too long
+    await record(store, arrival("a"), arrival("b", type="invoice.voided"))
+    assert len(await store.jobs(EVERYTHING)) == 2
+
+
+async def test_a_process_that_has_just_started_deletes_no_routes(
+    store: Store, database_url: str, raw_db: RawDatabase
+) -> None:
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
+    async with opened(database_url, serving=False, handlers=[CHANGED]):
+        await record(store, arrival("a"), arrival("b", type="invoice.voided"))
+    assert len(await store.jobs(EVERYTHING)) == 2
 
 
 async def test_a_renewed_route_outlives_the_registration_of_another_version(
@@ -156,6 +197,18 @@ async def test_registering_twice_changes_nothing(database_url: str, raw_db: RawD
         pass
     tables = ("onceward.sources", "onceward.handlers", "onceward.routes")
     assert [raw_db.count(table) for table in tables] == [2, 2, 2]
+
+
+@pytest.mark.parametrize("table", ["sources", "handlers"])
+async def test_registering_again_uses_up_no_ids(
+    database_url: str, raw_db: RawDatabase, table: str
+) -> None:
+    for _ in range(20):
+        async with opened(database_url):
+            pass
+    more = HandlerEntry("more", 3, (Route("more.*", "later"),))
+    async with opened(database_url, sources=[*SOURCES, "later"], handlers=[*HANDLERS, more]):
+        assert raw_db.value(f"SELECT max(id) FROM onceward.{table}") == 3  # noqa: S608 - no outside data
 
 
 async def test_each_event_of_a_batch_gets_the_jobs_of_its_type(store: Store) -> None:

@@ -115,6 +115,19 @@ async def test_idle_times_add_up(store: Store) -> None:
             await work.tx.execute(INSERT)
 
 
+async def test_a_handler_is_not_blamed_for_a_task_that_blocks_the_event_loop(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    async with working(store) as work:
+        await work.tx.execute(INSERT)
+        for _ in range(2):
+            asyncio.get_running_loop().call_soon(time.sleep, 0.3)
+            await asyncio.sleep(0.01)
+            await work.tx.execute(INSERT)
+        await work.unit.commit()
+    assert raw_db.count("notes") == 3
+
+
 async def test_recording_continues_after_an_idle_transaction_is_rolled_back(store: Store) -> None:
     async with working(store) as work:
         await work.tx.execute(INSERT)

@@ -15,10 +15,11 @@ from support.processes import eventually_async
     [
         (KeyError("handlers"), logging.ERROR, "test_periodic.py:"),
         (StoreUnavailable("no connection"), logging.WARNING, "no connection"),
+        (asyncio.CancelledError(), logging.ERROR, "test_periodic.py:"),
     ],
 )
 async def test_a_task_that_fails_is_reported_and_repeated(
-    error: Exception, level: int, text: str, caplog: pytest.LogCaptureFixture
+    error: BaseException, level: int, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     runs = 0
 

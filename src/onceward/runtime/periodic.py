@@ -27,13 +27,29 @@ async def repeat(task: Callable[[], Awaitable[object]], interval_seconds: float)
         pause = interval_seconds
         try:
             await task()
-        except Exception as error:  # noqa: BLE001 - a task that ends would be missed by nobody
+        except BaseException as error:
+            if not _is_failure(error):
+                raise
             pause = min(interval_seconds, RETRY_SECONDS)
-            is_outage = isinstance(error, StoreError)
-            level = logging.WARNING if is_outage else logging.ERROR
-            name = getattr(task, "__name__", "").strip("_")
-            reason = redact(str(error)) if is_outage else locate(error)
-            message = "background task %r failed; retrying in %s s: %s"
-            fields = LogFields(task=name, retry_in_seconds=pause, error=reason)
-            _log.log(level, message, name, seconds_text(pause), reason, extra=fields)
+            _report(getattr(task, "__name__", "").strip("_"), error, pause)
         await asyncio.sleep(pause)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Return whether an error is the task's own, and not the end of its repetition.
+
+    A CancelledError may come from something that the task awaited and that was cancelled.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        current = asyncio.current_task()
+        return current is not None and not current.cancelling()
+    return isinstance(error, Exception)
+
+
+def _report(name: str, error: BaseException, pause: float) -> None:
+    is_outage = isinstance(error, StoreError)
+    level = logging.WARNING if is_outage else logging.ERROR
+    reason = redact(str(error)) if is_outage else locate(error)
+    message = "background task %r failed; retrying in %s s: %s"
+    fields = LogFields(task=name, retry_in_seconds=pause, error=reason)
+    _log.log(level, message, name, seconds_text(pause), reason, extra=fields)

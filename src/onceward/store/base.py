@@ -62,10 +62,11 @@ class BaseStore(ABC):
     ) -> PurgeProgress:
         """Delete the events beyond the horizon among the `limit` events that follow `after`."""
         async with self._transaction(Lock.LEDGER) as transaction:
-            (row,) = await transaction.run(
-                "purge_events", after=after, limit=limit, horizon_seconds=horizon_seconds
+            (page,) = await transaction.run(
+                "lock_old_events", after=after, limit=limit, horizon_seconds=horizon_seconds
             )
-        return PurgeProgress(row["purged"], row["last"] if row["has_more"] else None)
+            (row,) = await transaction.run("purge_events", events=page["events"])
+        return PurgeProgress(row["purged"], page["last"] if page["has_more"] else None)
 
     async def ready(self) -> None:
         """Raise StoreError unless the ledger responds."""

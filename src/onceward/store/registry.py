@@ -11,11 +11,9 @@ from onceward.model.admin import ProvisionedSecret
 from onceward.model.jobs import HandlerEntry, UnroutedType
 from onceward.model.workers import HEALTHY, WORKER_TIMEOUT_SECONDS, LiveWorker, WorkerHealth
 from onceward.ports import Row
-from onceward.store.base import BaseStore, LedgerTransaction
+from onceward.store.base import BaseStore
 from onceward.store.locks import Lock
-
-STALE_ROUTE_SECONDS: Final = 600.0
-"""Time until a route is deleted that no process has. Processes renew theirs every minute."""
+from onceward.store.registration import Registration
 
 STALE_WORKER_SECONDS: Final = 600.0
 """Time until the row of a dead worker is deleted."""
@@ -27,6 +25,10 @@ _HEALTH: Final = msgspec.json.Decoder(WorkerHealth)
 class SqlRegistry(BaseStore):
     """The ports `Registry`, `SecretStore` and `UnroutedEvents`; `WorkerRegistry`, to read."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._registration = Registration(self._source_ids, self._handler_ids)
+
     async def register(
         self, sources: Sequence[str], handlers: Sequence[HandlerEntry], retired: Sequence[str]
     ) -> list[str]:
@@ -34,20 +36,11 @@ class SqlRegistry(BaseStore):
 
         Return the names of all handlers that have routes, in whichever process they run.
         """
+        self._registration.set(sources, handlers, retired)
         async with self._transaction(Lock.REGISTRY) as transaction:
-            for name in sources:
-                (row,) = await transaction.run("add_source", name=name)
-                self._source_ids[name] = row["id"]
-            for name in retired:
-                await transaction.run("drop_routes", name=name)
-            for handler in handlers:
-                (row,) = await transaction.run(
-                    "add_handler", name=handler.name, max_attempts=handler.max_attempts
-                )
-                self._handler_ids[handler.name] = row["id"]
-                await _renew_routes(transaction, handler, row["id"])
+            routed = await self._registration.renew(transaction)
             await transaction.run("drop_stale_workers", stale_seconds=STALE_WORKER_SECONDS)
-            return [row["name"] for row in await transaction.run("routed_handlers")]
+        return routed
 
     async def tokens(self) -> dict[str, bytes]:
         """Return the SHA-256 of each admin token of this database, by name."""
@@ -115,24 +108,3 @@ def worker_parameters(
         "health": msgspec.json.encode(health).decode(),
         "is_start": is_start,
     }
-
-
-async def _renew_routes(
-    transaction: LedgerTransaction, handler: HandlerEntry, handler_id: int
-) -> None:
-    """Renew the handler's routes and delete those that no process has renewed.
-
-    During a deploy two versions of a handler run side by side, and events that either of them
-    wants become jobs.
-    """
-    await transaction.run(
-        "drop_stale_routes", handler=handler_id, stale_seconds=STALE_ROUTE_SECONDS
-    )
-    for route in handler.routes:
-        await transaction.run(
-            "add_route",
-            handler=handler_id,
-            source=route.source,
-            type=route.literal,
-            is_prefix=route.is_prefix,
-        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from psycopg.rows import tuple_row
@@ -101,11 +101,14 @@ class BatchWriter:
         failpoints: Failpoints,
         *,
         row_limit: int,
+        on_jobs: Callable[[], None],
     ) -> None:
         self._queries = queries
         self._source_ids = source_ids
         self._failpoints = failpoints
         self._row_limit = row_limit
+        self._on_jobs = on_jobs
+        """Called after each commit that created jobs."""
         self._recent = RecentEvents()
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
@@ -158,7 +161,8 @@ class BatchWriter:
         columns = self._columns(name, batch, positions)
         statement = self._queries.one(name, *_conditions(columns))
         rows = await _run_with_retries(connection, statement, columns)
-        _add_receipts(batch, positions, rows)
+        if _add_receipts(batch, positions, rows):
+            self._on_jobs()
 
     async def record_in(
         self, transaction: LedgerTransaction, arrivals: Sequence[Arrival]
@@ -196,11 +200,17 @@ class BatchWriter:
         }
 
 
-def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[Any, ...]]) -> None:
-    """Store the receipts that a statement returned: arrays of positions and events, per outcome."""
-    for ordinals, events, outcome in rows:
+def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[Any, ...]]) -> bool:
+    """Store the receipts that a statement returned: arrays of positions and events, per outcome.
+
+    Return whether the statement created jobs.
+    """
+    any_jobs = False
+    for ordinals, events, outcome, has_jobs in rows:
+        any_jobs |= has_jobs
         for ordinal, event in zip(ordinals, events, strict=True):
             batch.add_receipt(positions[ordinal - 1], Receipt(event, _OUTCOMES[outcome]))
+    return any_jobs
 
 
 def _conditions(columns: Mapping[str, Any]) -> list[str]:

@@ -66,8 +66,13 @@ async def apply_pending(connection: Connection, duties: Duty = EVERY_DUTY) -> li
     """Apply pending migrations, all or none, and return their labels.
 
     Raise ConfigurationError if the role may neither migrate nor do its duties.
+
+    Without pending ones no lock is needed: the `at_start` functions of another process may hold it
+    for long, and a process that starts on a current schema need not wait for them.
     """
     async with _transaction(connection):
+        if not await _pending(connection, await load_access(connection, duties)):
+            return []
         await _lock(connection)
         access = await load_access(connection, duties)
         lacking = await _pending(connection, access)

@@ -6,7 +6,9 @@ import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from datetime import datetime
 from typing import Any, Final
+from weakref import WeakSet
 
 import psycopg
 from psycopg.rows import args_row
@@ -38,6 +40,7 @@ from onceward.store.base import (
 )
 from onceward.store.locks import Lock
 from onceward.store.postgres import schema
+from onceward.store.postgres.announcer import Announcer
 from onceward.store.postgres.connections import (
     CONNECTION_LOST,
     Connection,
@@ -49,6 +52,8 @@ from onceward.store.postgres.connections import (
     translate_error,
 )
 from onceward.store.postgres.driver import connection_class
+from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
+from onceward.store.postgres.payload_weeks import within_weeks
 from onceward.store.postgres.pool import ConnectionPool, drop
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
@@ -87,8 +92,14 @@ _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
     "the number of connections in docs/operating.md"
 )
+# A listener that does not read keeps the server from truncating the queue of notifications. Of the
+# server's side of the connection; it has no effect on a Unix socket.
+_END_FROZEN_LISTENER: Final = "SET tcp_user_timeout = '15s'"
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
-_LOCK_SETUP: Final = parse(lock_statement(Lock.SETUP))[0]
+_LOCK_SETUP: Final = parse(
+    f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
+    "SET LOCAL lock_timeout TO DEFAULT"
+)
 
 
 class PostgresStore(SqlAdminStore, SqlRegistry):
@@ -101,9 +112,15 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._settings = settings
         self._failpoints = failpoints
         self._queries = Queries("postgres")
+        self._announcer = Announcer(self._notify)
         self._batch_writer = BatchWriter(
-            self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
+            self._queries,
+            self._source_ids,
+            failpoints,
+            row_limit=settings.delivery_rows,
+            on_jobs=self._announcer.announce,
         )
+        self._restored: WeakSet[Connection] = WeakSet()
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
@@ -113,6 +130,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._writers = self._pool(own | RECORDING, size=self.max_writers)
         self._claims = self._pool(own | CLAIMING)
         self._renewals = self._pool(own | CLAIMING)
+        self._notifications = self._pool(own | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
         self._admin = self._pool(idle, seconds=ADMIN_SECONDS)
         self._transactions = self._pool(
@@ -120,7 +138,14 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             size=settings.workers + 2,
             wait_seconds=settings.commit_timeout_seconds,
         )
-        self._pools = (self._writers, self._claims, self._renewals, self._admin, self._transactions)
+        self._pools = (
+            self._writers,
+            self._claims,
+            self._renewals,
+            self._notifications,
+            self._admin,
+            self._transactions,
+        )
 
     def _session(self, settings: Mapping[str, str]) -> Session:
         return Session(settings, self._settings.allow_weak_durability)
@@ -165,6 +190,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def close(self) -> None:
         """Close all connections, without waiting for the server."""
+        await self._announcer.close()
         for pool in self._pools:
             pool.close()
 
@@ -175,6 +201,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Record deliveries durably, each event once; return a receipt for each, in order."""
         async with self._writers.use_for_ledger() as connection:
+            await self._restore_registration(connection)
             return await self._batch_writer.record(connection, arrivals)
 
     async def ready(self) -> None:
@@ -193,10 +220,9 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         ended: Sequence[str],
     ) -> Claim:
         """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs."""
-        parameters = {
+        parameters: dict[str, Any] = {
             "token": token,
             "worker": worker,
-            "handlers": [self._handler_ids[name] for name in handlers],
             "limit": 1 if solo else limit,
             "solo": solo,
             "lease_seconds": lease_seconds,
@@ -212,19 +238,25 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             *map(self._queries.one, ("end_leases", "reclaim_expired", "claim", "next_due")),
         ]
         async with self._claims.use_for_ledger() as connection:
+            await self._restore_registration(connection)
+            parameters["handlers"] = [self._handler_ids[name] for name in handlers]
             *_, leased, (next_due,) = await run_in_one_message(connection, statements, parameters)
             self._failpoints.reach("claim.leased")
-            jobs = await self._load(connection, leased[0]["jobs"]) if leased else ()
+            jobs = await self._load(connection, **leased[0]) if leased else ()
         return Claim(
             lease=Lease(token, jobs) if jobs else None,
             solo_waiting=next_due["solo_waiting"],
             next_due_seconds=next_due["next_due_seconds"],
         )
 
-    async def _load(self, connection: Connection, ids: list[int]) -> tuple[Job, ...]:
-        parameters = {"jobs": ids, "inline_bytes": INLINE_BODY_BYTES}
+    async def _load(
+        self, connection: Connection, jobs: list[int], oldest: datetime, newest: datetime
+    ) -> tuple[Job, ...]:
+        """Load jobs whose events were received between two times."""
+        parameters = {"jobs": jobs, "inline_bytes": INLINE_BODY_BYTES}
         cursor = connection.cursor(binary=True, row_factory=args_row(Job))
-        await cursor.execute(self._queries.one("load_jobs").pyformat, parameters)
+        statement = within_weeks(self._queries.one("load_jobs"), oldest, newest)
+        await cursor.execute(statement, parameters)
         return tuple(await cursor.fetchall())
 
     async def end_leases(self, tokens: Sequence[str]) -> None:
@@ -284,7 +316,11 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     async def prepare(self) -> AsyncIterator[PostgresTransaction]:
         """Open a transaction for the app's own tables, in one process at a time."""
         async with self.begin(str) as transaction:
-            await transaction.run(_LOCK_SETUP, {})
+            try:
+                for statement in _LOCK_SETUP:
+                    await transaction.run(statement, {})
+            except psycopg.errors.LockNotAvailable as error:
+                raise StoreBlocked(held_too_long(Lock.SETUP, SETUP_TIMEOUT_SECONDS)) from error
             yield transaction
 
     async def announcements(self) -> AsyncGenerator[None, None]:
@@ -302,6 +338,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         connection = await connect(self._info, SessionConnection, self._session({}))
         try:
             with time_limit(connection, RESPONSE_SECONDS):
+                await connection.execute(_END_FROZEN_LISTENER)
                 await connection.execute("LISTEN onceward_jobs")
             while True:
                 yield  # before LISTEN and during SELECT, notifications may have been missed
@@ -311,6 +348,10 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                     await connection.execute("SELECT 1")
         finally:
             drop(connection)
+
+    async def _notify(self) -> None:
+        async with self._notifications.use_for_ledger() as connection:
+            await connection.execute("NOTIFY onceward_jobs")
 
     async def renew_worker(
         self,
@@ -402,11 +443,32 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
     @asynccontextmanager
     async def _transaction(self, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         async with self._admin.use_for_ledger() as connection:
-            async with connection.transaction():
-                await connection.execute(lock_statement(lock))
-                yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+            async with self._locked(connection, lock) as transaction:
+                yield transaction
                 self._failpoints.reach("operate.written")
             self._failpoints.reach("operate.committed")
+        if lock is Lock.LEDGER:
+            self._announcer.announce()
+
+    @asynccontextmanager
+    async def _locked(self, connection: Connection, lock: Lock) -> AsyncIterator[LedgerTransaction]:
+        async with connection.transaction():
+            await take_lock(connection, lock)
+            yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+
+    async def _restore_registration(self, connection: Connection) -> None:
+        """Register on a new connection what the database behind it lacks.
+
+        On the connection itself: another one may still lead to the previous primary.
+        """
+        if connection in self._restored:
+            return
+        # Without a lock: recording need not wait for a process that registers or migrates.
+        autocommit = _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+        if not await self._registration.is_complete(autocommit):
+            async with self._locked(connection, Lock.REGISTRY) as transaction:
+                await self._registration.restore(transaction)
+        self._restored.add(connection)
 
 
 class _PostgresLedgerTransaction:

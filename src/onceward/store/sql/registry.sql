@@ -1,34 +1,44 @@
+-- name: registered
+-- The routes, handlers and sources of all processes, and the time of the ledger. One statement, because
+-- it runs on each new connection before anything is recorded. A route without a source is for any.
+SELECT 'route' AS kind, r.handler AS id, h.name, h.max_attempts, s.name AS source, r.type, r.is_prefix,
+    r.seen_at
+FROM onceward.routes r
+JOIN onceward.handlers h ON h.id = r.handler
+LEFT JOIN onceward.sources s ON s.id = r.source
+UNION ALL
+SELECT 'handler', id, name, max_attempts, NULL, NULL, NULL, NULL FROM onceward.handlers
+UNION ALL
+SELECT 'source', id, name, 0, NULL, NULL, NULL, NULL FROM onceward.sources
+UNION ALL
+SELECT 'clock', 0, '', 0, NULL, NULL, NULL, :now
+
 -- name: add_source
--- Register a source and return its id.
+-- Register a source and return its id. Only for a new name: every call uses up an id.
 INSERT INTO onceward.sources AS s (name) VALUES (:name)
 ON CONFLICT (name) DO UPDATE SET name = s.name
 RETURNING id
 
 -- name: add_handler
--- Register a handler and return its id.
+-- Register a handler and return its id. Only for a new name: every call uses up an id.
 INSERT INTO onceward.handlers AS h (name, max_attempts) VALUES (:name, :max_attempts)
 ON CONFLICT (name) DO UPDATE SET max_attempts = EXCLUDED.max_attempts
 RETURNING id
 
+-- name: set_max_attempts
+-- Change the number of attempts for new jobs of a handler.
+UPDATE onceward.handlers SET max_attempts = :max_attempts WHERE name = :name
+
 -- name: add_route
 -- Add a route of a handler, or renew it. Source 0 stands for any source.
 INSERT INTO onceward.routes (handler, source, type, is_prefix, seen_at)
-VALUES (
-    :handler, COALESCE((SELECT id FROM onceward.sources WHERE name = :source), 0), :type,
-    :is_prefix, :now
-)
+VALUES (:handler, :source, :type, :is_prefix, :now)
 ON CONFLICT (handler, source, type, is_prefix) DO UPDATE SET seen_at = EXCLUDED.seen_at
 
 -- name: drop_routes
 -- Delete all routes of a handler.
 DELETE FROM onceward.routes
 WHERE handler = (SELECT id FROM onceward.handlers WHERE name = :name)
-
--- name: routed_handlers
--- The handlers for which jobs are created.
-SELECT name FROM onceward.handlers h
-WHERE EXISTS (SELECT 1 FROM onceward.routes r WHERE r.handler = h.id)
-ORDER BY name
 
 -- name: unrouted_types
 -- The sources and types of the newest events that matched no route, oldest first, each with the id of

@@ -24,8 +24,8 @@ T = TypeVar("T")
 IDLE_SECONDS: Final = 0.25
 """Total time for which a handler may hold the transaction without running a statement."""
 
-LATE_SECONDS: Final = 0.1
-"""Delay of a timer beyond which the event loop was blocked."""
+TICK_SECONDS: Final = 0.05
+"""Interval at which idle time is counted. A longer one is a blocked event loop: not idle time."""
 
 STATEMENT_SECONDS: Final = 2.0
 """Timeout of one of its statements."""
@@ -168,20 +168,31 @@ class SqliteTransaction:
 
     def _start_timer(self) -> None:
         self._idle_since = self._loop.time()
-        self._timer = self._loop.call_later(self._idle_left, self._expire)
+        self._timer = self._loop.call_later(min(TICK_SECONDS, self._idle_left), self._tick)
 
     def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._idle_left = max(0.0, self._idle_left - (self._loop.time() - self._idle_since))
+            self._count_idle_time()
+
+    def _count_idle_time(self) -> None:
+        """Count the time since the last tick. Another task may have blocked the event loop since.
+
+        The handler could not go on meanwhile, and must not be blamed.
+        """
+        idle = min(self._loop.time() - self._idle_since, TICK_SECONDS)
+        self._idle_left = max(0.0, self._idle_left - idle)
+
+    def _tick(self) -> None:
+        self._count_idle_time()
+        if self._idle_left:
+            self._start_timer()
+        else:
+            self._expire()
 
     def _expire(self) -> None:
         """Roll back an idle transaction, which blocks every other writer."""
-        late = self._loop.time() - self._idle_since - self._idle_left
-        if late > LATE_SECONDS:  # the loop was blocked, perhaps by another task
-            self._start_timer()
-            return
         self._idle_reason = (
             f"{self._location()}: waited over {IDLE_SECONDS * 1000:.0f} ms with SQLite's only "
             "write transaction open; it was rolled back. Make slow calls before the first tx or "

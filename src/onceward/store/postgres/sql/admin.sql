@@ -120,7 +120,9 @@ LIMIT :limit
 WITH
 requeued AS (
     UPDATE onceward.jobs j
-    SET status = 'queued', max_attempts = j.attempts + h.max_attempts, failure_type = NULL,
+    SET status = 'queued', failure_type = NULL,
+        -- An earlier version allowed any integer as the number of attempts.
+        max_attempts = LEAST(j.attempts::bigint + h.max_attempts, 2147483647),
         available_at = clock_timestamp(), finished_at = NULL
     FROM onceward.handlers h
     WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'cancelled')
@@ -131,12 +133,9 @@ entry AS (
     SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
-),
-notified AS MATERIALIZED (
-    SELECT pg_notify('onceward_jobs', '') FROM requeued
 )
 SELECT requeued.available_at, CAST(entry.id AS text) AS audit, entry.at AS created_at
-FROM requeued, entry, notified
+FROM requeued, entry
 
 -- name: job_status
 -- The status of one job.

@@ -80,12 +80,11 @@ queued AS (
     -- end
     ORDER BY id, handler
     RETURNING 1
-),
-notified AS MATERIALIZED (
-    SELECT pg_notify('onceward_jobs', '') FROM (SELECT FROM queued LIMIT 1) AS any_job
 )
-SELECT array_agg(position) AS positions, array_agg(id) AS events, 'recorded' AS outcome
-FROM recorded JOIN arrived USING (id) LEFT JOIN notified ON true
+SELECT
+    array_agg(position) AS positions, array_agg(id) AS events, 'recorded' AS outcome,
+    EXISTS (SELECT 1 FROM queued) AS has_jobs
+FROM recorded JOIN arrived USING (id)
 HAVING count(*) > 0
 
 -- name: record_duplicates
@@ -189,6 +188,6 @@ stored AS (
 )
 SELECT
     array_agg(position) AS positions, array_agg(event) AS events,
-    CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END AS outcome
+    CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END AS outcome, false AS has_jobs
 FROM classified
 GROUP BY is_conflict

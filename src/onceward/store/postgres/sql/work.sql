@@ -56,10 +56,10 @@ leased AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases
 ),
 due AS MATERIALIZED (
-    SELECT oldest.id, oldest.available_at
+    SELECT oldest.*
     FROM unnest(:handlers::int[]) AS mine (handler)
     CROSS JOIN LATERAL (
-        SELECT id, available_at FROM onceward.jobs
+        SELECT id, available_at, received_at FROM onceward.jobs
         WHERE status = 'queued' AND handler = mine.handler AND solo = :solo
         AND available_at <= statement_timestamp()
         AND id NOT IN (SELECT id FROM leased)
@@ -68,14 +68,19 @@ due AS MATERIALIZED (
     ) AS oldest
     ORDER BY available_at, id
     LIMIT :limit
+),
+lease AS (
+    INSERT INTO onceward.leases (token, worker, until, jobs)
+    SELECT
+        :token, :worker, clock_timestamp() + :lease_seconds * interval '1 second',
+        array_agg(id ORDER BY available_at, id)
+    FROM due
+    HAVING count(*) > 0
+    RETURNING jobs
 )
-INSERT INTO onceward.leases (token, worker, until, jobs)
 SELECT
-    :token, :worker, clock_timestamp() + :lease_seconds * interval '1 second',
-    array_agg(id ORDER BY available_at, id)
-FROM due
-HAVING count(*) > 0
-RETURNING jobs
+    jobs, (SELECT min(received_at) FROM due) AS oldest, (SELECT max(received_at) FROM due) AS newest
+FROM lease
 
 -- name: next_due
 -- Whether a job that must run alone is due, and the time until the next job is due.
@@ -106,6 +111,8 @@ FROM next
 -- The data for the handlers of some jobs. A large body is loaded when its job starts.
 -- LIMIT 1 forces a lookup by key. While the tables are small the planner would rather read them whole,
 -- and the connection keeps its plan.
+-- `within_weeks` replaces the bounds, so that the plan has the partitions of the jobs alone: a plan
+-- locks all of its partitions whenever it runs.
 SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
@@ -116,7 +123,9 @@ CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = leased.job LIMIT 1) A
 CROSS JOIN LATERAL (SELECT * FROM onceward.events WHERE id = j.event LIMIT 1) AS e
 LEFT JOIN LATERAL (
     SELECT headers, body FROM onceward.payloads
-    WHERE event = j.event AND received_at = j.received_at LIMIT 1
+    WHERE event = j.event AND received_at = j.received_at
+    AND received_at >= timestamptz '-infinity' AND received_at < timestamptz 'infinity'
+    LIMIT 1
 ) AS p ON true
 JOIN onceward.handlers h ON h.id = j.handler
 JOIN onceward.sources s ON s.id = e.source

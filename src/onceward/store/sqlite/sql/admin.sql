@@ -120,9 +120,10 @@ LIMIT :limit
 -- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
 UPDATE onceward_jobs
 SET status = 'queued', failure_type = NULL, available_at = :now, finished_at = NULL,
-    max_attempts = attempts + (
+    -- As on PostgreSQL, where the column is an integer of 32 bits.
+    max_attempts = min(2147483647, attempts + (
         SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler
-    )
+    ))
 WHERE id = :job AND status IN ('failed', 'cancelled');
 INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject)
 SELECT :now, :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || :job

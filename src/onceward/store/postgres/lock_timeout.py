@@ -1,0 +1,43 @@
+"""Advisory locks with a timeout, and an error that says who holds one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import psycopg
+
+from onceward.errors import StoreBlocked
+from onceward.store.locks import Lock
+from onceward.store.postgres.connections import Connection, lock_statement
+
+LOCK_TIMEOUT_SECONDS: Final = 5
+"""Timeout of a transaction for its lock."""
+
+SETUP_TIMEOUT_SECONDS: Final = 60
+"""Timeout for the `at_start` functions of another process, which may take long."""
+
+_PURPOSES: Final = {
+    Lock.SETUP: "the at_start functions of the app",
+    Lock.REGISTRY: "registering sources and handlers, and storing tokens and secrets",
+    Lock.REJECTIONS: "storing rejected requests",
+    Lock.LEDGER: "operators' actions and the purge",
+}
+
+
+async def take_lock(connection: Connection, lock: Lock) -> None:
+    """Take a lock in the open transaction. Raise StoreBlocked after LOCK_TIMEOUT_SECONDS."""
+    limit = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
+    unlimited = "SET LOCAL lock_timeout = 0"
+    try:
+        await connection.execute(f"{limit}; {lock_statement(lock)}; {unlimited}".encode())
+    except psycopg.errors.LockNotAvailable as error:
+        raise StoreBlocked(held_too_long(lock, LOCK_TIMEOUT_SECONDS)) from error
+
+
+def held_too_long(lock: Lock, seconds: int) -> str:
+    """Return the error text for a lock that another process did not release in time."""
+    return (
+        f"Another process held the lock for {_PURPOSES[lock]} for {seconds} seconds, and nothing "
+        "was changed. Try again. If it lasts, find the process in pg_stat_activity (application "
+        "onceward, wait_event or a transaction that is open for long)"
+    )

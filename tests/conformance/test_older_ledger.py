@@ -1,0 +1,138 @@
+"""PostgreSQL goes back to an earlier state under a running process: a failover, or a restore."""
+
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import psycopg
+import pytest
+
+from onceward.model.events import Outcome
+from onceward.model.jobs import HandlerEntry, Route
+from onceward.ports import Store
+from support.postgres import Cluster
+from tests.factories import (
+    EVERYTHING,
+    HANDLERS,
+    SOURCES,
+    arrival,
+    lease,
+    make_store,
+    opened,
+    record,
+)
+
+OTHERS = HandlerEntry("others", 3, (Route("invoice.voided", "partner"), Route("customer.*")))
+
+
+class Restore:
+    """Takes a copy of a database, and puts the copy in its place later."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self._name = parts.path.removeprefix("/")
+        self._server = parts._replace(path="/postgres").geturl()
+        self._copy = f"{self._name}_copy"
+
+    def take(self) -> None:
+        self._run(self._disconnect, f"CREATE DATABASE {self._copy} TEMPLATE {self._name}")
+
+    def put_back(self) -> None:
+        self._run(
+            self._disconnect,
+            f"DROP DATABASE {self._name} WITH (FORCE)",
+            f"ALTER DATABASE {self._copy} RENAME TO {self._name}",
+        )
+
+    @property
+    def _disconnect(self) -> str:
+        return (
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{self._name}'"  # noqa: S608 - no outside data
+        )
+
+    def _run(self, *statements: str) -> None:
+        with psycopg.connect(self._server, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+
+@pytest.fixture
+def restore(postgres_cluster: Cluster, postgres_template: str) -> Callable[[], tuple[str, Restore]]:
+    def create() -> tuple[str, Restore]:
+        url = postgres_cluster.create_database(postgres_template)
+        return url, Restore(url)
+
+    return create
+
+
+async def handlers_of(store: Store, event_id: str) -> list[str]:
+    jobs = await store.jobs(EVERYTHING)
+    return sorted(job.handler for job in jobs if job.external_event_id == event_id)
+
+
+async def test_sources_and_routes_are_registered_again_before_anything_is_recorded(
+    restore: Callable[[], tuple[str, Restore]], caplog: pytest.LogCaptureFixture
+) -> None:
+    url, older = restore()
+    async with opened(url, sources=["first"], handlers=[]):  # takes the id that `ingest` gets
+        pass
+    older.take()
+    async with opened(url, sources=[*SOURCES, "partner"]) as store:
+        async with opened(url, serving=False, handlers=[OTHERS], sources=["partner"]):
+            pass
+        await store.register([*SOURCES, "partner"], HANDLERS, [])  # learns of the others' routes
+        await record(store, arrival("lost"))
+        older.put_back()
+        batch = (
+            arrival("after"),
+            arrival("voided", source="partner", type="invoice.voided"),
+            arrival("lost"),
+        )
+        assert [each.outcome for each in await record(store, *batch)] == [Outcome.RECORDED] * 3
+        assert await handlers_of(store, "after") == ["credit"]
+        assert await handlers_of(store, "voided") == ["others"]
+        events = {event.event_id: event.source for event in await store.events(EVERYTHING)}
+        assert events == {"after": "stripe", "voided": "partner", "lost": "stripe"}
+    assert "the database went back to an earlier state" in caplog.text
+
+
+async def test_a_worker_claims_the_jobs_of_its_own_handlers_after_a_restore(
+    restore: Callable[[], tuple[str, Restore]],
+) -> None:
+    """The id of a handler may belong to another one in the older copy."""
+    url, older = restore()
+    async with opened(url, handlers=[HandlerEntry("foreign", 3, (Route("order.*"),))]) as store:
+        await record(store, arrival("foreign", type="order.new"))
+    older.take()
+    async with opened(url) as first:
+        await first.register(SOURCES, [], ["foreign"])
+    async with opened(url) as store:
+        await record(store, arrival("before"))
+        assert len((await lease(store)).jobs) == 1
+        older.put_back()
+        await record(store, arrival("after"))
+        (job,) = (await lease(store, handlers=["credit", "notify"])).jobs
+        assert (job.handler, job.event_id) == ("credit", "after")
+
+
+async def test_a_new_connection_to_the_same_database_changes_nothing(
+    postgres_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(postgres_url) as store:
+        await record(store, arrival())
+        for _ in range(2):
+            with psycopg.connect(postgres_url) as connection:
+                connection.execute(
+                    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+            await record(store, arrival())
+    assert "went back" not in caplog.text
+
+
+async def test_a_store_that_registers_nothing_can_use_the_ledger(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        await record(store, arrival())
+        beside = make_store(postgres_url)
+        await beside.open(serving=False)
+        assert len(await beside.events(EVERYTHING)) == 1
+        await beside.close()

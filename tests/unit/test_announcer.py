@@ -1,0 +1,63 @@
+"""Notifications are sent apart from the commits, and shared by many."""
+
+import asyncio
+
+import pytest
+
+from onceward.errors import StoreUnavailable
+from onceward.store.postgres import announcer
+from onceward.store.postgres.announcer import Announcer
+from support.processes import eventually_async
+
+
+class Server:
+    """Counts notifications, and lets them wait or fail."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.responds = asyncio.Event()
+        self.fails = False
+
+    async def notify(self) -> None:
+        self.count += 1
+        await self.responds.wait()
+        if self.fails:
+            raise StoreUnavailable("no connection")
+
+
+async def test_commits_during_a_notification_share_the_next_one() -> None:
+    server = Server()
+    sender = Announcer(server.notify)
+    for _ in range(100):
+        sender.announce()
+        await asyncio.sleep(0)
+    assert server.count == 1
+    server.responds.set()
+    await sender.close()
+    assert server.count == 2
+
+
+async def test_a_failed_notification_ends_nothing() -> None:
+    server = Server()
+    server.fails = True
+    server.responds.set()
+    sender = Announcer(server.notify)
+    for number in range(3):
+        sender.announce()
+
+        async def is_sent(number: int = number) -> bool:
+            return server.count > number
+
+        await eventually_async(is_sent, "the notification is sent")
+    await sender.close()
+
+
+async def test_closing_does_not_wait_for_a_server_that_does_not_respond(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(announcer, "CLOSE_SECONDS", 0.01)
+    sender = Announcer(Server().notify)
+    sender.announce()
+    await asyncio.wait_for(sender.close(), 5)
+    sender_without_jobs = Announcer(Server().notify)
+    await sender_without_jobs.close()

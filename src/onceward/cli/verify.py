@@ -22,7 +22,7 @@ from onceward.cli._options import (
     print_json,
     report_errors,
 )
-from onceward.cli._sender import resolve_sender, sender_options
+from onceward.cli._sender import Sender, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
 from onceward.sources.configure import make_source
@@ -62,12 +62,16 @@ def verify(
     """
     with report_errors():
         app_sources = _app_sources(options["app"])
+        chosen = _choose_source(source, app_sources, **options)  # before standard input is read
         content = _read_input(request_file)
         if headers:
             request, note = _request_from_headers(headers, content, method), ""
         else:
             request, note = parse_request(content)
-        configured_source = _resolve_source(source, app_sources, request.url, **options)
+        name = source if source in app_sources else "source"
+        configured_source = (
+            chosen if isinstance(chosen, Source) else _make_source(name, chosen, request.url)
+        )
         request.url = _public_url(configured_source, options["url"], request.url)
         now = SystemClock().now() if at is None else _parse_time(at)
         diagnosis = diagnose(configured_source, request, now, app_sources.values())
@@ -99,23 +103,29 @@ def _app_sources(app: str | None) -> Mapping[str, Source]:
     return {} if app is None else load_inbox(app).sources
 
 
-def _resolve_source(
-    name: str, app_sources: Mapping[str, Source], captured_url: str, **options: Any
-) -> Source:
-    """Return the app's source as configured, or make one from the options."""
+def _choose_source(name: str, app_sources: Mapping[str, Source], **options: Any) -> Source | Sender:
+    """Return the app's source as configured, or the sender of the options."""
     has_own_secret = options["secret"] or options["secret_file"]
     if name in app_sources and not has_own_secret and options["scheme_name"] is None:
         return app_sources[name]
     sender = resolve_sender(name, **options)
     sender.require_secret()
-    name = name if name in app_sources else "source"
+    return sender
+
+
+def _make_source(name: str, sender: Sender, captured_url: str) -> Source:
+    """Make a source of a sender; its URL is that of the captured request if none is set."""
     url = None
     if sender.scheme.coverage.url is not UrlCoverage.NOTHING:
         url = sender.url or captured_url
         if not url:
             raise ConfigurationError("set --url to the public URL, which the provider signs")
     return make_source(
-        name, preset=sender.preset, scheme=sender.scheme, secrets=sender.secrets, url=url
+        name,
+        preset=sender.preset,
+        scheme=sender.scheme,
+        secrets=sender.secrets,
+        url=url,
     )
 
 

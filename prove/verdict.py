@@ -8,6 +8,7 @@ from typing import Any
 from onceward.runtime.failpoints import POINTS
 from prove.bad_inputs import BadInputsResult
 from prove.checker import Figures
+from prove.clock_steps import ZOMBIES
 from prove.edge import EdgeResult
 from prove.failover import GONE
 from prove.plan import Plan, StorePlan
@@ -23,6 +24,7 @@ AT_LEAST_ONE = {
     "full disk": ("full disks survived",),
     "lost commits": ("COMMIT responses lost", "database responses lost"),
     "failover": (GONE,),
+    "clock steps": (ZOMBIES,),
     "poolers": ("workloads behind pgbouncer",),
 }
 """The counts of each stage of which one is enough."""

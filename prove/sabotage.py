@@ -61,6 +61,8 @@ class Sabotage(StrEnum):
     """Do not wait for a synchronous standby; a failover shows it."""
     MEMORY_OF_IDS = "memory-of-ids"
     """Answer repeated ids from memory; a failover to an older ledger shows it."""
+    STALE_ROUTES = "stale-routes"
+    """Trust sources and routes after a reconnect; a failover to an older ledger shows it."""
     SHARED_SESSIONS = "shared-sessions"
     """Accept a pooler that gives each transaction another session."""
     LEAK_CONNECTIONS = "leak-connections"
@@ -197,11 +199,12 @@ def _remove_time_limit() -> None:
     vars(time_limit)["shut_down"] = lambda _: None
 
 
-def _accept_poolers() -> None:
+def _skip_check_of_connections(name: str) -> None:
     async def check(_store: PostgresStore, _connection: Connection) -> None:
-        """Stand in for the check of the pooler."""
+        """Stand in for a check of a new connection."""
 
-    PostgresStore._check_pooler = check  # type: ignore[method-assign,assignment] # noqa: SLF001 - the sabotage
+    assert hasattr(PostgresStore, name), f"PostgresStore has no {name}; adapt its sabotage"
+    setattr(PostgresStore, name, check)
 
 
 def _leak_connections() -> None:
@@ -238,7 +241,8 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.NO_TIME_LIMIT: _remove_time_limit,
     Sabotage.LOCAL_COMMIT: _commit_locally,
     Sabotage.MEMORY_OF_IDS: functools.partial(_wrap_submit, _remember_ids),
-    Sabotage.SHARED_SESSIONS: _accept_poolers,
+    Sabotage.STALE_ROUTES: functools.partial(_skip_check_of_connections, "_restore_registration"),
+    Sabotage.SHARED_SESSIONS: functools.partial(_skip_check_of_connections, "_check_pooler"),
     Sabotage.LEAK_CONNECTIONS: _leak_connections,
     Sabotage.IGNORE_FILE: _ignore_file,
 }

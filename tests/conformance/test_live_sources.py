@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.errors import LedgerUnavailable
+from onceward.errors import LedgerUnavailable, UnusableSecret
 from onceward.ports import Store
 from onceward.receive.live_sources import MAX_PROVISIONED_SECRETS, LiveSources
 from onceward.sources.configure import make_source
@@ -30,12 +30,16 @@ async def test_a_deleted_secret_is_no_longer_accepted(store: Store, sources: Liv
     assert sources.secrets == [b"provisioned-1"], "it is still redacted"
 
 
-async def test_only_the_newest_secrets_are_accepted(sources: LiveSources) -> None:
-    provisioned = [b"provisioned-%d" % number for number in range(MAX_PROVISIONED_SECRETS + 1)]
+async def test_another_secret_pushes_none_out(store: Store, sources: LiveSources) -> None:
+    provisioned = [b"provisioned-%d" % number for number in range(MAX_PROVISIONED_SECRETS)]
     for secret in provisioned:
         await sources.store_secret("asana", secret)
+    with pytest.raises(UnusableSecret, match="too many secrets"):
+        await sources.store_secret("asana", b"one-too-many")
+    await sources.store_secret("asana", provisioned[0])
+    await store.store_secret("asana", b"from-another-process")
     await sources.refresh()
-    assert set(accepted(sources)) == set(provisioned[1:])
+    assert set(accepted(sources)) == set(provisioned)
 
 
 async def test_a_secret_that_cannot_be_stored_is_not_accepted(

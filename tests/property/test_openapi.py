@@ -10,7 +10,7 @@ from typing import Any, Final
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, assume, settings
 from starlette.applications import Starlette
 from starlette.routing import Route
 
@@ -109,7 +109,11 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningInbox]:
 
 
 def aim(case: Case, service: RunningInbox) -> None:
-    """Replace a random job id by an existing one, to test more than the 404."""
+    """Replace a random job id by an existing one, to test more than the 404.
+
+    Leave out requests with an unknown parameter that has no values: it is not sent at all.
+    """
+    assume([] not in (case.query or {}).values())
     needs_job = case.operation.definition.raw["operationId"] in ("get_job", "requeue_jobs")
     if needs_job and re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("id"))):
         job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")

@@ -140,7 +140,7 @@ def deliver(source: Source, request: Sent, now: float = NOW) -> list[Arrival]:
 
 
 class Ledger:
-    """The rules of the ledger: an id once, and a body that came before is flagged."""
+    """The rules of the ledger: an id once, and covered content that came before is flagged."""
 
     def __init__(self) -> None:
         self.ids: set[str] = set()
@@ -153,8 +153,9 @@ class Ledger:
             if arrival.event_id in self.ids:
                 continue
             self.ids.add(arrival.event_id)
-            is_known = arrival.body_sha256 in self._hashes
+            covered = arrival.covered_sha256 or arrival.body_sha256
+            is_known = covered in self._hashes
             if not is_known or arrival.duplicate_body is DuplicateBody.ALLOWED:
                 unflagged.append(arrival)
-            self._hashes.add(arrival.body_sha256)
+            self._hashes.add(covered)
         return unflagged

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from onceward.model.admin import JobItem, OperatorAction, PageQuery
-from onceward.model.events import Arrival, Event, Receipt
+from onceward.model.events import Arrival, DuplicateBody, Event, Receipt
 from onceward.model.jobs import Claim, Fail, FailureType, HandlerEntry, Job, Lease, Route
 from onceward.ports import Store
 from onceward.runtime.clock import Clock, SystemClock
@@ -42,6 +42,14 @@ def arrival(
     """Return a verified delivery."""
     sha256 = hashlib.sha256(body).digest()
     return Arrival(source, event_id, type, reference, sha256, b'{"via":"test"}', body)
+
+
+def checked(
+    event_id: str, rule: DuplicateBody, *, covered: bytes | None = None, **fields: Any
+) -> Arrival:
+    """Return a delivery of a source with a rule for duplicate bodies."""
+    covered_sha256 = None if covered is None else hashlib.sha256(covered).digest()
+    return arrival(event_id, **fields)._replace(duplicate_body=rule, covered_sha256=covered_sha256)
 
 
 def make_event(source: str = "stripe", payload: object = None) -> Event[Any]:

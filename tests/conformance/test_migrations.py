@@ -105,6 +105,7 @@ async def test_a_migration_with_another_name_is_refused(bare_database_url: str) 
         (2, "0002 tracebacks", "column"),
         (3, "0003 workers", "already exists"),
         (4, "0004 worker_health", "column"),
+        (5, "0005 duplicate_originals", "already exists"),
     ],
 )
 async def test_a_migration_without_its_row_is_named_and_the_row_fixes_it(
@@ -155,11 +156,12 @@ async def test_a_failing_migration_is_named(
     known = migrations(dialect(bare_database_url))
     table = "broken" if dialect(bare_database_url) == "sqlite" else "onceward.broken"
     text = f"CREATE TABLE {table} (id integer); SELECT no_such_function()"
-    broken = Migration(5, "broken", text)
+    number = len(known) + 1
+    broken = Migration(number, "broken", text)
     monkeypatch.setattr(migrate, "migrations", lambda _: [*known, broken])
     store = make_store(bare_database_url)
     try:
-        with pytest.raises(StoreError, match=r"^Migration 0005 broken failed: .*no_such_function"):
+        with pytest.raises(StoreError, match=rf"^Migration {number:04} broken failed: .*no_such"):
             await store.open(serving=True)
     finally:
         await store.close()

@@ -24,6 +24,11 @@ BATCH: Final = {
     "counts": ints([1, 1]),
     "row_limit": 100,
 }
+RULES: Final = {
+    "rules": ints([1, 2]),
+    "covered_sha256s": blobs([b"1", b"2"]),
+    "held_error": "x",
+}
 WORK: Final = {
     "token": "t",
     "worker": "w",
@@ -65,7 +70,7 @@ def plan(
     ("name", "parameters", "session"),
     [
         ("record_new", BATCH, RECORDING),
-        ("record_new", BATCH | {"rules": ints([1, 2]), "held_error": "x"}, RECORDING),
+        ("record_new", BATCH | RULES, RECORDING),
         ("record_duplicates", BATCH, RECORDING),
         ("record_redeliveries", BATCH, RECORDING),
         ("reclaim_expired", WORK, CLAIMING),

@@ -171,10 +171,11 @@ async def test_a_missing_grant_is_named_and_the_statement_fixes_it(
     assert await receives_and_works(granted_url)
 
 
+@pytest.mark.parametrize("name", ["make_payload_partitions", "first_event_with"])
 async def test_a_function_that_only_its_owner_may_execute_is_named(
-    bare_postgres_url: str, granted_url: str
+    bare_postgres_url: str, granted_url: str, name: str
 ) -> None:
-    function = "FUNCTION onceward.make_payload_partitions"
+    function = f"FUNCTION onceward.{name}"
     run(bare_postgres_url, f"REVOKE EXECUTE ON {function} FROM PUBLIC")
     grant = f"GRANT EXECUTE ON {function} TO {ROLE}"
     assert grant in await error_at_open(granted_url)

@@ -1,119 +1,22 @@
-"""Duplicate bodies, rejections, conflicts, secrets and purges on both stores."""
+"""Rejections, conflicts, secrets and purges on both stores."""
 
 import asyncio
 import hashlib
-import json
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
 import pytest
 
-import onceward
 from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import PageQuery, Rejection
-from onceward.model.events import Arrival, DuplicateBody, Outcome
-from onceward.model.jobs import FailureType, JobStatus
+from onceward.model.events import DuplicateBody, Outcome
 from onceward.ports import Store
-from onceward.runtime.clock import SystemClock
-from onceward.sources.configure import make_source
-from onceward.sources.request import Headers, Request
 from support.database import RawDatabase
 from support.processes import eventually_async
-from tests.factories import ACT, EVERYTHING, arrival, lease, opened, record
+from tests.factories import ACT, EVERYTHING, arrival, checked, lease, opened, record
 
-SECRET = "a-secret-of-the-account"
-FLAG, HOLD = DuplicateBody.FLAGGED, DuplicateBody.HELD
-
-
-def checked(event_id: str, rule: DuplicateBody, **fields: Any) -> Arrival:
-    return arrival(event_id, **fields)._replace(duplicate_body=rule)
-
-
-async def flagged(store: Store) -> list[str]:
-    items = await store.events(PageQuery(limit=100, duplicate_body=True))
-    return [item.event_id for item in items]
-
-
-# Duplicate bodies.
-
-
-@pytest.mark.parametrize("together", [True, False], ids=["in-one-batch", "one-by-one"])
-async def test_an_event_with_the_body_of_another_is_flagged(
-    store: Store, *, together: bool
-) -> None:
-    arrivals = [checked("a", FLAG), checked("b", FLAG), checked("c", FLAG, body=b"[]")]
-    for batch in [arrivals] if together else [[single] for single in arrivals]:
-        receipts = await record(store, *batch)
-        assert {receipt.outcome for receipt in receipts} == {Outcome.RECORDED}
-    assert await flagged(store) == ["b"]
-    items = {item.event_id: item for item in await store.events(EVERYTHING)}
-    assert items["b"].duplicate_body_of == items["a"].id
-    assert items["a"].duplicate_body_of is None
-    assert {job.status for job in await store.jobs(EVERYTHING)} == {JobStatus.QUEUED}
-
-
-async def test_another_body_with_the_same_signature_is_flagged(store: Store) -> None:
-    document = {"signature": {"token": "t" * 50}, "event-data": {"id": "first", "event": "opened"}}
-    signed = onceward.sign("mailgun", secret=SECRET, body=json.dumps(document).encode())
-    source = make_source("mailgun", secrets=[SECRET])
-    for name in (b"first", b"second"):
-        forged = Request(Headers([]), signed.body.replace(b"first", name))
-        events = source.verify(forged, SystemClock().now())
-        assert isinstance(events, list)
-        for single in source.arrivals(events, forged.headers):
-            await record(store, single._replace(source="stripe"))
-    assert await flagged(store) == ["second"]
-
-
-async def test_sources_without_the_rule_are_not_checked(store: Store) -> None:
-    await record(store, arrival("a"), arrival("b"))
-    await record(store, checked("c", FLAG), arrival("d"))
-    assert await flagged(store) == []
-
-
-async def test_the_rule_applies_beside_events_of_sources_without_it(store: Store) -> None:
-    await record(store, checked("a", FLAG))
-    await record(store, checked("b", FLAG), arrival("c", source="ingest"))
-    await record(store, arrival("d", source="ingest"), checked("e", FLAG))
-    assert sorted(await flagged(store)) == ["b", "e"]
-
-
-async def test_a_redelivery_is_not_a_duplicate_body(store: Store) -> None:
-    for _ in range(2):
-        await record(store, checked("a", HOLD), checked("a", HOLD))
-    assert await flagged(store) == []
-
-
-async def test_bodies_are_compared_within_a_source(store: Store) -> None:
-    await record(store, checked("a", HOLD), checked("a", HOLD, source="ingest"))
-    assert await flagged(store) == []
-
-
-async def test_a_held_job_runs_only_after_a_requeue(store: Store) -> None:
-    await record(store, checked("a", HOLD))
-    await record(store, checked("b", HOLD), checked("c", HOLD, body=b"[]"))
-    jobs = {job.external_event_id: job for job in await store.jobs(EVERYTHING)}
-    assert jobs["a"].status is jobs["c"].status is JobStatus.QUEUED
-    held = jobs["b"]
-    assert (held.status, held.failure_type, held.attempts) == ("failed", FailureType.HELD, 0)
-    assert "the same body" in (held.last_error or "")
-    assert {job.event_id for job in (await lease(store)).jobs} == {"a", "c"}
-    assert await store.requeue(int(held.id), ACT) is not None
-    assert [job.event_id for job in (await lease(store)).jobs] == ["b"]
-
-
-async def test_concurrent_receivers_flag_one_of_two_events(postgres_url: str) -> None:
-    async with opened(postgres_url) as one, opened(postgres_url) as other:
-        for number in range(20):
-            body = str(number).encode()
-            await asyncio.gather(
-                record(one, checked(f"a{number}", HOLD, body=body)),
-                record(other, checked(f"b{number}", HOLD, body=body)),
-            )
-        assert len(await flagged(one)) == 20
-        held = await one.jobs(PageQuery(limit=100, status="failed"))
-        assert {job.external_event_id for job in held} == set(await flagged(one))
+FLAG = DuplicateBody.FLAGGED
 
 
 # Rejected requests.
@@ -310,7 +213,7 @@ TABLES = ["events", "payloads", "jobs", "attempts", "deliveries", "body_hashes",
 async def test_a_purge_deletes_old_events_with_all_their_rows(
     store: Store, raw_db: RawDatabase
 ) -> None:
-    await record(store, *(checked(f"old{number}", FLAG) for number in range(7)))
+    await record(store, *(checked(f"old{number}", FLAG, covered=b"7") for number in range(7)))
     await record(store, checked("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
     done = await lease(store, handlers=["credit"], limit=10)
     assert await store.settle_done(done.token, *(job.id for job in done.jobs))

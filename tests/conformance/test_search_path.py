@@ -2,6 +2,7 @@
 
 import pytest
 
+from onceward.model.events import DuplicateBody
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
@@ -9,6 +10,7 @@ from tests.factories import (
     EVERYTHING,
     arrival,
     arrivals,
+    checked,
     lease,
     opened,
     record,
@@ -40,6 +42,7 @@ FUNCTIONS = {
     ),
     "pg_advisory_unlock_all()": ("void", "PERFORM pg_catalog.pg_advisory_unlock_all()"),
 }
+FLAG = DuplicateBody.FLAGGED
 OPERATORS = {
     "@> (LEFTARG = bigint[], RIGHTARG = bigint[], FUNCTION = public.contains)",
     "= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = public.same)",
@@ -73,6 +76,7 @@ async def test_no_function_of_another_role_runs_as_ours(hostile_url: str) -> Non
     async with opened(hostile_url) as store:
         await record(store, *arrivals(3))
         await record(store, *arrivals(3), arrival("evt_0", body=b"other"))
+        await record(store, *(checked(name, FLAG, type="x") for name in ("a", "b")))
         leased = await lease(store)
         done, effect, failed = leased.jobs
         async with store.prepare() as transaction:
@@ -91,6 +95,12 @@ async def test_no_function_of_another_role_runs_as_ours(hostile_url: str) -> Non
         await store.maintenance()
         await store.purge_events(0, limit=10, horizon_seconds=0.0)
     assert RawDatabase(hostile_url).rows("SELECT DISTINCT name FROM public.called") == []
+
+
+def test_an_owner_who_makes_partitions_runs_no_function_of_another_role(hostile_url: str) -> None:
+    raw_db = RawDatabase(hostile_url)
+    raw_db.rows("SELECT onceward.make_payload_partitions(6)")
+    assert raw_db.rows("SELECT DISTINCT name FROM public.called") == []
 
 
 async def test_a_handler_can_use_the_functions_of_its_path(hostile_url: str) -> None:

@@ -365,7 +365,7 @@ def test_a_genuine_request_is_identified_or_refused_with_the_reason(
 def test_a_genuine_request_with_its_id_in_a_header_is_never_refused(body: bytes) -> None:
     sent = genuine(SCHEMES["github sha256"], body)
     headers = Headers([*sent.headers, (b"x-github-delivery", b"d")])
-    assert GITHUB.verify(Request(headers, body), NOW) == [(Identity("d", ""), body, body)]
+    assert GITHUB.verify(Request(headers, body), NOW) == [(Identity("d", ""), body, body, None)]
 
 
 @FAST

@@ -92,7 +92,8 @@ def test_changed_unsigned_content_under_another_id_is_flagged() -> None:
     source = make_source("source", preset=FIELDS, secrets=[SECRET], id=["json:number", "json:note"])
     genuine, changed = (only(source, signed_fields("7", "no", note=note)) for note in ("a", "b"))
     assert changed.event_id != genuine.event_id
-    assert changed.body_sha256 == genuine.body_sha256
+    assert changed.body_sha256 != genuine.body_sha256
+    assert changed.covered_sha256 == genuine.covered_sha256 is not None
     assert changed.duplicate_body is DuplicateBody.FLAGGED
 
 
@@ -118,6 +119,7 @@ def test_every_spelling_of_a_signed_form_is_one_event() -> None:
     recorded = [only(source, twilio(body.encode())) for body in spellings]
     assert len({arrival.event_id for arrival in recorded}) == 1
     assert len({arrival.body_sha256 for arrival in recorded}) == 1
+    assert {arrival.covered_sha256 for arrival in recorded} == {None}
     assert recorded[0].body == spellings[0].encode()
 
 
@@ -181,7 +183,7 @@ def reduced(
     return value, places
 
 
-def test_another_id_with_the_same_proof_has_the_same_hash() -> None:
+def test_another_id_with_the_same_proof_has_the_same_covered_hash() -> None:
     """So the second event is flagged: the schemes cover a part of a request, but not its id."""
     for preset, first, second in [
         ("dropbox-sign", dropbox_sign(), dropbox_sign(signature_request={"title": "forged"})),
@@ -191,7 +193,8 @@ def test_another_id_with_the_same_proof_has_the_same_hash() -> None:
         source = make_source("source", preset=preset, secrets=[SECRET])
         one, other = only(source, first), only(source, second)
         assert one.event_id != other.event_id
-        assert one.body_sha256 == other.body_sha256
+        assert one.covered_sha256 == other.covered_sha256 is not None
+        assert one.body_sha256 != other.body_sha256
         assert one.duplicate_body is other.duplicate_body is DuplicateBody.FLAGGED
 
 
@@ -203,5 +206,6 @@ def test_a_body_with_the_checksum_of_another_is_flagged() -> None:
     forged = with_checksum(b'{"id":"WH-2"}', binascii.crc32(genuine.body))
     one, other = only(source, genuine), only(source, Request(genuine.headers, forged))
     assert (one.event_id, other.event_id) == ("WH-1", "WH-2")
-    assert one.body_sha256 == other.body_sha256
+    assert one.covered_sha256 == other.covered_sha256 is not None
+    assert one.body_sha256 != other.body_sha256
     assert other.duplicate_body is DuplicateBody.FLAGGED

@@ -56,7 +56,7 @@ def test_an_example_verifies_and_contains_new_events(
     for _ in range(2):
         events = source.verify(signed_example(preset, scheme, pair), NOW)
         assert isinstance(events, list), "the example is not a challenge"
-        for identity, body, _ in events:
+        for identity, body, *_ in events:
             event_ids.add(identity.event_id)
             assert body
             assert identity.type or not preset.types

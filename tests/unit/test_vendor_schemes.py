@@ -359,7 +359,7 @@ def test_braintree_rejects_a_repeated_field_and_keeps_only_the_payload() -> None
     for body in (signed.body, signed.body + b"&x=1", signed.body.replace(b"%0A", b"")):
         events = source.verify(Request(Headers([]), body), NOW)
         assert isinstance(events, list)
-        ((identity, payload, _),) = events
+        ((identity, payload, *_),) = events
         assert payload == b"PG5vdGU+"
         ids.add(identity.event_id)
     assert len(ids) == 1

@@ -61,7 +61,10 @@ class Identity(NamedTuple):
 
 
 class DuplicateBody(IntEnum):
-    """The policy for an event whose body was already recorded under another id."""
+    """The policy for an event whose body was already recorded under another id.
+
+    Bodies are the same if the proof covers the same content; see `Arrival.covered_sha256`.
+    """
 
     ALLOWED = 0
     FLAGGED = 1
@@ -72,7 +75,10 @@ class DuplicateBody(IntEnum):
 class Arrival(NamedTuple):
     """A verified, identified delivery on its way to the ledger.
 
-    `body_sha256` omits the fields that the provider changes from one delivery to the next.
+    `body_sha256` omits the fields that the provider changes from one delivery to the next: another
+    hash under the same id is a conflict. `covered_sha256` is the hash of the values that the proof
+    covers, if other bodies can have the same proof; None if it is the body's. The same hash under
+    another id is a duplicate body.
     """
 
     source: str
@@ -83,6 +89,7 @@ class Arrival(NamedTuple):
     headers: bytes
     body: bytes
     duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
+    covered_sha256: bytes | None = None
 
 
 class Receipt(NamedTuple):

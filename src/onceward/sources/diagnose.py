@@ -138,7 +138,7 @@ def _event_checks(source: Source, request: Request, now: float) -> Iterator[Chec
     if isinstance(events, Reply):
         yield _challenge_check(events)
         return
-    for identity, body, _ in events:
+    for identity, body, *_ in events:
         reference = f", reference {identity.reference}" if identity.reference else ""
         event = f"{identity.event_id}, {identity.type or 'no type'}{reference}, {len(body)} bytes"
         yield Check(_EVENT, "passed", event)

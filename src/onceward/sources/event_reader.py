@@ -15,11 +15,14 @@ from onceward.sources.unpacking import EventLayout
 
 
 class IdentifiedEvent(NamedTuple):
-    """The identity of an event, its exact bytes, and the bytes from which its hash is taken."""
+    """The identity of an event, its exact bytes, and what its two hashes are taken from."""
 
     identity: Identity
     body: bytes
     content: bytes
+    """The body, or what is signed of it: it differs if a redelivery is a conflict."""
+    covered: bytes | None
+    """The covered values, if other bodies can have the same proof; None if it covers `content`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,35 +32,34 @@ class EventReader:
     layout: EventLayout
     selectors: IdentitySelectors
     content: Callable[[Request], bytes] | None
-    """Returns the bytes from which the hash of an event is taken; None for its body."""
-    identifies_by_content: bool
-    """Whether ``body:sha256`` hashes the covered values instead of the body."""
+    """Returns the bytes that stand for the body in every hash, also ``body:sha256``."""
+    covered: Callable[[Request], bytes] | None
+    """Returns the covered values of an event, if other bodies can have the same proof."""
 
     def read(self, request: Request) -> list[IdentifiedEvent]:
         """Return the events of a verified request. Raises NoEventId if one has no usable id."""
         return [self._read_event(event) for event in self.layout.unpack(request)]
 
     def _read_event(self, event: Request) -> IdentifiedEvent:
-        content = event.body if self.content is None else self.content(event)
-        if self.identifies_by_content:
-            event.content = content
-        return IdentifiedEvent(identify(self.selectors, event), event.body, content)
+        if self.content is not None:
+            event.content = self.content(event)
+        covered = None if self.covered is None else self.covered(event)
+        return IdentifiedEvent(identify(self.selectors, event), event.body, event.content, covered)
 
 
 def make_event_reader(preset: Preset, scheme: Scheme) -> EventReader:
     """Return a reader for requests of this preset and scheme.
 
-    The hash of an event is that of its bytes, so that a changed body under the same id is a
-    conflict. It is that of the covered values where other bytes can have the same proof and
-    another id: the second event then has the hash of the first, and is flagged.
+    A changed body under the same id is a conflict. Where every form field is signed, all spellings
+    of a form are one body. Where other bytes can have the same proof and another id, the covered
+    values are read too: a second event with the same ones is a duplicate body.
     """
     coverage, selectors = preset.coverage(scheme), preset.identity_selectors
     has_spellings = coverage.is_whole and coverage.body is not BodyCoverage.BYTES
     may_change_id = not coverage.is_whole and not selectors.covers_id(coverage)
-    hashes_values = has_spellings or (may_change_id and not coverage.is_sender_only)
     return EventReader(
         layout=preset.layout,
         selectors=selectors.under(coverage),
-        content=scheme.event_content if hashes_values else None,
-        identifies_by_content=has_spellings,
+        content=scheme.event_content if has_spellings else None,
+        covered=scheme.event_content if may_change_id and not coverage.is_sender_only else None,
     )

@@ -65,7 +65,7 @@ class Request:
         self.headers = headers
         self.body = body
         self.content = body
-        """The bytes from which a hash is taken; see `Scheme.event_content`."""
+        """The bytes that ``body:sha256`` hashes: the body, or what is signed of it."""
         self.method = method
         self.url = url
 

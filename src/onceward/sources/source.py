@@ -120,9 +120,15 @@ class Source:
         kept_headers = self.encode_kept_headers(headers)
         return [
             Arrival(
-                self.name, *identity, self.digest(content), kept_headers, body, self.duplicate_body
+                self.name,
+                *identity,
+                self.digest(content),
+                kept_headers,
+                body,
+                self.duplicate_body,
+                None if covered is None else self.digest(covered),
             )
-            for identity, body, content in events
+            for identity, body, content, covered in events
         ]
 
     def reidentify(self, body: bytes, original: Identity) -> Identity:

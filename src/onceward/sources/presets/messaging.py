@@ -170,6 +170,7 @@ PRESETS: Final = (
         type="json:event-data.event",
         reference="json:event-data.message.headers.message-id",
         success_response=200,
+        volatile_fields=("signature", "timestamp", "token"),
         note="A timestamp and a token are signed, not the event: a captured signature is valid for "
         "any body until it expires.",
     ),

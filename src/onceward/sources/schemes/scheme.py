@@ -50,10 +50,10 @@ class Scheme(Protocol):
         """The parts of a request that the proof covers."""
 
     def event_content(self, event: Request) -> bytes:
-        """Return the bytes from which the hash of a verified event is taken.
+        """Return what the proof covers of a verified event, except the time of the delivery.
 
-        They are the body, unless the proof covers only values of a request: then those values, so
-        that every way to write one request has the same hash.
+        It is the body, unless the proof covers only values of a request: then those values, so
+        that all requests with one proof have the same hash.
         """
 
     @property

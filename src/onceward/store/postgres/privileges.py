@@ -80,11 +80,14 @@ def _needed(duties: Duty) -> list[tuple[str, str, str]]:
         for privilege in privileges
     ]
     # The only sequence with a check: identity columns use theirs without a privilege.
-    sequences = [("SEQUENCE", "onceward.ledger_ids", "USAGE")] if Duty.RECEIVE in duties else []
+    recording = [
+        ("SEQUENCE", "onceward.ledger_ids", "USAGE"),
+        ("FUNCTION", "onceward.first_event_with", "EXECUTE"),
+    ]
     return [
         ("SCHEMA", "onceward", "USAGE"),
         *tables,
-        *sequences,
+        *(recording if Duty.RECEIVE in duties else ()),
         ("FUNCTION", "onceward.make_payload_partitions", "EXECUTE"),
     ]
 

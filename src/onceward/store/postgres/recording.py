@@ -189,7 +189,12 @@ class BatchWriter:
         }
         if any(arrival.duplicate_body for arrival in arrivals):
             rules = ints([int(arrival.duplicate_body) for arrival in arrivals])
-            columns |= {"rules": rules, "held_error": HELD_AS_DUPLICATE_BODY}
+            covered = [arrival.covered_sha256 or arrival.body_sha256 for arrival in arrivals]
+            columns |= {
+                "rules": rules,
+                "covered_sha256s": blobs(covered),
+                "held_error": HELD_AS_DUPLICATE_BODY,
+            }
         return columns
 
     def _keys(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:

@@ -66,6 +66,7 @@ class BatchWriter:
             "type": arrival.type,
             "reference": arrival.reference,
             "sha256": arrival.body_sha256,
+            "covered_sha256": arrival.covered_sha256 or arrival.body_sha256,
             "headers": arrival.headers,
             "body": arrival.body,
             "row_limit": self._row_limit,

@@ -10,9 +10,7 @@ SELECT
     CASE WHEN j.state NOT IN ('pending', 'processing') THEN j.finished_at END AS processed_at,
     j.state AS processing_state, e.deliveries, e.conflicts,
     (
-        SELECT CAST(b.event AS text) FROM onceward.duplicate_bodies t
-        JOIN onceward.body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
-        WHERE t.event = e.id
+        SELECT CAST(t.original AS text) FROM onceward.duplicate_bodies t WHERE t.event = e.id
     ) AS duplicate_body_of
 FROM onceward.events e
 JOIN onceward.sources s ON s.id = e.source

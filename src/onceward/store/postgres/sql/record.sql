@@ -1,7 +1,8 @@
 -- name: record_new
 -- Record new events with their payloads and jobs, and return the new ones: one row with arrays, which
 -- the driver reads faster than rows.
--- Rule 1 of duplicate_body flags an event whose body came before, rule 2 also holds its jobs.
+-- Rule 1 of duplicate_body flags an event whose covered content came before, rule 2 also holds its
+-- jobs. first_event_with() also sees the event of a receiver that committed during this statement.
 -- Ids follow the order of arrival. Rows are inserted in the order of their keys, so that two receivers
 -- cannot deadlock.
 WITH
@@ -34,10 +35,11 @@ recorded AS (
 ),
 -- if duplicate_body
 checked AS MATERIALIZED (
-    SELECT id, source, sha256, r.rule
+    SELECT id, source, c.sha256, c.rule
     FROM recorded JOIN arrived USING (id)
-    JOIN unnest(:rules::int[]) WITH ORDINALITY AS r (rule, position) USING (position)
-    WHERE r.rule > 0
+    JOIN unnest(:rules::int[], :covered_sha256s::bytea[])
+        WITH ORDINALITY AS c (rule, sha256, position) USING (position)
+    WHERE c.rule > 0
 ),
 first_bodies AS (
     INSERT INTO onceward.body_hashes (source, body_sha256, event)
@@ -47,8 +49,9 @@ first_bodies AS (
     RETURNING event
 ),
 later_bodies AS (
-    INSERT INTO onceward.duplicate_bodies (event)
-    SELECT id FROM checked WHERE id NOT IN (SELECT event FROM first_bodies)
+    INSERT INTO onceward.duplicate_bodies (event, original)
+    SELECT id, onceward.first_event_with(source, sha256)
+    FROM checked WHERE id NOT IN (SELECT event FROM first_bodies)
     RETURNING event
 ),
 held AS MATERIALIZED (

@@ -27,8 +27,7 @@ FROM page
 -- Delete locked events with all their rows.
 WITH
 old AS MATERIALIZED (
-    SELECT id, source, body_sha256, received_at FROM onceward.events
-    WHERE id = ANY(:events::bigint[])
+    SELECT id, received_at FROM onceward.events WHERE id = ANY(:events::bigint[])
 ),
 deleted_attempts AS (
     DELETE FROM onceward.attempts a USING onceward.jobs j, old
@@ -45,8 +44,7 @@ deleted_deliveries AS (
     DELETE FROM onceward.deliveries d USING old WHERE d.event = old.id
 ),
 deleted_body_hashes AS (
-    DELETE FROM onceward.body_hashes b USING old
-    WHERE b.source = old.source AND b.body_sha256 = old.body_sha256 AND b.event = old.id
+    DELETE FROM onceward.body_hashes b USING old WHERE b.event = old.id
 ),
 deleted_duplicate_bodies AS (
     DELETE FROM onceward.duplicate_bodies t USING old WHERE t.event = old.id

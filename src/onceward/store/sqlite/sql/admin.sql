@@ -23,9 +23,7 @@ SELECT
     ) AS processing_state,
     e.deliveries, e.conflicts,
     (
-        SELECT CAST(b.event AS text) FROM onceward_duplicate_bodies t
-        JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
-        WHERE t.event = e.id
+        SELECT CAST(t.original AS text) FROM onceward_duplicate_bodies t WHERE t.event = e.id
     ) AS duplicate_body_of
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source

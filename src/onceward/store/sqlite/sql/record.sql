@@ -1,6 +1,7 @@
 -- name: record_new
 -- Record a new event with its payload and jobs, and return its id. Returns no row for a redelivery.
--- Rule 1 of duplicate_body flags an event whose body came before, rule 2 also holds its jobs.
+-- Rule 1 of duplicate_body flags an event whose covered content came before, rule 2 also holds its
+-- jobs.
 -- changes() tells each statement whether the previous one inserted a row.
 INSERT INTO onceward_events
     (id, received_at, source, routed, event_id, type, reference, body_sha256)
@@ -24,12 +25,12 @@ WHERE changes() = 1
 AND r.source IN (0, :source)
 AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END;
 -- if duplicate_body
-INSERT INTO onceward_duplicate_bodies (event)
-SELECT e.id FROM onceward_events e
-JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = e.body_sha256
+INSERT INTO onceward_duplicate_bodies (event, original)
+SELECT e.id, b.event FROM onceward_events e
+JOIN onceward_body_hashes b ON b.source = e.source AND b.body_sha256 = :covered_sha256
 WHERE e.id = :id;
 INSERT INTO onceward_body_hashes (source, body_sha256, event)
-SELECT source, body_sha256, id FROM onceward_events WHERE id = :id
+SELECT source, :covered_sha256, id FROM onceward_events WHERE id = :id
 ON CONFLICT DO NOTHING;
 UPDATE onceward_jobs
 SET status = 'failed', failure_type = 'held', last_error = :held_error, finished_at = :now

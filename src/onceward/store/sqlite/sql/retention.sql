@@ -22,10 +22,7 @@ DELETE FROM onceward_attempts WHERE job IN (
 DELETE FROM onceward_jobs WHERE event IN (SELECT value FROM json_each(:events));
 DELETE FROM onceward_payloads WHERE event IN (SELECT value FROM json_each(:events));
 DELETE FROM onceward_deliveries WHERE event IN (SELECT value FROM json_each(:events));
-DELETE FROM onceward_body_hashes WHERE (source, body_sha256, event) IN (
-    SELECT source, body_sha256, id FROM onceward_events
-    WHERE id IN (SELECT value FROM json_each(:events))
-);
+DELETE FROM onceward_body_hashes WHERE event IN (SELECT value FROM json_each(:events));
 DELETE FROM onceward_duplicate_bodies WHERE event IN (SELECT value FROM json_each(:events));
 DELETE FROM onceward_events WHERE id IN (SELECT value FROM json_each(:events));
 SELECT changes() AS purged

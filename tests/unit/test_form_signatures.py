@@ -102,7 +102,8 @@ def test_the_type_of_the_body_is_not_asked_of_an_unsigned_header() -> None:
 def test_a_form_over_the_limits_is_not_an_empty_form(body: bytes) -> None:
     check = rejection(twilio(), body, signature(URL))
     assert check == (
-        "the form has more than 1000 fields or 1048576 bytes, or many escapes and an invalid one"
+        "the form has more than 1000 fields or 1048576 bytes, "
+        "or many escapes and an invalid or non-ASCII one"
     )
 
 

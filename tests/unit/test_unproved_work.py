@@ -49,6 +49,13 @@ def test_a_form_with_many_escapes_and_an_invalid_one_is_not_read(text: str) -> N
     assert not Request(Headers([]), f"a={text}".encode()).exceeds_form_limits
 
 
+def test_a_form_with_one_escape_among_many_characters_beyond_ascii_is_not_read() -> None:
+    runs = "aé".encode("latin-1") * ENOUGH
+    assert Request(Headers([]), b"a=%41" + runs).exceeds_form_limits
+    assert not Request(Headers([]), b"a=A" + runs).exceeds_form_limits
+    assert not Request(Headers([]), b"a=%41" + runs[:9]).exceeds_form_limits
+
+
 def test_a_form_with_many_escapes_has_the_same_limit_of_fields() -> None:
     for count, is_read in ((MAX_FIELDS, True), (MAX_FIELDS + 1, False)):
         text = "&".join(["a=" + "%41" * 11] * count)

@@ -9,7 +9,9 @@ from urllib.parse import parse_qsl
 
 MAX_FIELDS: Final = 1_000
 MAX_LENIENT_ESCAPES: Final = 10_000
-"""Text with more escapes is decoded only if all are valid: urllib takes a second for a megabyte."""
+"""Text with more escapes and non-ASCII characters must be ASCII with valid escapes: urllib takes a
+second for a megabyte.
+"""
 _BOUNDARY: Final = re.compile(rb"(?:\r\n)?--([^\r\n]{1,70})\r\n")
 """The beginning of a multipart form. Its Content-Type is not asked: few senders sign the header,
 and it must not decide how signed bytes are read.
@@ -47,12 +49,19 @@ def _multipart_fields(body: bytes, boundary: bytes) -> Fields | None:
 
 def urlencoded_fields(text: str) -> Fields | None:
     """Return the fields of URL-encoded text; None if they are too many or too expensive to read."""
-    if text.count("%") > MAX_LENIENT_ESCAPES:
+    if _is_expensive(text):
         return strict_urlencoded_fields(text)
     try:
         return parse_qsl(text, keep_blank_values=True, max_num_fields=MAX_FIELDS)
     except ValueError:
         return None
+
+
+def _is_expensive(text: str) -> bool:
+    """Return whether urllib would take long: it decodes each run of ASCII by itself."""
+    escapes = text.count("%")
+    non_ascii = len(text.encode(errors="surrogatepass")) - len(text)
+    return escapes > 0 and escapes + non_ascii > MAX_LENIENT_ESCAPES
 
 
 def strict_urlencoded_fields(text: str) -> Fields | None:

@@ -142,7 +142,7 @@ class UrlAndForm(VendorScheme):
         if request.exceeds_form_limits:
             raise SignatureRejected(
                 f"the form has more than {MAX_FIELDS} fields or {MAX_PARSED_BYTES} bytes, "
-                "or many escapes and an invalid one",
+                "or many escapes and an invalid or non-ASCII one",
                 RejectionCause.MALFORMED,
             )
         if self.only_field is not None and [name for name, _ in request.form] != [self.only_field]:

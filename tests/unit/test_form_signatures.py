@@ -3,8 +3,9 @@
 import base64
 import hashlib
 import hmac
+import json
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode
 
 import pytest
 
@@ -19,6 +20,7 @@ SECRET = "a-secret-of-the-account"
 NOW = 1_760_000_000
 URL = "https://shop.example/webhooks/twilio?account=1"
 MESSAGE = {"AccountSid": "AC1", "Body": "hello", "From": "+41", "MessageStatus": "received"}
+NOT_PLAIN = "the body is not a URL-encoded form in ASCII with valid escapes"
 MULTIPART = b"multipart/form-data; boundary=b0"
 
 
@@ -65,6 +67,8 @@ def multipart(fields: dict[str, str]) -> bytes:
     return "".join([*parts, "--b0--\r\n"]).encode()
 
 
+JSON_BODY = b'{"type":"forged"}'
+HASH = hashlib.sha256(JSON_BODY).hexdigest()
 FORM = urlencode(MESSAGE).encode()
 SPELLINGS = [
     FORM.replace(b"hello", b"%68ello"),
@@ -74,7 +78,6 @@ SPELLINGS = [
     urlencode(dict(reversed(MESSAGE.items()))).encode(),
     FORM.replace(b"Body=hello", b"Bod=yhello"),
     urlencode({"AccountSid": signed_text(MESSAGE, "").removeprefix("AccountSid")}).encode(),
-    multipart(MESSAGE),
 ]
 
 
@@ -108,7 +111,8 @@ def test_a_form_over_the_limits_is_not_an_empty_form(body: bytes) -> None:
 
 
 def test_another_body_is_rejected_for_a_url_only_proof() -> None:
-    assert "no signature matched" in rejection(twilio(), b'{"a":1}', signature(URL))
+    assert NOT_PLAIN in rejection(twilio(), b'{"a":1}', signature(URL))
+    assert "no signature matched" in rejection(twilio(), b"a=1", signature(URL))
     check = rejection(twilio(), FORM, signature(URL), content_type=MULTIPART)
     assert "no signature matched" in check
 
@@ -128,10 +132,58 @@ def test_a_content_type_does_not_give_a_command_of_slack_another_id() -> None:
     assert (event_id, event_type) == ("13345224609.738474920", "/pay")
 
 
-# The hash of a JSON body in the URL.
+# A body that somebody else reads as other fields, or not as a form.
 
-JSON_BODY = b'{"type":"forged"}'
-HASH = hashlib.sha256(JSON_BODY).hexdigest()
+
+def test_fields_behind_a_multipart_form_are_not_taken_for_signed_ones() -> None:
+    body = multipart(MESSAGE) + b"&Body=forged&From=%2B99"
+    assert dict(parse_qsl(body.decode()))["Body"] == "forged"
+    assert NOT_PLAIN in rejection(twilio(), body, signature(signed_text(MESSAGE)))
+    assert NOT_PLAIN in rejection(twilio(), multipart(MESSAGE), signature(signed_text(MESSAGE)))
+
+
+def test_the_text_of_a_message_is_not_taken_for_a_json_body() -> None:
+    message = MESSAGE | {"Body": '"}{"type":"payment","rest":"'}
+    signed = signed_text(message, "")
+    cut = signed.index('{"')
+    body = f"{signed[cut:]}&{signed[:cut]}".replace("+", "%2B").encode()
+    assert json.loads(body)["type"] == "payment"
+    assert NOT_PLAIN in rejection(twilio(), body, signature(URL + signed))
+
+
+@pytest.mark.parametrize(
+    ("signed", "sent"),
+    [("Ã©", b"\xc3\xa9"), ("%zz", b"%zz"), ("a;From=1", b"a;From=1"), ("a\r\nb", b"a\r\nb")],
+    ids=["two encodings", "an invalid escape", "another separator", "a line break"],
+)
+def test_a_form_that_parsers_read_differently_is_rejected(signed: str, sent: bytes) -> None:
+    message = MESSAGE | {"Body": signed}
+    proof = signature(signed_text(message))
+    assert send(twilio(), urlencode(message).encode(), proof)
+    assert NOT_PLAIN in rejection(twilio(), FORM.replace(b"hello", sent), proof)
+
+
+@pytest.mark.parametrize("url", [URL, "https://shop.example/hook"])
+def test_a_json_capture_is_not_taken_for_a_form(url: str) -> None:
+    source = twilio(url=url)
+    query = url.partition("?")[2]
+    added = f"{'&' if query else '?'}bodySHA256={HASH}"
+    proof = signature(url + added)
+    assert send(source, JSON_BODY, proof, query=f"{query}{added}".removeprefix("?"))
+    for fields in ({added: ""}, {"": added}, {added[:9]: added[9:]}):
+        check = rejection(source, urlencode(fields).encode(), proof, query=query)
+        assert check == "the form continues the signed URL"
+
+
+def test_a_signed_port_is_not_taken_for_a_field() -> None:
+    source = twilio(url="https://shop.example")
+    proof = signature(signed_text(MESSAGE, "https://shop.example:443"))
+    assert send(source, FORM, proof)
+    recut = FORM.replace(b"AccountSid", b"%3A443AccountSid")
+    assert rejection(source, recut, proof) == "the form continues the signed URL"
+
+
+# The hash of a JSON body in the URL.
 
 
 def test_a_json_body_is_covered_by_its_hash_in_the_url() -> None:
@@ -150,7 +202,7 @@ def test_the_text_of_a_message_does_not_cover_a_body(end: str) -> None:
     message = MESSAGE | {"Body": f"&bodySHA256={HASH}{end}"}
     proof = signature(signed_text(message))
     query = signed_text(message).partition("?")[2]
-    assert "no signature matched" in rejection(twilio(), JSON_BODY, proof, query=query)
+    assert NOT_PLAIN in rejection(twilio(), JSON_BODY, proof, query=query)
     headers = {"X-Twilio-Signature": proof.decode()}
     url = URL.partition("?")[0] + "?" + query
     with pytest.raises(SignatureRejected) as caught:

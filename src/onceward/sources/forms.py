@@ -20,6 +20,7 @@ _FIELD_NAME: Final = re.compile(
     rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
 )
 _ESCAPED_TEXT: Final = re.compile(r"(?:[^%]++|%[0-9A-Fa-f]{2})*+", re.ASCII)
+_PLAIN_FORM: Final = re.compile(rb"(?:[0-9A-Za-z._~!$'()*+,:@/?&=-]++|%[0-9A-Fa-f]{2})*+")
 
 Fields = list[tuple[str, str]]
 
@@ -30,6 +31,15 @@ def form_fields(body: bytes) -> Fields | None:
     if boundary is None:
         return urlencoded_fields(body.decode("latin-1"))
     return _multipart_fields(body, boundary[1])
+
+
+def is_plain_form(body: bytes) -> bool:
+    """Return whether every parser reads the same fields in a URL-encoded body.
+
+    No other body has that property: one with a boundary, a brace, a semicolon or a byte beyond
+    ASCII is a multipart form, JSON or another form to somebody else.
+    """
+    return _PLAIN_FORM.fullmatch(body) is not None
 
 
 def _multipart_fields(body: bytes, boundary: bytes) -> Fields | None:

@@ -11,7 +11,7 @@ from typing import Final, Literal
 from urllib.parse import urlsplit
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
-from onceward.sources.forms import MAX_FIELDS
+from onceward.sources.forms import MAX_FIELDS, is_plain_form
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
@@ -27,6 +27,7 @@ from onceward.sources.schemes.scheme import mismatch_error
 BODY_HASH: Final = "bodySHA256"
 _LAST_PARAMETER: Final = re.compile(rf"(?:^|&)({BODY_HASH}=([0-9A-Fa-f]{{64}}))\Z")
 _PORTS: Final = {"https": 443, "http": 80}
+_URL_CONTINUES: Final = (b"?", b"&", b"/", b":")
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +146,9 @@ class UrlAndForm(VendorScheme):
                 "or many escapes and an invalid or non-ASCII one",
                 RejectionCause.MALFORMED,
             )
-        if self.only_field is not None and [name for name, _ in request.form] != [self.only_field]:
+        if self.only_field is None:
+            return _join_plain_form(request)
+        if [name for name, _ in request.form] != [self.only_field]:
             raise SignatureRejected(
                 f"the form is not a single field {self.only_field}", RejectionCause.MALFORMED
             )
@@ -167,6 +170,24 @@ def _body_hash(request: Request) -> str | None:
             f"{BODY_HASH} is not the last parameter of the URL", RejectionCause.MALFORMED
         )
     return last[2]
+
+
+def _join_plain_form(request: Request) -> bytes:
+    """Return the fields of a form as signed. Raises SignatureRejected if they could be others.
+
+    A handler reads the body with a parser of its own choice, and an unsigned header names its kind.
+    Text that continues the URL was signed as a part of it: with the hash of another body.
+    """
+    if not is_plain_form(request.body):
+        raise SignatureRejected(
+            "the body is not a URL-encoded form in ASCII with valid escapes, "
+            f"and the URL has no {BODY_HASH}",
+            RejectionCause.MALFORMED,
+        )
+    text = _join(request.form)
+    if text.startswith(_URL_CONTINUES):
+        raise SignatureRejected("the form continues the signed URL", RejectionCause.MALFORMED)
+    return text
 
 
 def _join(fields: Iterable[tuple[str, str]]) -> bytes:

@@ -112,3 +112,9 @@ def test_a_header_of_contentful_cannot_contain_the_next_one() -> None:
     listed = f"content-type,{CONTENTFUL_LIST},x-note"
     genuine = contentful(listed, content_type="a", x_note="b;x-contentful-timestamp:7")
     assert rejection("contentful", genuine) == "a signed header contains another one"
+
+
+def test_contentful_is_not_signed_with_a_header_that_contains_another() -> None:
+    headers = {"x-note": "b;x-contentful-timestamp:7"}
+    with pytest.raises(ConfigurationError, match="cannot be signed: a signed header contains"):
+        onceward.sign("contentful", secret=SECRET, headers=headers, body=BODY)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, Protocol
 
-from onceward.errors import RejectionCause, SignatureRejected
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.coverage import Coverage
@@ -90,6 +91,15 @@ class Scheme(Protocol):
         proof occurs twice, and nothing else. `SignatureRejected.check` is for operators and never
         contains a signature or a secret.
         """
+
+
+@contextmanager
+def signing() -> Iterator[None]:
+    """Raise ConfigurationError for a request that would be rejected, however it is signed."""
+    try:
+        yield
+    except SignatureRejected as rejected:
+        raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
 
 
 def require_match(keys: Sequence[Key], content: bytes, signatures: Sequence[bytes]) -> None:

@@ -14,7 +14,7 @@ from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import ContentTemplate
 from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage, selector_key
-from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match
+from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match, signing
 from onceward.sources.schemes.times import (
     TIME_STYLES,
     TimeFormat,
@@ -178,10 +178,8 @@ class Signature:
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Write the time and the signature to a request. Raises ConfigurationError."""
         timestamp = self.put_time(outgoing, now)
-        try:
+        with signing():
             content = self._template.render(outgoing.request(), timestamp.encode())
-        except SignatureRejected as rejected:
-            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         self.put_signature(outgoing, timestamp, self.algorithm.signer(secret)(content))
 
     def put_time(self, outgoing: OutgoingRequest, now: float) -> str:

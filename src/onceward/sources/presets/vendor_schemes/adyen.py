@@ -8,13 +8,13 @@ from typing import Any, Final
 
 import msgspec
 
-from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import VendorScheme, decode_base64, encode_base64
 from onceward.sources.request import Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key
 from onceward.sources.schemes.algorithms import as_hex
-from onceward.sources.schemes.scheme import require_match
+from onceward.sources.schemes.scheme import require_match, signing
 
 _COVERED: Final = tuple(
     f"json:NotificationRequestItem.{path}"
@@ -60,14 +60,12 @@ class AdyenItems(VendorScheme):
         """Add a signature to each item. Raises ConfigurationError."""
         signer = Hmac(secret_encoding=as_hex).signer(secret)
         document = outgoing.document()
-        try:
+        with signing():
             for item in _items(document):
                 signature = encode_base64(signer(_signed_content(item)))
                 data = item.get("additionalData")
                 data = data if isinstance(data, dict) else {}
                 item["additionalData"] = {**data, "hmacSignature": signature}
-        except SignatureRejected as rejected:
-            raise ConfigurationError(rejected.check) from None
         outgoing.body = msgspec.json.encode(document)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 from uuid import uuid4
 
-from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import WrappedSignature
 from onceward.sources.request import Request
 from onceward.sources.schemes import Coverage, Hmac, Key, Signature
-from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.schemes.scheme import mismatch_error, signing
 from onceward.sources.selectors import FieldSelector
 
 DATA_ID: Final = FieldSelector("query", "data.id")
@@ -67,10 +67,8 @@ class MercadoPago(WrappedSignature):
         if REQUEST_ID not in {name.lower() for name in outgoing.headers}:
             outgoing.put_header(REQUEST_ID, str(uuid4()))
         timestamp = self.signature.put_time(outgoing, now)
-        try:
+        with signing():
             content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
-        except SignatureRejected as rejected:
-            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         self.signature.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:

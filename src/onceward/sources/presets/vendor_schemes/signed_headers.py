@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
-from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import WrappedSignature, require_header
 from onceward.sources.request import Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Key, Signature, UrlCoverage
-from onceward.sources.schemes.scheme import require_match
+from onceward.sources.schemes.scheme import require_match, signing
 
 MAX_SIGNED_HEADERS: Final = 50
 _EVENT_ID: Final = b"x-event-id"
@@ -74,10 +74,8 @@ class Hook0(_SignedHeaders):
         """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(outgoing, now)
         names = " ".join(sorted(name.lower() for name in outgoing.headers))
-        try:
+        with signing():
             content = _hook0_content(outgoing.request(), timestamp.encode(), names.encode())
-        except SignatureRejected as rejected:
-            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         signature = self.signature.algorithm.signer(secret)(content)
         self.signature.put_signature(outgoing, timestamp, signature, f"h={names}")
 
@@ -155,7 +153,8 @@ class Contentful(_SignedHeaders):
         timestamp = self.signature.put_time(outgoing, now)
         names = ["x-contentful-signed-headers", *(name.lower() for name in outgoing.headers)]
         outgoing.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
-        content = self._signed_content(outgoing.request(), timestamp.encode())
+        with signing():
+            content = self._signed_content(outgoing.request(), timestamp.encode())
         self.signature.put_signature(
             outgoing, timestamp, self.signature.algorithm.signer(secret)(content)
         )

@@ -19,7 +19,7 @@ from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, BodyCoverage, Coverage, Key
 from onceward.sources.schemes.algorithms import Algorithm
 from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
-from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.schemes.scheme import mismatch_error, signing
 from onceward.sources.schemes.times import TIME_STYLES, check_window, parse_timestamp
 
 _TIME_STYLE: Final = TIME_STYLES["iso"]
@@ -102,10 +102,8 @@ class Sns(VendorScheme):
         message = outgoing.document()
         message = message if isinstance(message, dict) else {}
         message["Timestamp"] = _TIME_STYLE.format(now)
-        try:
+        with signing():
             content = _signed_content(message)
-        except SignatureRejected as rejected:
-            raise ConfigurationError(rejected.check) from None
         message["SignatureVersion"] = self.version
         _, private_key = split_named_secret(secret, KEY_FORMAT)
         message["Signature"] = encode_base64(self._algorithm.signer(private_key)(content))

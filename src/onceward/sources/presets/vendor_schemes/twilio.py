@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 from urllib.parse import urlsplit
 
-from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
+from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.forms import MAX_FIELDS, is_plain_form
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
@@ -22,7 +22,7 @@ from onceward.sources.presets.vendor_schemes.base import (
 from onceward.sources.request import MAX_PARSED_BYTES, Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
 from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
-from onceward.sources.schemes.scheme import mismatch_error
+from onceward.sources.schemes.scheme import mismatch_error, signing
 
 BODY_HASH: Final = "bodySHA256"
 _LAST_PARAMETER: Final = re.compile(rf"(?:^|&)({BODY_HASH}=([0-9A-Fa-f]{{64}}))\Z")
@@ -103,10 +103,8 @@ class UrlAndForm(VendorScheme):
             body_hash = hashlib.sha256(outgoing.body).hexdigest()
             outgoing.url = with_parameters(outgoing.url, {BODY_HASH: body_hash})
         request = outgoing.request()
-        try:
+        with signing():
             content = _encode(request.url) + self._signed_body(request)
-        except SignatureRejected as rejected:
-            raise ConfigurationError(f"the request cannot be signed: {rejected.check}") from None
         outgoing.put_header(
             self._header_name, encode_base64(Hmac(self.digest).signer(secret)(content))
         )

@@ -82,12 +82,10 @@ class Coverage:
         match selector:
             case JsonSelector():
                 whole = self.body is BodyCoverage.BYTES or EVERY_JSON_MEMBER in self.values
-            case FieldSelector(kind="form"):
-                whole = self.body is BodyCoverage.BYTES or EVERY_FORM_FIELD in self.values
+            case FieldSelector(kind="form") | BodyHashSelector():
+                whole = self.is_whole
             case FieldSelector():
                 whole = self.url is not UrlCoverage.NOTHING
-            case BodyHashSelector():
-                whole = self.is_whole
             case HeaderSelector() | HeaderHashSelector():
                 whole = False
         return whole or self._covers_value(selector, preferred)

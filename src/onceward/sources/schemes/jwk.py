@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -42,7 +41,7 @@ def parse_jwks(kind: str, text: bytes) -> list[tuple[str | None, Any]]:
     for entry in _entries(text):
         if any(name in entry for name in _PRIVATE_MEMBERS):
             raise ConfigurationError("is a private or symmetric JWK; the public key is required")
-        if fault := next(_faults(_KINDS[kind], entry), None):
+        if fault := _fault(_KINDS[kind], entry):
             faults.append(fault)
             continue
         key_id = entry.get("kid")
@@ -63,20 +62,21 @@ def _entries(text: bytes) -> list[dict[str, Any]]:
     return entries
 
 
-def _faults(kind: _Kind, entry: dict[str, Any]) -> Iterator[str]:
-    """Yield why a JWK cannot be used for a kind of key."""
+def _fault(kind: _Kind, entry: dict[str, Any]) -> str | None:
+    """Return why a JWK cannot be used for a kind of key, or None if it can."""
     if "kty" not in entry:
-        yield "is JSON, but neither a JWK nor a JWKS"
+        return "is JSON, but neither a JWK nor a JWKS"
     if (entry["kty"], entry.get("crv")) != (kind.kty, kind.crv):
-        yield f"is not {kind.name} public key"
+        return f"is not {kind.name} public key"
     if entry.get("alg", kind.algs[0]) not in kind.algs:
-        yield f"is a JWK for {entry['alg']}; {kind.algs[0]} is required"
+        return f"is a JWK for {entry['alg']}; {kind.algs[0]} is required"
     operations = entry.get("key_ops", ["verify"])
     is_for_signatures = entry.get("use", "sig") == "sig"
     if not is_for_signatures or not isinstance(operations, list) or "verify" not in operations:
-        yield "is a JWK that is not for signatures"
+        return "is a JWK that is not for signatures"
     if entry.get("expired_at") is not None:
-        yield "is a JWK that has expired; fetch the current one"
+        return "is a JWK that has expired; fetch the current one"
+    return None
 
 
 def _public_key(entry: dict[str, Any]) -> Any:

@@ -18,8 +18,8 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage
-from onceward.sources.schemes.labelled_keys import key_id
-from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.labelled_keys import key_id, key_name
+from onceward.sources.schemes.named_secrets import make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key, mismatch_error
 from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors, read_first
 

@@ -7,35 +7,26 @@ from collections.abc import Sequence
 from onceward.sources.schemes.scheme import Key
 
 
-class NamedKey:
-    """A key with its name."""
+class LabelledKey:
+    """A key with its name, its id, by which a token names the key that signed it, or both."""
 
-    __slots__ = ("key", "name")
+    __slots__ = ("_key", "id", "name")
 
-    def __init__(self, name: str, key: Key) -> None:
+    def __init__(self, key: Key, *, name: str = "", id: str | None = None) -> None:
+        self._key = key
         self.name = name
-        self.key = key
+        self.id = id
 
     def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
         """Return whether the key made one of the signatures over the content."""
-        return self.key.verifies(content, signatures)
+        return self._key.verifies(content, signatures)
 
 
-class IdentifiedKey:
-    """A key with its id, by which a token names the key that signed it."""
-
-    __slots__ = ("key", "key_id")
-
-    def __init__(self, key_id: str | None, key: Key) -> None:
-        self.key_id = key_id
-        self.key = key
-
-    def verifies(self, content: bytes, signatures: Sequence[bytes]) -> bool:
-        """Return whether the key made one of the signatures over the content."""
-        return self.key.verifies(content, signatures)
+def key_name(key: Key) -> str:
+    """Return the name of a key; "" if it has none."""
+    return key.name if isinstance(key, LabelledKey) else ""
 
 
 def key_id(key: Key) -> str | None:
     """Return the id of a key; None if it has none."""
-    unnamed = key.key if isinstance(key, NamedKey) else key
-    return unnamed.key_id if isinstance(unnamed, IdentifiedKey) else None
+    return key.id if isinstance(key, LabelledKey) else None

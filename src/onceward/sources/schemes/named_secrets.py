@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from onceward.errors import ConfigurationError
 from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES, secret_bytes
-from onceward.sources.schemes.labelled_keys import NamedKey
+from onceward.sources.schemes.labelled_keys import LabelledKey, key_id
 from onceward.sources.schemes.scheme import Key
 
 
@@ -25,16 +25,11 @@ def split_named_secret(secret: str | bytes, form: str) -> tuple[str, bytes]:
 
 def make_named_keys(
     secret: str | bytes, form: str, make_keys: Callable[[bytes], Sequence[Key]]
-) -> tuple[NamedKey, ...]:
+) -> tuple[Key, ...]:
     """Parse a named secret into keys. Raises ConfigurationError."""
     name, unnamed = split_named_secret(secret, form)
     if len(unnamed) < MIN_SECRET_BYTES:
         raise ConfigurationError(
             f"has {len(unnamed)} bytes after its name; the minimum is {MIN_SECRET_BYTES}"
         )
-    return tuple(NamedKey(name, key) for key in make_keys(unnamed))
-
-
-def key_name(key: Key) -> str:
-    """Return the name of a key; "" if it has none."""
-    return key.name if isinstance(key, NamedKey) else ""
+    return tuple(LabelledKey(key, name=name, id=key_id(key)) for key in make_keys(unnamed))

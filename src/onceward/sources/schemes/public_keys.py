@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from onceward.errors import ConfigurationError
 from onceward.sources.schemes.jwk import parse_jwks
-from onceward.sources.schemes.labelled_keys import IdentifiedKey
+from onceward.sources.schemes.labelled_keys import LabelledKey
 from onceward.sources.schemes.scheme import Key
 
 MIN_RSA_BITS: Final = 2048
@@ -123,6 +123,6 @@ def load_public_keys(kind: str, text: bytes) -> tuple[Key, ...]:
     if not text.startswith(b"{"):
         return (PublicKey(make_verifier(_parse_text(kind, text))),)
     return tuple(
-        IdentifiedKey(key_id, PublicKey(make_verifier(key)))
+        LabelledKey(PublicKey(make_verifier(key)), id=key_id)
         for key_id, key in parse_jwks(kind, text)
     )

@@ -15,7 +15,8 @@ from onceward.sources.presets.vendor_schemes.base import VendorScheme
 from onceward.sources.request import Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key
 from onceward.sources.schemes.algorithms import secret_bytes
-from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.labelled_keys import key_name
+from onceward.sources.schemes.named_secrets import make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, mismatch_error
 from onceward.sources.selectors import FieldSelector
 

@@ -15,7 +15,8 @@ from onceward.sources.presets.vendor_schemes.base import (
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA256, BodyCoverage, Coverage, Key, Signature
-from onceward.sources.schemes.named_secrets import key_name, make_named_keys, split_named_secret
+from onceward.sources.schemes.labelled_keys import key_name
+from onceward.sources.schemes.named_secrets import make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error
 from onceward.sources.schemes.times import DAY_SECONDS
 

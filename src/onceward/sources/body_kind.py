@@ -6,9 +6,9 @@ answers. Such a text has a valid signature, and is rejected because no event loo
 
 from __future__ import annotations
 
-import base64
-import binascii
 from enum import Enum
+
+from onceward.sources.schemes.encodings import decode_base64
 
 
 class BodyKind(Enum):
@@ -21,11 +21,5 @@ class BodyKind(Enum):
         """Return whether a body can be of this kind."""
         if self is BodyKind.JSON_OBJECT:
             return body.startswith(b"{") and body.rstrip(b" \t\r\n").endswith(b"}")
-        return _decode_base64(body).lstrip().startswith(b"<")
-
-
-def _decode_base64(text: bytes) -> bytes:
-    try:
-        return base64.b64decode(text.replace(b"\n", b""), validate=True)
-    except binascii.Error:
-        return b""
+        decoded = decode_base64(body.replace(b"\n", b"")) or b""
+        return decoded.lstrip().startswith(b"<")

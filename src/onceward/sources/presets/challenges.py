@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hmac
 import re
 from typing import Final
@@ -12,6 +11,7 @@ import msgspec
 from onceward.sources.challenge import Challenge, ChallengeCredentials, Reply
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import MIN_SECRET_BYTES
+from onceward.sources.schemes.encodings import encode_base64
 
 MAX_ECHO_CHARACTERS: Final = 4_096
 MAX_SECRET_BYTES: Final = 256
@@ -82,7 +82,7 @@ def _x_reply(request: Request, credentials: ChallengeCredentials) -> Reply | Non
     digest = _sign_token(credentials, dict(request.query).get("crc_token"))
     if digest is None:
         return None
-    return json_reply({"response_token": f"sha256={base64.b64encode(digest).decode()}"})
+    return json_reply({"response_token": f"sha256={encode_base64(digest)}"})
 
 
 def _twitch_reply(request: Request, _: ChallengeCredentials) -> Reply | None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
 from typing import Any, Final, NamedTuple
 
 import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 
 from onceward.errors import ConfigurationError
+from onceward.sources.schemes.encodings import decode_base64url
 
 
 class _Kind(NamedTuple):
@@ -96,7 +96,7 @@ def _integer(entry: dict[str, Any], name: str) -> int:
 
 
 def _member(entry: dict[str, Any], name: str) -> bytes:
-    """Return a member in base64url as bytes. Raises ValueError."""
+    """Return a member in base64url as bytes; b"" if it is not valid. Raises ValueError."""
     value = entry.get(name)
     text = value.rstrip("=").encode() if isinstance(value, str) else b""
-    return base64.b64decode(text + b"=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    return decode_base64url(text) or b""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import ECDSA_P256, RSA_SHA256, Algorithm, Hmac
 from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage
+from onceward.sources.schemes.encodings import decode_base64url, encode_base64, encode_base64url
 from onceward.sources.schemes.labelled_keys import key_id, key_name
 from onceward.sources.schemes.named_secrets import make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import Key, mismatch_error
@@ -159,12 +158,13 @@ class Jwt:
             claims[self.body_claim] = self._body_hash(outgoing.body)
         if self.url_claim is not None:
             claims[self.url_claim] = _url_hash(outgoing.url)
-        content = b".".join([_encode_part(msgspec.json.encode(part)) for part in (header, claims)])
-        signature = _ALGORITHMS[self.algorithm].signer(secret)(content)
+        parts = [encode_base64url(msgspec.json.encode(part)) for part in (header, claims)]
+        content = ".".join(parts)
+        signature = _ALGORITHMS[self.algorithm].signer(secret)(content.encode())
         if self.algorithm == "ES256":
             signature = _der_to_raw(signature)
-        token = content + b"." + _encode_part(signature)
-        outgoing.put(self._selectors[0], self.prefix + token.decode())
+        token = f"{content}.{encode_base64url(signature)}"
+        outgoing.put(self._selectors[0], self.prefix + token)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Verify the token and return its time of issue. Raises SignatureRejected."""
@@ -232,7 +232,7 @@ class Jwt:
 
     def _body_hash(self, body: bytes) -> str:
         digest = hashlib.sha256(body).digest()
-        return digest.hex() if self.body_encoding == "hex" else base64.b64encode(digest).decode()
+        return digest.hex() if self.body_encoding == "hex" else encode_base64(digest)
 
 
 def _check_name(claim: str, claims: dict[str, Any], keys: Sequence[Key]) -> None:
@@ -294,14 +294,10 @@ def _decode_object(part: bytes) -> dict[str, Any]:
 
 
 def _decode_part(part: bytes) -> bytes:
-    try:
-        return base64.b64decode(part + b"=" * (-len(part) % 4), altchars=b"-_", validate=True)
-    except binascii.Error:
-        raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED) from None
-
-
-def _encode_part(part: bytes) -> bytes:
-    return base64.urlsafe_b64encode(part).rstrip(b"=")
+    decoded = decode_base64url(part)
+    if decoded is None:
+        raise SignatureRejected("the token is not a JWT", RejectionCause.MALFORMED)
+    return decoded
 
 
 def _der_to_raw(der: bytes) -> bytes:

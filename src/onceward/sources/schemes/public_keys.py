@@ -5,8 +5,6 @@ Imported only for sources with such a key, because `cryptography` takes ten mega
 
 from __future__ import annotations
 
-import base64
-import binascii
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -17,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from onceward.errors import ConfigurationError
+from onceward.sources.schemes.encodings import decode_base64, decode_hex
 from onceward.sources.schemes.jwk import parse_jwks
 from onceward.sources.schemes.labelled_keys import LabelledKey
 from onceward.sources.schemes.scheme import Key
@@ -54,14 +53,9 @@ class PublicKey:
         return True
 
 
-def _decoded(text: bytes) -> bytes | None:
-    """Decode hexadecimal or base64. Return None if `text` is neither."""
-    for decode in (binascii.unhexlify, lambda text: base64.b64decode(text, validate=True)):
-        try:
-            return decode(text)
-        except binascii.Error:
-            continue
-    return None
+def _decoded(text: bytes) -> bytes:
+    """Decode hexadecimal or base64. Return b"" if `text` is neither."""
+    return decode_hex(text) or decode_base64(text) or b""
 
 
 def _parse_text(kind: str, text: bytes) -> Any:
@@ -73,16 +67,15 @@ def _parse_text(kind: str, text: bytes) -> Any:
             return x509.load_pem_x509_certificate(text).public_key()
         if text.startswith(b"-----BEGIN"):
             return serialization.load_pem_public_key(text)
-        return serialization.load_der_public_key(_decoded(text) or b"")
+        return serialization.load_der_public_key(_decoded(text))
     except (ValueError, UnsupportedAlgorithm):
         message = "is not a public key or a certificate: PEM, base64-encoded DER, or a JWK"
         raise ConfigurationError(message) from None
 
 
 def _raw_ed25519_key(text: bytes) -> ed25519.Ed25519PublicKey:
-    raw = _decoded(text.removeprefix(b"whpk_"))
     try:
-        return ed25519.Ed25519PublicKey.from_public_bytes(raw or b"")
+        return ed25519.Ed25519PublicKey.from_public_bytes(_decoded(text.removeprefix(b"whpk_")))
     except ValueError:
         message = "is not an Ed25519 public key: PEM, a JWK, or 32 bytes in hexadecimal or base64"
         raise ConfigurationError(message) from None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal, Self
+from typing import Final, Self
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
@@ -14,6 +12,7 @@ from onceward.sources.request import Request
 from onceward.sources.schemes.algorithms import Algorithm, Hmac
 from onceward.sources.schemes.content import ContentTemplate
 from onceward.sources.schemes.coverage import BodyCoverage, Coverage, UrlCoverage, selector_key
+from onceward.sources.schemes.encodings import DECODERS, ENCODERS, Encoding
 from onceward.sources.schemes.scheme import MAX_SIGNATURES, Key, require_match, signing
 from onceward.sources.schemes.times import (
     TIME_STYLES,
@@ -26,44 +25,6 @@ from onceward.sources.selectors import HeaderSelector, Selector, parse_selectors
 
 MAX_ITEMS: Final = 64
 _LIST_PREFIX: Final = "list:"
-
-Encoding = Literal["hex", "base64", "base64url"]
-
-
-def _from_hex(text: bytes) -> bytes | None:
-    """Decode hexadecimal. Unlike bytes.fromhex(), reject whitespace."""
-    try:
-        return binascii.unhexlify(text)
-    except binascii.Error:
-        return None
-
-
-def _from_base64(text: bytes) -> bytes | None:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        return None
-
-
-def _from_base64url(text: bytes) -> bytes | None:
-    try:
-        padded = text + b"=" * (-len(text) % 4)
-        return base64.b64decode(padded, altchars=b"-_", validate=True)
-    except binascii.Error:
-        return None
-
-
-_DECODERS: Final[dict[Encoding, Callable[[bytes], bytes | None]]] = {
-    "hex": _from_hex,
-    "base64": _from_base64,
-    "base64url": _from_base64url,
-}
-_ENCODERS: Final[dict[Encoding, Callable[[bytes], str]]] = {
-    "hex": bytes.hex,
-    "base64": lambda signature: base64.b64encode(signature).decode(),
-    "base64url": lambda signature: base64.urlsafe_b64encode(signature).rstrip(b"=").decode(),
-}
-
 
 Claims = tuple[bytes, float | None, Sequence[bytes]]
 """The timestamp as signed, its parsed time, and the signatures to try."""
@@ -98,7 +59,7 @@ class Signature:
     _time_style: TimeStyle = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        _check_choice("encoding", self.encoding, list(_DECODERS))
+        _check_choice("encoding", self.encoding, list(DECODERS))
         _check_choice("time_format", self.time_format, list(TIME_STYLES))
         if isinstance(self.algorithm, str | type):
             raise ConfigurationError(
@@ -194,7 +155,7 @@ class Signature:
     ) -> None:
         """Write a signature, after the other items of its list."""
         time = [] if self._time_prefix is None else [self._time_prefix.decode() + timestamp]
-        items = [*time, *others, self.prefix + _ENCODERS[self.encoding](signature)]
+        items = [*time, *others, self.prefix + ENCODERS[self.encoding](signature)]
         outgoing.put(self._selectors[0], (self.separator or "").join(items))
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
@@ -249,7 +210,7 @@ class Signature:
         return [item[length:] for item in items if item.startswith(self._time_prefix)]
 
     def _decode_signatures(self, items: Sequence[bytes]) -> list[bytes]:
-        prefix, decode = self._prefix, _DECODERS[self.encoding]
+        prefix, decode = self._prefix, DECODERS[self.encoding]
         candidates = [item for item in items if item.startswith(prefix)] if prefix else items
         if not candidates:
             raise SignatureRejected(

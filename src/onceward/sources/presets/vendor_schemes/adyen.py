@@ -10,10 +10,11 @@ import msgspec
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
-from onceward.sources.presets.vendor_schemes.base import VendorScheme, decode_base64, encode_base64
+from onceward.sources.presets.vendor_schemes.base import VendorScheme, decode_signature
 from onceward.sources.request import Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key
 from onceward.sources.schemes.algorithms import as_hex
+from onceward.sources.schemes.encodings import encode_base64
 from onceward.sources.schemes.scheme import require_match, signing
 
 _COVERED: Final = tuple(
@@ -76,7 +77,7 @@ class AdyenItems(VendorScheme):
             if not isinstance(sent, str):
                 message = "an item has no additionalData.hmacSignature"
                 raise SignatureRejected(message, RejectionCause.MISSING)
-            signature = decode_base64(sent.encode(errors="replace"), "hmacSignature")
+            signature = decode_signature(sent.encode(errors="replace"), "hmacSignature")
             require_match(keys, _signed_content(item), (signature,))
 
 

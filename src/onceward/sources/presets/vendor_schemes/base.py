@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from dataclasses import dataclass, replace
 from typing import Self
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request, header_key
 from onceward.sources.schemes import Signature
+from onceward.sources.schemes.encodings import decode_base64
 
 
 class VendorScheme:
@@ -76,18 +75,14 @@ class WrappedSignature(VendorScheme):
         return self.signature.causes
 
 
-def decode_base64(text: bytes, location: str) -> bytes:
-    """Decode a signature found in `location`. Raises SignatureRejected."""
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error:
-        message = f"the signature in the {location} is badly encoded"
-        raise SignatureRejected(message, RejectionCause.MALFORMED) from None
-
-
-def encode_base64(signature: bytes) -> str:
-    """Encode a signature as text."""
-    return base64.b64encode(signature).decode()
+def decode_signature(text: bytes, location: str) -> bytes:
+    """Decode a signature in base64, found in `location`. Raises SignatureRejected."""
+    signature = decode_base64(text)
+    if signature is None:
+        raise SignatureRejected(
+            f"the signature in the {location} is not valid base64", RejectionCause.MALFORMED
+        )
+    return signature
 
 
 def require_header(request: Request, name: str) -> bytes:

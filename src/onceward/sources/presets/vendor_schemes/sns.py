@@ -12,12 +12,12 @@ from onceward.errors import ConfigurationError, RejectionCause, SignatureRejecte
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
-    decode_base64,
-    encode_base64,
+    decode_signature,
 )
 from onceward.sources.request import Request
 from onceward.sources.schemes import RSA_SHA1, RSA_SHA256, BodyCoverage, Coverage, Key
 from onceward.sources.schemes.algorithms import Algorithm
+from onceward.sources.schemes.encodings import encode_base64
 from onceward.sources.schemes.labelled_keys import key_name
 from onceward.sources.schemes.named_secrets import make_named_keys, split_named_secret
 from onceward.sources.schemes.scheme import mismatch_error, signing
@@ -123,7 +123,7 @@ class Sns(VendorScheme):
             raise SignatureRejected(
                 f"the signature is not of version {self.version}", RejectionCause.MALFORMED
             )
-        signature = decode_base64(sent.encode(errors="replace"), "Signature")
+        signature = decode_signature(sent.encode(errors="replace"), "Signature")
         content = _signed_content(message)
         matching_keys = [key for key in keys if key.verifies(content, (signature,))]
         if not matching_keys:

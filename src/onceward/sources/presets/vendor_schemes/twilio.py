@@ -15,13 +15,13 @@ from onceward.sources.forms import MAX_FIELDS, is_plain_form
 from onceward.sources.outgoing import OutgoingRequest, with_parameters
 from onceward.sources.presets.vendor_schemes.base import (
     VendorScheme,
-    decode_base64,
-    encode_base64,
+    decode_signature,
     require_header,
 )
 from onceward.sources.request import MAX_PARSED_BYTES, Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
 from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
+from onceward.sources.schemes.encodings import encode_base64
 from onceward.sources.schemes.scheme import mismatch_error, signing
 
 BODY_HASH: Final = "bodySHA256"
@@ -111,7 +111,7 @@ class UrlAndForm(VendorScheme):
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> None:  # noqa: ARG002
         """Raise SignatureRejected unless the URL and the form fields were signed."""
-        signature = decode_base64(
+        signature = decode_signature(
             require_header(request, self._header_name), f"{self._header_name} header"
         )
         body = self._signed_body(request)

@@ -7,7 +7,7 @@ from typing import Self
 
 from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.request import Request, header_key
-from onceward.sources.schemes import Signature
+from onceward.sources.schemes import Key, Signature
 from onceward.sources.schemes.encodings import decode_base64
 
 
@@ -73,6 +73,10 @@ class WrappedSignature(VendorScheme):
     def causes(self) -> tuple[RejectionCause, ...]:
         """The causes of rejection, in the order of the checks."""
         return self.signature.causes
+
+    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
+        """Parse a configured secret into keys. Raises ConfigurationError."""
+        return self.signature.keys(secret)
 
 
 def decode_signature(text: bytes, location: str) -> bytes:

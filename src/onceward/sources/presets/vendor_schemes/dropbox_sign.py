@@ -57,10 +57,6 @@ class DropboxSign(WrappedSignature):
         """A one-line description for people."""
         return f"{self.signature.summary}, of form:json"
 
-    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Return the key for an API key. Raises ConfigurationError."""
-        return self.signature.keys(secret)
-
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the JSON. Raises ConfigurationError."""
         inner = OutgoingRequest({}, JSON_FIELD.read(outgoing.request()) or b"")

@@ -11,7 +11,7 @@ from onceward.errors import RejectionCause, SignatureRejected
 from onceward.sources.outgoing import OutgoingRequest
 from onceward.sources.presets.vendor_schemes.base import WrappedSignature
 from onceward.sources.request import Request
-from onceward.sources.schemes import Coverage, Hmac, Key, Signature
+from onceward.sources.schemes import Coverage, Key, Signature
 from onceward.sources.schemes.scheme import mismatch_error, signing
 from onceward.sources.selectors import FieldSelector
 
@@ -58,10 +58,6 @@ class MercadoPago(WrappedSignature):
         """A one-line description for people."""
         return "HMAC-SHA256 over ids and a timestamp, hex, in x-signature header"
 
-    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Return the key for a secret. Raises ConfigurationError."""
-        return Hmac().keys(secret)
-
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Add the signature to the request. Raises ConfigurationError."""
         if REQUEST_ID not in {name.lower() for name in outgoing.headers}:
@@ -69,7 +65,8 @@ class MercadoPago(WrappedSignature):
         timestamp = self.signature.put_time(outgoing, now)
         with signing():
             content, _ = _candidate_contents(outgoing.request(), timestamp.encode())
-        self.signature.put_signature(outgoing, timestamp, Hmac().signer(secret)(content))
+        signature = self.signature.algorithm.signer(secret)(content)
+        self.signature.put_signature(outgoing, timestamp, signature)
 
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless the ids and time were signed."""

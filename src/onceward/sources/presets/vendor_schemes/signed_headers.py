@@ -36,10 +36,6 @@ class _SignedHeaders(WrappedSignature):
     def _header_name(self) -> str:
         return self.at.removeprefix("header:")
 
-    def keys(self, secret: str | bytes) -> tuple[Key, ...]:
-        """Return the key for a secret. Raises ConfigurationError."""
-        return self.signature.keys(secret)
-
     def verify(self, keys: Sequence[Key], request: Request, now: float) -> float | None:
         """Return the signed time. Raises SignatureRejected unless headers and body were signed."""
         timestamp, signed_at, signatures = self.signature.claims(request, now)

@@ -9,7 +9,7 @@ body. A request whose values lie elsewhere is rejected.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,7 +27,7 @@ _KNOWN_TO_RECEIVER: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class StartBoundary:
+class ValueEnd:
     """The end of a value before the free one: where the text that follows it first occurs."""
 
     part: int
@@ -43,20 +43,20 @@ class StartBoundary:
 
 
 @dataclass(frozen=True, slots=True)
-class EndBoundary:
+class ValueStart:
     """The start of a value after the free one: behind the last occurrence of the separator."""
 
     part: int
     name: str
     separator: bytes
 
-    def check(self, parts: Sequence[bytes], content: bytes) -> None:  # noqa: ARG002 - as StartBoundary
+    def check(self, parts: Sequence[bytes], content: bytes) -> None:  # noqa: ARG002 - as ValueEnd
         """Raise SignatureRejected if the value contains the separator."""
         if self.separator in parts[self.part]:
             raise _ambiguous(self.name)
 
 
-Boundary = StartBoundary | EndBoundary
+Boundary = ValueEnd | ValueStart
 
 
 def _ambiguous(name: str) -> SignatureRejected:
@@ -65,59 +65,58 @@ def _ambiguous(name: str) -> SignatureRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Joints:
+class Boundaries:
     """The boundaries to check in a request, and why all others cannot move."""
 
-    boundaries: tuple[Boundary, ...]
+    checked: tuple[Boundary, ...]
     explanation: str
 
     def check(self, parts: Sequence[bytes], content: bytes) -> None:
         """Raise SignatureRejected if the content could be cut in another way."""
-        for boundary in self.boundaries:
+        for boundary in self.checked:
             boundary.check(parts, content)
 
 
-def find_joints(pieces: Sequence[str], style: TimeStyle) -> Joints:
-    """Return the joints of a template. Raises ConfigurationError if a boundary is not defined.
+_Found = tuple[Boundary | None, str]
+"""A boundary to check, or None if it cannot move, and what fixes its place."""
+
+
+def find_boundaries(pieces: Sequence[str], style: TimeStyle) -> Boundaries:
+    """Return the boundaries of a template. Raises ConfigurationError if one is not defined.
 
     `pieces` are alternately fixed text, which may be empty, and the name of a placeholder.
     """
-    found: list[_Joint] = []
+    found: list[_Found] = []
     position, last = 1, len(pieces) - 2
     while position < last and pieces[position] != BODY:
-        joint = _joint_at_start(pieces, position, style)
-        if joint is None:
+        boundary = _find_end(pieces, position, style)
+        if boundary is None:
             break
-        found.append(joint)
+        found.append(boundary)
         position += 2
     free = pieces[position]
-    found += [_joint_at_end(pieces, later, free) for later in range(position + 2, last + 1, 2)]
-    boundaries = tuple(boundary for boundary, _ in found if boundary is not None)
+    found += [_find_start(pieces, later, free) for later in range(position + 2, last + 1, 2)]
+    checked = tuple(boundary for boundary, _ in found if boundary is not None)
     reasons = dict.fromkeys(reason for _, reason in found)
-    return Joints(boundaries, "; ".join(reasons) or "one value is signed")
+    return Boundaries(checked, "; ".join(reasons) or "one value is signed")
 
 
-_Joint = tuple[Boundary | None, str]
-
-
-def _joint_at_start(pieces: Sequence[str], position: int, style: TimeStyle) -> _Joint | None:
-    """Return the end of a value, found from the start of the content; None if it is not defined."""
+def _find_end(pieces: Sequence[str], position: int, style: TimeStyle) -> _Found | None:
+    """Return the end of a value before the free one; None if it is not defined."""
     name, following = pieces[position], pieces[position + 1]
     if name in _KNOWN_TO_RECEIVER:
         return None, _KNOWN_TO_RECEIVER[name]
     if name in _DIGEST_PATTERNS or (name == TIMESTAMP and _is_delimited(style, following)):
         return None, f"the {name} has a fixed format"
-    next_text = b"".join(_patterns_until_free(pieces[position + 1 :], style))
     is_found = following or (pieces[position + 2] == TIMESTAMP and style.has_marks)
     if not is_found:
         return None
-    shown = _shown_until_free(pieces[position + 1 :])
-    boundary = StartBoundary(position, name, re.compile(next_text))
-    return boundary, f"`{name}` ends at the first `{shown}`"
+    next_text, shown = _text_until_free(pieces[position + 1 :], style)
+    return ValueEnd(position, name, next_text), f"`{name}` ends at the first `{shown}`"
 
 
-def _joint_at_end(pieces: Sequence[str], position: int, free: str) -> _Joint:
-    """Return the start of a value, found from the end. Raises ConfigurationError."""
+def _find_start(pieces: Sequence[str], position: int, free: str) -> _Found:
+    """Return the start of a value after the free one. Raises ConfigurationError."""
     name, preceding = pieces[position], pieces[position - 1]
     if name in _KNOWN_TO_RECEIVER:
         return None, _KNOWN_TO_RECEIVER[name]
@@ -128,7 +127,7 @@ def _joint_at_end(pieces: Sequence[str], position: int, free: str) -> _Joint:
             f"content does not define where {{{free}}} ends and {{{name}}} begins: the signed text "
             "could be cut elsewhere, and one signature would fit several requests"
         )
-    return EndBoundary(position, name, preceding[-1:].encode()), f"`{name}` has no `{preceding}`"
+    return ValueStart(position, name, preceding[-1:].encode()), f"`{name}` has no `{preceding}`"
 
 
 def _is_delimited(style: TimeStyle, following: str) -> bool:
@@ -138,23 +137,17 @@ def _is_delimited(style: TimeStyle, following: str) -> bool:
     return following != "" and following.encode()[:1] not in style.may_continue_with
 
 
-def _patterns_until_free(pieces: Sequence[str], style: TimeStyle) -> Iterator[bytes]:
-    """Yield the patterns of the pieces up to the first that may be any text."""
+def _text_until_free(pieces: Sequence[str], style: TimeStyle) -> tuple[re.Pattern[bytes], str]:
+    """Return the text up to the first piece that may be any text, as a pattern and for people."""
+    pattern, shown = b"", ""
+    formats = {TIMESTAMP: style.pattern, **_DIGEST_PATTERNS}
     for position, piece in enumerate(pieces):
         if position % 2 == 0:
-            yield re.escape(piece.encode())
-        elif piece == TIMESTAMP:
-            yield style.pattern
-        elif piece in _DIGEST_PATTERNS:
-            yield _DIGEST_PATTERNS[piece]
+            pattern += re.escape(piece.encode())
+            shown += piece.replace("\n", "⏎")
+        elif piece in formats:
+            pattern += formats[piece]
+            shown += f"{{{piece}}}"
         else:
-            return
-
-
-def _shown_until_free(pieces: Sequence[str]) -> str:
-    shown = []
-    for position, piece in enumerate(pieces):
-        if position % 2 and piece != TIMESTAMP and piece not in _DIGEST_PATTERNS:
             break
-        shown.append(f"{{{piece}}}" if position % 2 else piece.replace("\n", "⏎"))
-    return "".join(shown)
+    return re.compile(pattern), shown

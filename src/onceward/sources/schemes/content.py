@@ -13,13 +13,13 @@ from typing import Final
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.request import Request
+from onceward.sources.schemes.boundaries import Boundaries, find_boundaries
 from onceward.sources.schemes.coverage import (
     BodyCoverage,
     Coverage,
     UrlCoverage,
     selector_key,
 )
-from onceward.sources.schemes.joints import Joints, find_joints
 from onceward.sources.schemes.times import TIME_STYLES, TimeStyle
 from onceward.sources.selectors import Selector, parse_selectors, read_first
 
@@ -63,7 +63,7 @@ class ContentTemplate:
     text: str
     time_style: TimeStyle = TIME_STYLES["seconds"]
     placeholders: tuple[str, ...] = field(init=False, repr=False)
-    _joints: Joints = field(init=False, repr=False, compare=False)
+    _boundaries: Boundaries = field(init=False, repr=False, compare=False)
     _parts: tuple[bytes | PlaceholderReader, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -76,11 +76,11 @@ class ContentTemplate:
             _placeholder_reader(piece) if position % 2 else piece.encode()
             for position, piece in enumerate(pieces)
         ]
-        joints = find_joints(pieces, self.time_style)
-        if not joints.boundaries:  # no part is addressed by its position
+        boundaries = find_boundaries(pieces, self.time_style)
+        if not boundaries.checked:  # no part is addressed by its position
             parts = [part for part in parts if part]
         object.__setattr__(self, "placeholders", tuple(pieces[1::2]))
-        object.__setattr__(self, "_joints", joints)
+        object.__setattr__(self, "_boundaries", boundaries)
         object.__setattr__(self, "_parts", tuple(parts))
 
     @property
@@ -106,7 +106,7 @@ class ContentTemplate:
     @property
     def separator_safety(self) -> str:
         """Why the signed bytes cannot be cut into other values."""
-        return self._joints.explanation
+        return self._boundaries.explanation
 
     def render(self, request: Request, timestamp: bytes = b"") -> bytes:
         """Return the signed bytes.
@@ -116,7 +116,7 @@ class ContentTemplate:
         """
         parts = self._values(request, timestamp)
         content = b"".join(parts)
-        self._joints.check(parts, content)
+        self._boundaries.check(parts, content)
         return content
 
     def render_values(self, request: Request) -> bytes:

@@ -174,7 +174,7 @@ async def test_a_failing_migration_is_named(
 async def test_a_migration_that_waits_too_long_for_a_table_is_named(
     bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
     store = make_store(bare_postgres_url)
     await store.migrate()
     raw_db = RawDatabase(bare_postgres_url)
@@ -191,7 +191,7 @@ async def test_a_migration_that_waits_too_long_for_a_table_is_named(
 async def test_a_process_that_waits_too_long_for_another_to_migrate_says_so(
     bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
     store = make_store(bare_postgres_url)
     with psycopg.connect(bare_postgres_url) as other:
         other.execute(postgres_connections.lock_statement(Lock.MIGRATIONS).encode())
@@ -204,7 +204,7 @@ async def test_a_process_that_waits_too_long_for_another_to_migrate_says_so(
 async def test_a_locked_table_is_reported_with_the_process_that_locked_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, migrate_at_start: bool
 ) -> None:
-    monkeypatch.setattr(schema, "LOCK_TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
     store = make_store(postgres_url, migrate_at_start=migrate_at_start)
     with psycopg.connect(postgres_url) as other:
         other.execute("LOCK TABLE onceward.migrations")

@@ -40,7 +40,8 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ACCESS_CLASS: Final = "42"
 """The class of SQLSTATEs for missing privileges, tables and columns."""
-CONNECTION_LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+OPERATIONAL: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+"""Errors of the connection or of the server, and not of a value in a statement."""
 _LOST_STATES: Final = ("08", "57P")
 """SQLSTATEs of a connection that broke, or that the server ended for no fault of the statement."""
 
@@ -128,10 +129,10 @@ def translate_error(error: psycopg.Error, *, is_sent: bool = True) -> StoreError
     If the statement `is_sent` and the connection is lost, the statement may have committed.
     """
     text = error.diag.message_primary or one_line(str(error)) or type(error).__name__
-    if not is_connection_lost(error):
-        return Unwritable(text)
     if isinstance(error, psycopg.errors.ReadOnlySqlTransaction):
         return StoreBlocked(READ_ONLY)
+    if not isinstance(error, OPERATIONAL):
+        return Unwritable(text)
     if is_statement_timeout(error):
         text = f"{text}. {STATEMENT_TIMEOUT}"
         return OutcomeUnknown(text) if is_sent else StoreBlocked(text)
@@ -157,12 +158,7 @@ def is_statement_timeout(error: psycopg.Error) -> bool:
     return is_canceled and "statement timeout" in (error.diag.message_primary or "")
 
 
-def is_connection_lost(error: psycopg.Error) -> bool:
-    """Return whether the connection is unusable: closed, or to a server that became a standby."""
-    return isinstance(error, (*CONNECTION_LOST, psycopg.errors.ReadOnlySqlTransaction))
-
-
-def is_lost(connection: Connection, error: psycopg.Error) -> bool:
+def is_connection_lost(connection: Connection, error: psycopg.Error) -> bool:
     """Return whether the connection broke or was ended, for no fault of the statement."""
     if error.sqlstate is None:  # an error of the client
         return connection.closed

@@ -29,7 +29,7 @@ from onceward.store.postgres.privileges import (
     require_access,
 )
 
-LOCK_TIMEOUT_SECONDS: Final = 10
+MIGRATION_LOCK_SECONDS: Final = 10
 """Timeout of a migration for a lock: while it waits, it blocks everybody behind it."""
 
 _ALREADY_PRESENT: Final = (
@@ -109,13 +109,13 @@ async def _transaction(connection: Connection) -> AsyncIterator[None]:
     """
     try:
         async with connection.transaction():
-            await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'")
+            await connection.execute(f"SET LOCAL lock_timeout = '{MIGRATION_LOCK_SECONDS}s'")
             yield
     except psycopg.errors.LockNotAvailable as error:
         cursor = await connection.execute(_LOCK_HOLDERS)
         pids = ", ".join(str(row["pid"]) for row in await cursor.fetchall())
         msg = (
-            f"Another transaction locked onceward's tables for {LOCK_TIMEOUT_SECONDS} seconds"
+            f"Another transaction locked onceward's tables for {MIGRATION_LOCK_SECONDS} seconds"
             f"{f' (pid {pids})' if pids else ''}. End it, or start again"
         )
         raise StoreBlocked(msg) from error
@@ -126,8 +126,8 @@ async def _lock(connection: Connection) -> None:
         await connection.execute(lock_statement(Lock.MIGRATIONS))
     except psycopg.errors.LockNotAvailable as error:
         msg = (
-            f"Another process held the lock of migrations for {LOCK_TIMEOUT_SECONDS} seconds, and "
-            "nothing was changed. Wait until it has migrated, and start again"
+            f"Another process held the lock of migrations for {MIGRATION_LOCK_SECONDS} seconds, "
+            "and nothing was changed. Wait until it has migrated, and start again"
         )
         raise StoreBlocked(msg) from error
 
@@ -166,8 +166,8 @@ def _failure(migration: Migration, error: psycopg.Error) -> OncewardError:
         return ConfigurationError(failed_as_present(migration, reason, "onceward.migrations"))
     if isinstance(error, psycopg.errors.LockNotAvailable):
         reason += (
-            f": other transactions used its tables for {LOCK_TIMEOUT_SECONDS} seconds. Nothing was "
-            "changed; start again"
+            f": other transactions used its tables for {MIGRATION_LOCK_SECONDS} seconds. Nothing "
+            "was changed; start again"
         )
         return StoreBlocked(failed(migration, reason))
     return type(translate_error(error, is_sent=False))(failed(migration, reason))

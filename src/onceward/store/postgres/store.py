@@ -42,7 +42,7 @@ from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
 from onceward.store.postgres.connections import (
-    CONNECTION_LOST,
+    OPERATIONAL,
     Connection,
     connect,
     conninfo,
@@ -124,15 +124,15 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
-        own = _milliseconds("statement_timeout", STATEMENT_SECONDS)
+        own = _timeout("statement_timeout", STATEMENT_SECONDS)
         # Ends an idle transaction, and its locks, if its process freezes.
-        idle = _milliseconds("idle_in_transaction_session_timeout", settings.lease_seconds)
+        idle = _timeout("idle_in_transaction_session_timeout", settings.lease_seconds)
         self._writers = self._pool(own | RECORDING, size=self.max_writers)
         self._claims = self._pool(own | CLAIMING)
         self._renewals = self._pool(own | CLAIMING)
         self._notifications = self._pool(own | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
-        self._admin = self._pool(idle, seconds=ADMIN_SECONDS)
+        self._admin = self._pool(idle, response_seconds=ADMIN_SECONDS)
         self._transactions = self._pool(
             idle,
             size=settings.workers + 2,
@@ -155,16 +155,17 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         settings: Mapping[str, str],
         *,
         size: int = 1,
-        seconds: float = 0.0,
-        wait_seconds: float = 0.0,
+        response_seconds: float | None = None,
+        wait_seconds: float | None = None,
     ) -> ConnectionPool:
         session = self._session(settings)
-        seconds = seconds or RESPONSE_SECONDS
+        if response_seconds is None:
+            response_seconds = RESPONSE_SECONDS
         return ConnectionPool(
             functools.partial(connect, self._info, self._connection_class, session),
             size=size,
-            wait_seconds=wait_seconds or seconds,
-            response_seconds=seconds,
+            wait_seconds=response_seconds if wait_seconds is None else wait_seconds,
+            response_seconds=response_seconds,
         )
 
     async def open(self, *, serving: bool, duties: Duty = EVERY_DUTY) -> None:
@@ -330,7 +331,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 async with aclosing(self._listen()) as notifications:
                     async for _ in notifications:
                         yield
-            except (StoreUnavailable, *CONNECTION_LOST):
+            except (StoreUnavailable, *OPERATIONAL):
                 await asyncio.sleep(1)
 
     async def _listen(self) -> AsyncGenerator[None, None]:
@@ -484,5 +485,5 @@ class _PostgresLedgerTransaction:
         return await self._batch_writer.record_in(self, arrivals)
 
 
-def _milliseconds(setting: str, seconds: float) -> dict[str, str]:
+def _timeout(setting: str, seconds: float) -> dict[str, str]:
     return {setting: str(int(seconds * 1000))}

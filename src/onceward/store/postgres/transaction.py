@@ -18,11 +18,11 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.postgres.connections import (
-    CONNECTION_LOST,
+    OPERATIONAL,
     READ_ONLY,
     STATEMENT_TIMEOUT,
     Connection,
-    is_lost,
+    is_connection_lost,
     is_statement_timeout,
     translate_error,
 )
@@ -61,7 +61,7 @@ class PostgresTransaction:
         try:
             with time_limit(self._connection, RESPONSE_SECONDS):
                 self._began = await self._connection.begin(*((_SHARED,) if self._is_shared else ()))
-        except CONNECTION_LOST as error:
+        except OPERATIONAL as error:
             raise translate_error(error, is_sent=False) from error
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
@@ -110,8 +110,8 @@ class PostgresTransaction:
         """Raise ConnectionLost if the connection is lost: nothing was committed."""
         try:
             yield
-        except CONNECTION_LOST as error:
-            if not is_lost(self._connection, error):
+        except OPERATIONAL as error:
+            if not is_connection_lost(self._connection, error):
                 raise
             reason = translate_error(error, is_sent=False)
             raise ConnectionLost(str(reason)) from error

@@ -130,6 +130,25 @@ async def test_a_store_with_a_stuck_lane_is_not_ready(proxy: Proxy, lanes: int) 
         await frozen_soon.ready()
 
 
+async def test_lanes_that_wait_for_a_new_connection_are_not_ready(proxy: Proxy) -> None:
+    """They have only just begun to wait, but the uses before them failed."""
+    async with opened(proxy.url) as frozen_soon:
+        await record(frozen_soon, arrival())
+        proxy.freeze()
+        await fails_in_time(record(frozen_soon, arrival("evt_2")))
+        recordings = [
+            asyncio.create_task(fails_in_time(record(frozen_soon, arrival(f"evt_{number}"))))
+            for number in range(frozen_soon.max_writers)
+        ]
+        await asyncio.sleep(0.05)
+        with pytest.raises(StoreUnavailable, match=r"did not respond|no connection"):
+            await frozen_soon.ready()
+        await asyncio.gather(*recordings)
+        proxy.cut()
+        proxy.thaw()
+        await frozen_soon.ready()
+
+
 async def test_a_store_whose_lanes_are_all_busy_is_ready(postgres_url: str) -> None:
     async with opened(postgres_url) as busy_store:
         with RawDatabase(postgres_url).connection() as connection:

@@ -15,7 +15,9 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from onceward.errors import OutcomeUnknown, StoreBlocked, StoreUnavailable
+from onceward.runtime.redact import one_line
 from onceward.store.postgres.connections import (
+    CONNECTION_LOST,
     READ_ONLY,
     Connection,
     is_closed_by_server,
@@ -51,6 +53,8 @@ class ConnectionPool:
         self._idle: list[Connection] = []
         self._lent: set[Connection] = set()
         self._use_starts: list[float] = []
+        self._failure = ""
+        """Why the last use failed, if it did."""
         self._is_closed = False
 
     @asynccontextmanager
@@ -68,9 +72,13 @@ class ConnectionPool:
             connection = self._take_idle() or await self._open()
             self._lent.add(connection)
             yield connection
+            self._failure = ""
         except psycopg.errors.ReadOnlySqlTransaction:
             if connection is not None:
                 drop(connection)  # a new connection finds the new primary
+            raise
+        except (StoreUnavailable, *CONNECTION_LOST) as error:
+            self._failure = one_line(str(error))
             raise
         finally:
             if connection is not None:
@@ -93,13 +101,16 @@ class ConnectionPool:
     async def check(self, stall_seconds: float) -> None:
         """Raise StoreUnavailable if a use takes over `stall_seconds`, or if none is possible.
 
-        Connections that are all in use, but not for long, work.
+        Connections that are all in use, but not for long, work, unless the last use failed: they
+        may be waiting for a database that still does not respond.
         """
         if self._use_starts:
             seconds = asyncio.get_running_loop().time() - min(self._use_starts)
             if seconds > stall_seconds:
                 raise StoreUnavailable(f"PostgreSQL has not responded for {seconds:.1f} s")
         if len(self._use_starts) >= self._size:
+            if self._failure:
+                raise StoreUnavailable(self._failure)
             return
         async with self.use_for_ledger() as connection:
             with time_limit(connection, CHECK_SECONDS):

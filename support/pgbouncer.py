@@ -37,9 +37,11 @@ class Pgbouncer:
     Raise ProgramMissing if pgbouncer is not installed.
     """
 
-    def __init__(self, cluster: Cluster, pool_mode: str, **settings: object) -> None:
+    def __init__(
+        self, cluster: Cluster, pool_mode: str, *, port: int | None = None, **settings: object
+    ) -> None:
         program = find_program("pgbouncer")
-        self._port = free_port()
+        self._port = port or free_port()
         self._folder = Path(tempfile.mkdtemp(prefix="onceward-pgbouncer-", dir=TEMPORARY))
         self._folder.chmod(0o755)  # pgbouncer does not run as root
         (self._folder / "users").write_text(f'"{SUPERUSER}" ""\n')

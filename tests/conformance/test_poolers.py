@@ -5,15 +5,15 @@ from collections.abc import Iterator
 import pytest
 
 from onceward import Inbox
-from onceward.errors import StoreBlocked
+from onceward.errors import OutcomeUnknown, StoreBlocked
 from onceward.store.postgres import connections
 from onceward.work.effects import Effects
 from onceward.work.transaction import Transaction
 from support.database import RawDatabase
 from support.pgbouncer import Pgbouncer
-from support.postgres import Cluster
+from support.postgres import Cluster, free_port
 from support.programs import ProgramMissing, find_program
-from tests.factories import arrival, lease, make_store, opened, record, working
+from tests.factories import arrival, claim, lease, make_store, opened, record, working
 from tests.inprocess import run_inbox
 
 pytestmark = pytest.mark.usefixtures("_installed")
@@ -99,6 +99,30 @@ async def _refused(url: str, *, serving: bool) -> None:
         "LISTEN. Set pool_mode = session for this database, or connect to PostgreSQL directly "
         "(docs/install.md)"
     )
+
+
+async def test_another_mode_is_noticed_after_the_start(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """A claim does not wait for the disk, and its settings would be those of the recording."""
+    port = free_port()
+    with Pgbouncer(postgres_cluster, "session", port=port) as pooler:
+        store = make_store(pooler.url(postgres_url))
+        await store.open(serving=True)
+        await store.register(["stripe"], [], [])
+    try:
+        with Pgbouncer(postgres_cluster, "transaction", port=port, default_pool_size=1) as pooler:
+            await record(store, arrival("evt_1"))
+            await claim(store, handlers=[])
+            with pytest.raises(OutcomeUnknown, match="pool_mode = session"):
+                await record(store, arrival("evt_2"))
+            for number in range(3, 6):
+                await record(store, arrival(f"evt_{number}"))  # prepared by now
+            RawDatabase(pooler.url(postgres_url)).rows("DEALLOCATE ALL")
+            with pytest.raises(StoreBlocked, match="pool_mode = session"):
+                await record(store, arrival("evt_6"))
+    finally:
+        await store.close()
 
 
 async def test_a_pool_without_a_second_connection_is_refused_by_name(

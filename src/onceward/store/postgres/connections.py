@@ -24,7 +24,12 @@ from onceward.runtime.sql_text import Sql
 from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
 from onceward.store.postgres.address import address_fault, has_stray_at
-from onceward.store.postgres.session import ENCODING, Session, SessionConnection
+from onceward.store.postgres.session import (
+    ENCODING,
+    SHARED_BACKENDS,
+    Session,
+    SessionConnection,
+)
 from onceward.store.postgres.time_limit import STATEMENT_SECONDS, time_limit
 
 Connection: TypeAlias = SessionConnection
@@ -38,8 +43,13 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
     "prepare_threshold": 2,
 }
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
-_ACCESS_CLASS: Final = "42"
-"""The class of SQLSTATEs for missing privileges, tables and columns."""
+_ACCESS_CLASSES: Final = ("3F", "42")
+"""The classes of SQLSTATEs for missing privileges, schemas, tables and columns."""
+OTHER_SESSION: Final = (
+    psycopg.errors.InvalidSqlStatementName,
+    psycopg.errors.DuplicatePreparedStatement,
+)
+"""Errors of a statement that a pooler ran in another session than the one before."""
 OPERATIONAL: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 """Errors of the connection or of the server, and not of a value in a statement."""
 _LOST_STATES: Final = ("08", "57P")
@@ -147,8 +157,10 @@ def ledger_error(error: psycopg.Error) -> StoreError:
     """
     if is_statement_timeout(error):
         return OutcomeUnknown(f"PostgreSQL took over {STATEMENT_SECONDS:g} s for a statement")
+    if isinstance(error, OTHER_SESSION):
+        return StoreBlocked(SHARED_BACKENDS)
     translated = translate_error(error)
-    is_access = (error.sqlstate or "").startswith(_ACCESS_CLASS)
+    is_access = (error.sqlstate or "").startswith(_ACCESS_CLASSES)
     return StoreUnavailable(str(translated)) if is_access else translated
 
 

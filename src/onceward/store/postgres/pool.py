@@ -18,6 +18,7 @@ from onceward.errors import OutcomeUnknown, StoreBlocked, StoreUnavailable
 from onceward.runtime.redact import one_line
 from onceward.store.postgres.connections import (
     CONNECTION_LOST,
+    OTHER_SESSION,
     READ_ONLY,
     Connection,
     is_closed_by_server,
@@ -77,6 +78,10 @@ class ConnectionPool:
             if connection is not None:
                 drop(connection)  # a new connection finds the new primary
             raise
+        except OTHER_SESSION:
+            if connection is not None:
+                drop(connection)
+            raise
         except (StoreUnavailable, *CONNECTION_LOST) as error:
             self._failure = one_line(str(error))
             raise
@@ -94,6 +99,7 @@ class ConnectionPool:
             async with self.use() as connection:
                 with time_limit(connection, seconds):
                     yield connection
+                    await connection.require_session()
                 connection.require_confirmed()
         except psycopg.Error as error:
             raise ledger_error(error) from error

@@ -92,6 +92,7 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
     _begin = b""
     _state = ""
     """The pinned settings and the server process, as the server shows them."""
+    _read = b""
     _is_unconfirmed = False
 
     async def establish(self, session: Session) -> None:
@@ -107,8 +108,9 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
         pins = _pins(session, version)
         self._begin = _begin_message(found)
         self._state = (await self._run(_pin_message(pins)))["state"]
+        self._read = _read_message(pins)
         # Another message, because a pooler may hand it to another server connection.
-        if (await self._run(_read_message(pins)))["state"] != self._state:
+        if not await self._has_session():
             raise StoreBlocked(SHARED_BACKENDS)
 
     async def begin(self, *further: bytes) -> datetime:
@@ -121,6 +123,25 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
         message = b"ROLLBACK; " + _RESET if rolls_back else _RESET
         if (await self._run(message))["state"] != self._state:
             await self.close()
+
+    async def require_session(self) -> None:
+        """Raise OutcomeUnknown, and close, if a pooler ran statements in another session.
+
+        Its pool mode may have changed since the start. The commit may then have been one that
+        does not wait for the disk.
+        """
+        if self.is_pooled and not await self._has_session():
+            await self.close()
+            raise OutcomeUnknown(SHARED_BACKENDS)
+
+    async def _has_session(self) -> bool:
+        state: str = (await self._run(self._read))["state"]
+        return state == self._state
+
+    @property
+    def is_pooled(self) -> bool:
+        """Whether a pooler answers in place of the server: it invents the process id."""
+        return not self._state.startswith(f"{self.info.backend_pid} ")
 
     def require_confirmed(self) -> None:
         """Raise OutcomeUnknown if no standby confirmed a commit: a failover may lose it."""
@@ -150,11 +171,6 @@ async def require_own_backends(first: SessionConnection, second: SessionConnecti
     pids = [await _backend(each) for each in (first, first, second, second, first)]
     if not (pids[0] == pids[1] == pids[4] != pids[2] == pids[3]):
         raise StoreBlocked(SHARED_BACKENDS)
-
-
-async def is_pooled(connection: SessionConnection) -> bool:
-    """Return whether a pooler answers in place of the server: it invents the process id."""
-    return await _backend(connection) != connection.info.backend_pid
 
 
 async def _backend(connection: SessionConnection) -> int:

@@ -59,7 +59,6 @@ from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
     Session,
     SessionConnection,
-    is_pooled,
     require_own_backends,
 )
 from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS, time_limit
@@ -392,7 +391,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def _check_pooler(self, connection: Connection) -> None:
         """Raise StoreBlocked if a pooler does not give each connection a session of its own."""
-        if not await is_pooled(connection):
+        if not connection.is_pooled:
             return
         try:
             second = await connect(self._info, self._connection_class, self._session({}))
@@ -436,6 +435,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             async with self._transactions.use() as connection:
                 with time_limit(connection, RESPONSE_SECONDS):
                     rows = await run(connection, self._queries.one(name), parameters)
+                    await connection.require_session()
                 connection.require_confirmed()
                 return rows
         except psycopg.Error as error:

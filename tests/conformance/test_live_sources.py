@@ -30,16 +30,31 @@ async def test_a_deleted_secret_is_no_longer_accepted(store: Store, sources: Liv
     assert sources.secrets == [b"provisioned-1"], "it is still redacted"
 
 
-async def test_another_secret_pushes_none_out(store: Store, sources: LiveSources) -> None:
-    provisioned = [b"provisioned-%d" % number for number in range(MAX_PROVISIONED_SECRETS)]
-    for secret in provisioned:
+PROVISIONED = [b"provisioned-%d" % number for number in range(MAX_PROVISIONED_SECRETS)]
+
+
+async def test_a_secret_beyond_the_limit_is_refused_and_pushes_out_none(
+    store: Store, sources: LiveSources
+) -> None:
+    for secret in [*PROVISIONED, PROVISIONED[0]]:
         await sources.store_secret("asana", secret)
     with pytest.raises(UnusableSecret, match="too many secrets"):
         await sources.store_secret("asana", b"one-too-many")
-    await sources.store_secret("asana", provisioned[0])
-    await store.store_secret("asana", b"from-another-process")
+    assert set(accepted(sources)) == set(PROVISIONED)
+    await store.store_secret("asana", b"stored-by-another-process")
     await sources.refresh()
-    assert set(accepted(sources)) == set(provisioned)
+    assert set(accepted(sources)) == set(PROVISIONED)
+
+
+async def test_configured_secrets_do_not_count_towards_the_limit(store: Store) -> None:
+    await store.register(["asana"], HANDLERS, [])
+    configured = make_source(
+        "asana", verify_token="a-long-verify-token", secrets=["a-configured-secret"]
+    )
+    sources = LiveSources({"asana": configured}, store)
+    for secret in PROVISIONED:
+        await sources.store_secret("asana", secret)
+    assert set(accepted(sources)) == {b"a-configured-secret", *PROVISIONED}
 
 
 async def test_a_secret_that_cannot_be_stored_is_not_accepted(

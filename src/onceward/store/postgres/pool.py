@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 from onceward.errors import OutcomeUnknown, StoreBlocked, StoreUnavailable
 from onceward.runtime.redact import one_line
 from onceward.store.postgres.connections import (
-    CONNECTION_LOST,
+    OPERATIONAL,
     OTHER_SESSION,
     READ_ONLY,
     Connection,
@@ -82,7 +82,7 @@ class ConnectionPool:
             if connection is not None:
                 drop(connection)
             raise
-        except (StoreUnavailable, *CONNECTION_LOST) as error:
+        except (StoreUnavailable, *OPERATIONAL) as error:
             self._failure = one_line(str(error))
             raise
         finally:

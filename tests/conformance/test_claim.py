@@ -219,7 +219,7 @@ async def test_a_worker_ends_a_lease_when_all_its_jobs_are_settled(
     for job in leased.jobs:
         assert await leases.renew() == set()
         await store.settle_done(leased.token, job.id)
-        leases.settled(leased, job.id)
+        leases.finish(leased, job.id)
     await leases.end()
     assert raw_db.count("onceward.leases") == 0
 

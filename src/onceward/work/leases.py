@@ -27,11 +27,11 @@ class Leases:
         self._worker = worker
         self._handlers = handlers
         self._lease_seconds = lease_seconds
-        self._unsettled: dict[str, set[int]] = {}
+        self._unfinished: dict[str, set[int]] = {}
         self._ended: list[str] = []
 
     async def claim(self, limit: int, *, solo: bool, without: Collection[str] = ()) -> Claim:
-        """Claim up to `limit` jobs, and end the leases whose jobs are all settled.
+        """Claim up to `limit` jobs, and end the leases whose jobs have all finished.
 
         Jobs of the handlers `without` stay queued.
         """
@@ -54,50 +54,50 @@ class Leases:
             self._ended += [*ended, token]
             raise
         if claim.lease:
-            self._unsettled[claim.lease.token] = {job.id for job in claim.lease.jobs}
+            self._unfinished[claim.lease.token] = {job.id for job in claim.lease.jobs}
         return claim
 
-    def settled(self, lease: Lease, job: int) -> None:
-        """Note that a job needs its lease no longer. The lease ends with the last of its jobs.
+    def finish(self, lease: Lease, job: int) -> None:
+        """Note that a job no longer needs its lease, which ends with the last of its jobs.
 
-        The job is settled, or could not be, because the database was away. Then it is free again
-        when the lease ends, and nobody is blamed.
+        The job is settled, or the database was away. In that case any worker can claim the job when
+        the lease ends, and no attempt is counted.
         """
-        unsettled = self._unsettled.get(lease.token)
-        if unsettled is None:
+        unfinished = self._unfinished.get(lease.token)
+        if unfinished is None:
             return
-        unsettled.discard(job)
-        if not unsettled:
-            del self._unsettled[lease.token]
+        unfinished.discard(job)
+        if not unfinished:
+            del self._unfinished[lease.token]
             self._ended.append(lease.token)
 
     def holds(self, lease: Lease) -> bool:
         """Return whether the worker still renews a lease: it was neither lost nor ended."""
-        return lease.token in self._unsettled
+        return lease.token in self._unfinished
 
     def abandon(self, lease: Lease) -> None:
         """Stop renewing a lease, so that it expires: one of its jobs may still run."""
-        self._unsettled.pop(lease.token, None)
+        self._unfinished.pop(lease.token, None)
 
     async def renew(self) -> set[str]:
         """Renew all leases. Return the tokens of those that were lost."""
-        tokens = list(self._unsettled)
+        tokens = list(self._unfinished)
         if not tokens:
             return set()
         lost = set(tokens) - await self._queue.renew(tokens, self._lease_seconds)
-        lost &= self._unsettled.keys()  # a lease that ended meanwhile was not lost
+        lost &= self._unfinished.keys()  # a lease that ended meanwhile was not lost
         for token in lost:
-            del self._unsettled[token]
+            del self._unfinished[token]
         return lost
 
     async def release(self, lease: Lease, jobs: Sequence[int]) -> None:
         """Release jobs that did not start or were cancelled, for any worker to claim."""
         await self._queue.release(lease.token, jobs)
         for job in jobs:
-            self.settled(lease, job)
+            self.finish(lease, job)
 
     async def end(self) -> None:
-        """End the leases whose jobs are all settled, without claiming more."""
+        """End the leases whose jobs have all finished, without claiming more."""
         ended, self._ended = self._ended, []
         if ended:
             await self._queue.end_leases(ended)

@@ -148,8 +148,8 @@ class JobRunner:
             if progress.should_commit:
                 break
 
-    async def run(self, token: str, job: Job) -> bool:
-        """Run a job alone and settle it. Return False if it could not be settled."""
+    async def run(self, token: str, job: Job) -> None:
+        """Run a job alone and settle it; log why, if it could not be settled."""
         started = self._clock.monotonic()
         try:
             await self._attempt(token, job)
@@ -157,14 +157,12 @@ class JobRunner:
         except LeaseLost:
             message = "job %s: the lease was lost; nothing was committed"
             _log.warning(message, job.id, extra=job_fields(job))
-            return True
         except _ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
             self._result_checks[job.handler].check_error(error)
-            return await self._settle_error(token, job, explain(error), seconds)
-        return True
+            await self._settle_error(token, job, explain(error), seconds)
 
     async def _attempt(self, token: str, job: Job) -> None:
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
@@ -229,7 +227,7 @@ class JobRunner:
 
     async def _settle_error(
         self, token: str, job: Job, error: BaseException, elapsed_seconds: float
-    ) -> bool:
+    ) -> None:
         settlement = self._decide(job, error)
         trace = self._traceback(job, error)
         settlement = replace(settlement, traceback=trace.text)
@@ -245,10 +243,9 @@ class JobRunner:
                 if not landed:
                     message = "job %s: the lease was lost before the job was settled"
                     _log.warning(message, job.id, extra=job_fields(job))
-                return True
+                return
         message = "job %s could not be settled; it runs again once the database is back: %s"
         _log.warning(message, job.id, reason, extra=LogFields(**job_fields(job), error=reason))
-        return False
 
     def _decide(self, job: Job, error: BaseException) -> Reschedule | Postpone | Fail:
         decide = partial(

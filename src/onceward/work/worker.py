@@ -198,7 +198,7 @@ class Worker:
         started = self._clock.monotonic()
         outcome = await self._runner.run_batch(jobs)
         for lease, job in outcome.settled:
-            self._leases.settled(lease, job.id)
+            self._leases.finish(lease, job.id)
         self._scheduler.complete_batch(outcome, self._clock.monotonic() - started)
 
     async def _run_job(self, lease: Lease, job: Job) -> None:
@@ -209,7 +209,7 @@ class Worker:
             if not self._stopping:  # a drain releases the jobs that it cancels
                 await self._abandon(lease)
             raise
-        self._leases.settled(lease, job.id)
+        self._leases.finish(lease, job.id)
         self._scheduler.complete_job(self._clock.monotonic() - started)
 
     async def _abandon(self, lease: Lease) -> None:
@@ -302,4 +302,4 @@ class Worker:
             self._warn("jobs could not be released: %s", error)
             for token, lease in leases.items():  # their leases end with the next claim
                 for job_id in ids[token]:
-                    self._leases.settled(lease, job_id)
+                    self._leases.finish(lease, job_id)

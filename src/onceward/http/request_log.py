@@ -71,9 +71,7 @@ class RequestLog:
     def refused(self, scope: Scope, error: RequestRefused) -> None:
         """Log that a request was refused. Failed authentications on all paths share a limit."""
         route = _AUTHENTICATION if isinstance(error, AuthenticationFailed) else route_path(scope)
-        self._write(
-            logging.WARNING, scope, lambda: self._reason(scope, error), status_of(error), route
-        )
+        self._write(logging.WARNING, scope, lambda: _reason(scope, error), status_of(error), route)
 
     def challenge_rejected(self, scope: Scope, status: int) -> None:
         """Log that a provider's challenge was rejected."""
@@ -128,21 +126,20 @@ class RequestLog:
         if self._limits.has_suppressed:
             self._flush_later(now)
 
-    # Reasons.
-
-    def _reason(self, scope: Scope, error: RequestRefused) -> str:
-        """Return why a request was refused and what to do, for operators."""
-        if isinstance(error, SignatureRejected):
-            return _signature_reason(scope, error)
-        if isinstance(error, UnknownSource):
-            return _source_reason(error)
-        if isinstance(error, AuthenticationFailed):
-            return error.reason
-        return f"{error.message} {error.hint}".rstrip()
-
 
 def _headers(scope: Scope) -> Headers:
     return Headers(scope.get("headers", ()))
+
+
+def _reason(scope: Scope, error: RequestRefused) -> str:
+    """Return why a request was refused and what to do, for operators."""
+    if isinstance(error, SignatureRejected):
+        return _signature_reason(scope, error)
+    if isinstance(error, UnknownSource):
+        return _source_reason(error)
+    if isinstance(error, AuthenticationFailed):
+        return error.reason
+    return f"{error.message} {error.hint}".rstrip()
 
 
 def _signature_reason(scope: Scope, error: SignatureRejected) -> str:

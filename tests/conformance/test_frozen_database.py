@@ -113,14 +113,14 @@ async def test_a_cancelled_statement_does_not_wait_for_a_frozen_host(
             assert await work.tx.fetch_value("SELECT 3") == 3
 
 
-@pytest.mark.parametrize("lanes", range(1, PostgresStore.max_writers + 1))
-async def test_a_store_with_a_stuck_lane_is_not_ready(proxy: Proxy, lanes: int) -> None:
+@pytest.mark.parametrize("stuck", range(1, PostgresStore.max_writers + 1))
+async def test_a_store_with_a_stuck_connection_is_not_ready(proxy: Proxy, stuck: int) -> None:
     async with opened(proxy.url, commit_timeout_seconds=0.1) as frozen_soon:
         await record(frozen_soon, arrival())
         proxy.freeze()
         recordings = [
             asyncio.create_task(fails_in_time(record(frozen_soon, arrival(f"evt_{number}"))))
-            for number in range(lanes)
+            for number in range(stuck)
         ]
         await asyncio.sleep(0.2)
         with pytest.raises(StoreUnavailable, match="PostgreSQL has not responded for 0"):
@@ -130,8 +130,8 @@ async def test_a_store_with_a_stuck_lane_is_not_ready(proxy: Proxy, lanes: int) 
         await frozen_soon.ready()
 
 
-async def test_lanes_that_wait_for_a_new_connection_are_not_ready(proxy: Proxy) -> None:
-    """They have only just begun to wait, but the uses before them failed."""
+async def test_a_store_that_waits_for_new_connections_is_not_ready(proxy: Proxy) -> None:
+    """The waits have only just begun, but the uses before them failed."""
     async with opened(proxy.url) as frozen_soon:
         await record(frozen_soon, arrival())
         proxy.freeze()
@@ -149,7 +149,7 @@ async def test_lanes_that_wait_for_a_new_connection_are_not_ready(proxy: Proxy) 
         await frozen_soon.ready()
 
 
-async def test_a_store_whose_lanes_are_all_busy_is_ready(postgres_url: str) -> None:
+async def test_a_store_whose_connections_are_all_busy_is_ready(postgres_url: str) -> None:
     async with opened(postgres_url) as busy_store:
         with RawDatabase(postgres_url).connection() as connection:
             connection.execute("LOCK onceward.payloads IN EXCLUSIVE MODE")

@@ -18,6 +18,7 @@
     ├── StoreError                    the database did not do what was asked
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
     │   │   ├── StoreBlocked          reached, but locked or read-only; says what to do
+    │   │   │   └── LedgerReplaced    deleted or replaced while it was open: restart
     │   │   └── ConnectionLost        in the middle of a transaction, which was rolled back
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written

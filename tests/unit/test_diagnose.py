@@ -51,6 +51,22 @@ def test_a_genuine_request_passes_every_check() -> None:
     assert diagnosis.hints == ()
 
 
+@pytest.mark.parametrize(
+    ("preset", "body", "options", "covered"),
+    [
+        ("stripe", BODY, {}, f"covers {len(BODY)} bytes of body"),
+        ("twilio", b"MessageSid=SM1", {"url": URL}, "covers the URL, every form field"),
+        ("telegram", b'{"update_id":1}', {}, "covers nothing"),
+    ],
+)
+def test_a_match_says_what_the_proof_covers(
+    preset: str, body: bytes, options: dict[str, Any], covered: str
+) -> None:
+    diagnosis = diagnose(source(preset, **options), signed(preset, body), NOW)
+    details = {check.name: check.detail for check in diagnosis.checks}
+    assert f"; {covered}" in details["signature matches a secret"]
+
+
 def test_checks_before_the_failed_one_pass_and_later_ones_are_not_reached() -> None:
     diagnosis = diagnose(source("stripe", "another-secret"), signed("stripe"), NOW)
     assert not diagnosis.verified

@@ -117,10 +117,9 @@ def _passed_detail(scheme: Scheme, cause: RejectionCause, request: Request) -> s
         case RejectionCause.TIMESTAMP:
             return f"tolerance {scheme.tolerance_seconds} s"
         case RejectionCause.MISMATCH:
-            size = len(request.body)
-            is_whole = scheme.coverage.body is BodyCoverage.BYTES
-            covered = f"covers {size} bytes of body" if is_whole else "without the body"
-            return f"{scheme.summary.replace('`', '')}; {covered}"
+            are_bytes = scheme.coverage.body is BodyCoverage.BYTES
+            covered = f"{len(request.body)} bytes of body" if are_bytes else scheme.coverage.summary
+            return f"{scheme.summary}; covers {covered}".replace("`", "")
         case _:
             return ""
 

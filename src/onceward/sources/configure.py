@@ -75,6 +75,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         preset = _choose_preset(name, options)
         scheme = resolve_scheme(preset, options.get("scheme"))
     faults.raise_if_any()
+    url, verify_token = options.get("url"), options.get("verify_token")
+    is_unsigned = options.get("unsigned", False)
     with faults:
         _check_name(name)
     with faults:
@@ -90,23 +92,21 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     with faults:
         volatile_fields = _volatile_patterns(preset, options.get("volatile_fields"))
     with faults:
-        is_unsigned = options.get("unsigned", False)
-        _check_url(name, preset, scheme, options.get("url"), is_unsigned=is_unsigned)
+        _check_url(name, preset, scheme, url, is_unsigned=is_unsigned)
     with faults:
-        _check_verify_token(preset, options.get("verify_token"))
+        _check_verify_token(preset, verify_token)
     with faults:
         retry = make_retry_rules(options.get("retry"))
     faults.raise_if_any()
-    verify_token = options.get("verify_token")
     return Source(
         name=name,
         preset=preset,
         scheme=scheme,
         kept_headers=kept_headers,
-        unsigned=options.get("unsigned", False),
+        unsigned=is_unsigned,
         keys=keys,
         secrets=tuple(_bytes(secret) for secret in options.get("secrets", ())),
-        url=options.get("url"),
+        url=url,
         needs_url=_needs_url(preset, scheme),
         verify_token=None if verify_token is None else verify_token.encode(),
         duplicate_body=duplicate_body,

@@ -19,7 +19,7 @@ _EVENT_ID: Final = b"x-event-id"
 _EVENT_TYPE: Final = b"x-event-type"
 _DOTS_OF_A_TYPE: Final = 2
 """A type of Hook0 is ``service.resource.verb``."""
-_SIGNED_HEADERS: Final = b"x-contentful-signed-headers"
+_HEADER_LIST: Final = "x-contentful-signed-headers"
 _TIMESTAMP: Final = b"x-contentful-timestamp"
 _UNRESERVED: Final = "-_.!~*'()"
 _RESERVED: Final = ";,/?:@&=+$#"
@@ -147,8 +147,8 @@ class Contentful(_SignedHeaders):
     def sign(self, secret: str | bytes, outgoing: OutgoingRequest, now: float) -> None:
         """Sign all headers of the request. Raises ConfigurationError."""
         timestamp = self.signature.put_time(outgoing, now)
-        names = ["x-contentful-signed-headers", *(name.lower() for name in outgoing.headers)]
-        outgoing.put_header("x-contentful-signed-headers", ",".join(sorted(names)))
+        names = [_HEADER_LIST, *(name.lower() for name in outgoing.headers)]
+        outgoing.put_header(_HEADER_LIST, ",".join(sorted(names)))
         with signing():
             content = self._signed_content(outgoing.request(), timestamp.encode())
         self.signature.put_signature(
@@ -156,9 +156,9 @@ class Contentful(_SignedHeaders):
         )
 
     def _signed_content(self, request: Request, timestamp: bytes) -> bytes:  # noqa: ARG002 - signed as a header
-        listed = require_header(request, "x-contentful-signed-headers").split(b",")
+        listed = require_header(request, _HEADER_LIST).split(b",")
         names = sorted({name.strip().lower() for name in listed})
-        if _TIMESTAMP not in names or _SIGNED_HEADERS not in names:
+        if _TIMESTAMP not in names or _HEADER_LIST.encode() not in names:
             raise SignatureRejected(
                 "the timestamp or the list of signed headers is not signed",
                 RejectionCause.MALFORMED,

@@ -283,6 +283,9 @@ def test_a_messagebird_request_without_a_body_is_identified_by_its_query() -> No
 
     assert event_id("id=7&status=sent") == "7|sent"
     assert event_id("id=7&status=delivered") == "7|delivered"
+    queries = ("id=7&message=yes", "id=8&message=no", "id=&status=sent")
+    assert len({event_id(query) for query in queries}) == len(queries)
+    assert event_id("id=7&message=yes") == event_id("id=7&message=yes")
 
 
 @pytest.mark.parametrize("value", ["7;request-id:r1", "7;ts:1"])

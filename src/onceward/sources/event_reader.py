@@ -10,7 +10,7 @@ from onceward.model.events import Identity
 from onceward.sources.identify import IdentitySelectors, identify
 from onceward.sources.presets import Preset
 from onceward.sources.request import Request
-from onceward.sources.schemes import BodyCoverage, Scheme
+from onceward.sources.schemes import BodyCoverage, Scheme, UrlCoverage
 from onceward.sources.unpacking import EventLayout
 
 
@@ -52,14 +52,16 @@ def make_event_reader(preset: Preset, scheme: Scheme) -> EventReader:
 
     A changed body under the same id is a conflict. Where every form field is signed, all spellings
     of a form are one body. Where other bytes can have the same proof and another id, the covered
-    values are read too: a second event with the same ones is a duplicate body.
+    values are read too: a second event with the same ones is a duplicate body. Where the URL is
+    covered with the body, the scheme says whether it is a part of the event.
     """
     coverage, selectors = preset.coverage(scheme), preset.identity_selectors
-    has_spellings = coverage.is_whole and coverage.body is not BodyCoverage.BYTES
+    is_more_than_body = coverage.body is not BodyCoverage.BYTES or coverage.url is UrlCoverage.WHOLE
+    has_own_content = coverage.is_whole and is_more_than_body
     may_change_id = not coverage.is_whole and not selectors.covers_id(coverage)
     return EventReader(
         layout=preset.layout,
         selectors=selectors.under(coverage),
-        content=scheme.event_content if has_spellings else None,
+        content=scheme.event_content if has_own_content else None,
         covered=scheme.event_content if may_change_id and not coverage.is_sender_only else None,
     )

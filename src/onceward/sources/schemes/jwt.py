@@ -106,8 +106,10 @@ class Jwt:
         return Coverage(BodyCoverage.BYTES, url, tokens, has_time=self.has_time)
 
     def event_content(self, event: Request) -> bytes:
-        """Return the body."""
-        return event.body
+        """Return the body, after the URL if a claim has its hash: it may carry the whole event."""
+        if self.url_claim is None:
+            return event.body
+        return event.url.encode(errors="surrogatepass") + b"\n" + event.body
 
     @property
     def summary(self) -> str:

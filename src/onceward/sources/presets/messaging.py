@@ -134,7 +134,8 @@ PRESETS: Final = (
         reference="form:MessageSid|form:CallSid",
         other_uses="requests to all URLs of the account: the URL is signed and checked",
         note="sha1 takes the account's auth token, sha256 a shared key. Fields are signed without "
-        "separators: text of a message may be read as further fields, but not as a second event.",
+        "separators: who sends a captured request before the original can cut them elsewhere, also "
+        "within the text of a message. A second event of it is flagged.",
     ),
     Preset(
         name="mandrill",

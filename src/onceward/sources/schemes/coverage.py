@@ -17,6 +17,8 @@ from onceward.sources.selectors import (
 )
 
 EVERY_FORM_FIELD: Final = "form:*"
+JOINED_FORM_FIELDS: Final = "form:+"
+"""The text of all fields without separators: it can be cut into other names and values."""
 EVERY_JSON_MEMBER: Final = "json:*"
 
 
@@ -64,8 +66,9 @@ class Coverage:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole body is covered, by its bytes or by all of its values."""
-        return self.body is BodyCoverage.BYTES or EVERY_FORM_FIELD in self.values
+        """Whether the whole body is covered, by its bytes or by the text of all of its values."""
+        forms = (EVERY_FORM_FIELD, JOINED_FORM_FIELDS)
+        return self.body is BodyCoverage.BYTES or any(form in self.values for form in forms)
 
     def of_events(self, form_field: Selector | None) -> Coverage:
         """Return the coverage of events that a form field contains."""
@@ -82,7 +85,9 @@ class Coverage:
         match selector:
             case JsonSelector():
                 whole = self.body is BodyCoverage.BYTES or EVERY_JSON_MEMBER in self.values
-            case FieldSelector(kind="form") | BodyHashSelector():
+            case FieldSelector(kind="form"):
+                whole = self.is_whole and JOINED_FORM_FIELDS not in self.values
+            case BodyHashSelector():
                 whole = self.is_whole
             case FieldSelector():
                 whole = self.url is not UrlCoverage.NOTHING
@@ -119,6 +124,7 @@ _URL_TEXTS: Final = {
 }
 _VALUE_TEXTS: Final = {
     EVERY_FORM_FIELD: "every form field",
+    JOINED_FORM_FIELDS: "the text of all form fields",
     EVERY_JSON_MEMBER: "a JSON body",
 }
 

@@ -20,7 +20,11 @@ from onceward.sources.presets.vendor_schemes.base import (
 )
 from onceward.sources.request import MAX_PARSED_BYTES, Request
 from onceward.sources.schemes import BodyCoverage, Coverage, Hmac, Key, UrlCoverage
-from onceward.sources.schemes.coverage import EVERY_FORM_FIELD, EVERY_JSON_MEMBER
+from onceward.sources.schemes.coverage import (
+    EVERY_FORM_FIELD,
+    EVERY_JSON_MEMBER,
+    JOINED_FORM_FIELDS,
+)
 from onceward.sources.schemes.encodings import encode_base64
 from onceward.sources.schemes.scheme import mismatch_error, signing
 
@@ -59,9 +63,10 @@ class UrlAndForm(VendorScheme):
 
     @property
     def coverage(self) -> Coverage:
-        """The URL, every form field, and a JSON body by its hash in the URL."""
+        """The URL, the form fields, and a JSON body by its hash in the URL."""
+        form = JOINED_FORM_FIELDS if self.only_field is None else EVERY_FORM_FIELD
         json_body = (EVERY_JSON_MEMBER,) if self.has_body_hash else ()
-        return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, (EVERY_FORM_FIELD, *json_body))
+        return Coverage(BodyCoverage.FIELDS, UrlCoverage.WHOLE, (form, *json_body))
 
     def signed_query(self, registered: str, sent: str) -> str:
         """Return the registered query, with the body's hash if the sender added it."""

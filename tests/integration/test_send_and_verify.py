@@ -155,6 +155,15 @@ def test_verify_notes_a_truncated_or_chunked_body(folder: Path) -> None:
     assert "Decoded the chunked body." in chunked.stdout
 
 
+def test_verify_explains_a_hostile_request(folder: Path) -> None:
+    request = f"POST / HTTP/1.1\nContent-Length: {'9' * 5000}\n\n{{}}"
+    (folder / "request").write_text(request, newline="")
+    header = b"x: \xff".decode(errors="surrogateescape")
+    for arguments in (("request",), ("request", "-H", header)):
+        explained = run("verify", "github", *arguments, "--secret", SECRET, cwd=folder)
+        assert "The request does not verify." in explained.stdout, explained.stderr
+
+
 def test_send_places_id_and_type_where_a_custom_source_reads_them(folder: Path) -> None:
     with started(*serve("app.py", "--dev"), cwd=folder) as service:
         for source in ("warehouse", "open"):

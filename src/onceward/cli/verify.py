@@ -32,6 +32,7 @@ from onceward.sources.schemes import UrlCoverage
 from onceward.sources.source import Source
 
 _REQUEST_LINE: Final = re.compile(rb"([A-Z]+) (\S+) HTTP/[0-9.]+")
+_MAX_LENGTH_DIGITS: Final = 18
 _MARKS: Final = {"passed": ("✓", "green"), "failed": ("✗", "bold red"), "not reached": ("·", "dim")}
 
 
@@ -148,7 +149,8 @@ def _parse_time(text: str) -> float:
 
 
 def _request_from_headers(lines: Sequence[str], body: bytes, method: str) -> Request:
-    return Request(Headers([_parse_header(line.encode()) for line in lines]), body, method=method)
+    pairs = [_parse_header(line.encode(errors="surrogateescape")) for line in lines]
+    return Request(Headers(pairs), body, method=method)
 
 
 def _parse_header(line: bytes) -> tuple[bytes, bytes]:
@@ -192,7 +194,7 @@ def _decode_body(body: bytes, headers: Headers) -> tuple[bytes, str]:
     length = headers.joined(b"content-length") or b""
     if b"chunked" in (headers.joined(b"transfer-encoding") or b"").lower():
         return _decode_chunks(body)
-    if not length.isdigit() or int(length) == len(body):
+    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS or int(length) == len(body):
         return body, ""
     declared = int(length)
     if declared < len(body) and not body[declared:].strip(b"\r\n"):

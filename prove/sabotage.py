@@ -176,10 +176,10 @@ def _commit_locally() -> None:
     record = BatchWriter.record
 
     async def record_locally(
-        writer: BatchWriter, connection: Connection, arrivals: Sequence[Arrival]
+        writer: BatchWriter, connection: Connection, arrivals: Sequence[Arrival], routes_file: int
     ) -> list[Receipt]:
         await connection.execute("SET synchronous_commit = local")
-        return await record(writer, connection, arrivals)
+        return await record(writer, connection, arrivals, routes_file)
 
     BatchWriter.record = record_locally  # type: ignore[method-assign,assignment] # the sabotage
 

@@ -1,11 +1,13 @@
 """PostgreSQL goes back to an earlier state under a running process: a failover, or a restore."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import psycopg
 import pytest
 
+from onceward.errors import OutcomeUnknown
 from onceward.model.events import Outcome
 from onceward.model.jobs import HandlerEntry, Route
 from onceward.ports import Store
@@ -136,3 +138,28 @@ async def test_a_store_that_registers_nothing_can_use_the_ledger(postgres_url: s
         await beside.open(serving=False)
         assert len(await beside.events(EVERYTHING)) == 1
         await beside.close()
+
+
+async def test_nothing_is_recorded_with_the_routes_of_a_ledger_that_was_restored_in_place(
+    postgres_url: str,
+) -> None:
+    """A dump is loaded without ending the connections. The sources have other ids in it."""
+    async with opened(postgres_url) as store:
+        await record(store, arrival("evt_1"), arrival("evt_2"))
+        await record(store, arrival("evt_2"))
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute(
+                "TRUNCATE onceward.routes, onceward.handlers, onceward.sources,"
+                " onceward.events, onceward.jobs, onceward.payloads"
+            )
+            connection.execute(
+                "INSERT INTO onceward.sources (id, name) OVERRIDING SYSTEM VALUE"
+                " VALUES (1, 'another')"
+            )
+        for event_id in ("evt_1", "evt_3"):
+            with suppress(OutcomeUnknown):
+                await record(store, arrival(event_id))
+        for event_id in ("evt_1", "evt_3"):
+            await record(store, arrival(event_id))
+            assert await handlers_of(store, event_id) == ["credit"]
+        assert {event.source for event in await store.events(EVERYTHING)} == {"stripe"}

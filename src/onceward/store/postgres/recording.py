@@ -28,8 +28,12 @@ _REDELIVERIES: Final = "record_redeliveries"
 class _Batch:
     """Deliveries and, by position, the receipts that they have so far."""
 
-    def __init__(self, arrivals: Sequence[Arrival], recent: RecentEvents) -> None:
+    def __init__(
+        self, arrivals: Sequence[Arrival], recent: RecentEvents, routes_file: int | None = None
+    ) -> None:
         self.arrivals = arrivals
+        self.routes_file = routes_file
+        """The file of the routes that the batch relies on; None within a larger transaction."""
         self.duplicates: dict[int, list[int]] = {}
         """The positions of the deliveries that probably repeat a recent event, by its id."""
         self._repeated: set[int] = set()
@@ -117,9 +121,14 @@ class BatchWriter:
             return BatchGroup.NEW
         return BatchGroup.DUPLICATES
 
-    async def record(self, connection: Connection, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        """Record deliveries durably, each event once; return a receipt for each, in order."""
-        batch = _Batch(arrivals, self._recent)
+    async def record(
+        self, connection: Connection, arrivals: Sequence[Arrival], routes_file: int
+    ) -> list[Receipt]:
+        """Record deliveries durably, each event once; return a receipt for each, in order.
+
+        Raise OutcomeUnknown if the ledger has another file of routes: it was restored.
+        """
+        batch = _Batch(arrivals, self._recent, routes_file)
         self._failpoints.reach("record.writing")
         await self._write(connection, _NEW, batch, batch.probably_new)
         self._failpoints.reach("record.written")
@@ -142,12 +151,12 @@ class BatchWriter:
             return
         events = sorted(batch.duplicates)
         firsts = [batch.arrivals[batch.duplicates[event][0]] for event in events]
-        columns = self._keys(firsts) | {
+        columns = self._keys(batch, firsts) | {
             "events": bigints(events),
             "counts": ints([len(batch.duplicates[event]) for event in events]),
             "row_limit": self._row_limit,
         }
-        statement = self._queries.one(_DUPLICATES)
+        statement = self._queries.one(_DUPLICATES, *_conditions(columns))
         for (event,) in await _run_with_retries(connection, statement, columns):
             for position in batch.duplicates[event]:
                 batch.add_receipt(position, Receipt(event, Outcome.DUPLICATE))
@@ -179,7 +188,7 @@ class BatchWriter:
     def _columns(self, name: str, batch: _Batch, positions: list[int]) -> dict[str, Any]:
         """Return the arrays that a statement needs, and no others: each costs Python time."""
         arrivals = batch.at(positions)
-        columns = self._keys(arrivals) | {"bodies": blobs(batch.bodies(positions))}
+        columns = self._keys(batch, arrivals) | {"bodies": blobs(batch.bodies(positions))}
         if name == _REDELIVERIES:
             return columns | {"row_limit": self._row_limit}
         columns |= {
@@ -197,8 +206,9 @@ class BatchWriter:
             }
         return columns
 
-    def _keys(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
-        return {
+    def _keys(self, batch: _Batch, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+        file = {} if batch.routes_file is None else {"routes_file": batch.routes_file}
+        return file | {
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
             "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),
@@ -219,7 +229,8 @@ def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[
 
 
 def _conditions(columns: Mapping[str, Any]) -> list[str]:
-    return ["duplicate_body"] if "rules" in columns else []
+    conditions = {"rules": "duplicate_body", "routes_file": "registered"}
+    return [condition for column, condition in conditions.items() if column in columns]
 
 
 async def _run_with_retries(

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 import psycopg
 from psycopg.rows import args_row
@@ -94,6 +94,8 @@ _POOL_EXHAUSTED: Final = (
 # A listener that does not read keeps the server from truncating the queue of notifications. Of the
 # server's side of the connection; it has no effect on a Unix socket.
 _END_FROZEN_LISTENER: Final = "SET tcp_user_timeout = '15s'"
+# A restore in place gives each table another file, and keeps the connections.
+_ROUTES_FILE: Final = "SELECT pg_relation_filenode('onceward.routes') AS oid"
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(
     f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
@@ -119,7 +121,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             row_limit=settings.delivery_rows,
             on_jobs=self._announcer.announce,
         )
-        self._restored: WeakSet[Connection] = WeakSet()
+        self._routes_files: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
+        """The file of the routes in which everything was registered, for each connection."""
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
@@ -202,7 +205,12 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         """Record deliveries durably, each event once; return a receipt for each, in order."""
         async with self._writers.use_for_ledger() as connection:
             await self._restore_registration(connection)
-            return await self._batch_writer.record(connection, arrivals)
+            try:
+                file = self._routes_files[connection]
+                return await self._batch_writer.record(connection, arrivals, file)
+            except BaseException:
+                self._routes_files.pop(connection, None)  # the ledger may have been restored
+                raise
 
     async def ready(self) -> None:
         """Raise StoreError unless events can be recorded now."""
@@ -458,18 +466,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
 
     async def _restore_registration(self, connection: Connection) -> None:
-        """Register on a new connection what the database behind it lacks.
+        """Register what the database lacks, on a new connection and after a failed write.
 
         On the connection itself: another one may still lead to the previous primary.
         """
-        if connection in self._restored:
+        if connection in self._routes_files:
             return
+        file = await (await connection.execute(_ROUTES_FILE)).fetchone()
         # Without a lock: recording need not wait for a process that registers or migrates.
         autocommit = _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
         if not await self._registration.is_complete(autocommit):
             async with self._locked(connection, Lock.REGISTRY) as transaction:
                 await self._registration.restore(transaction)
-        self._restored.add(connection)
+        self._routes_files[connection] = file["oid"] if file else 0
 
 
 class _PostgresLedgerTransaction:

@@ -5,6 +5,8 @@
 -- jobs. first_event_with() also sees the event of a receiver that committed during this statement.
 -- Ids follow the order of arrival. Rows are inserted in the order of their keys, so that two receivers
 -- cannot deadlock.
+-- routes_file is the file of the routes that this process registered: after a restore it is another one,
+-- and the ids of sources and the routes may be too. Nothing is then recorded.
 WITH
 arrived AS MATERIALIZED (
     SELECT nextval('onceward.ledger_ids') AS id, a.*
@@ -12,6 +14,9 @@ arrived AS MATERIALIZED (
         :sources::int[], :event_ids::text[], :types::text[], :references::text[],
         :sha256s::bytea[], :headers::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, type, reference, sha256, headers, body, position)
+    -- if registered
+    WHERE pg_relation_filenode('onceward.routes') = :routes_file::oid
+    -- end
 ),
 wanted AS MATERIALIZED (
     SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts
@@ -101,6 +106,9 @@ counted AS (
     UPDATE onceward.events e
     SET deliveries = e.deliveries + (:counts::int[])[width_bucket(e.id, :events::bigint[])]
     WHERE e.id = ANY(:events::bigint[])
+    -- if registered
+    AND pg_relation_filenode('onceward.routes') = :routes_file::oid
+    -- end
     AND e.source = (:sources::int[])[width_bucket(e.id, :events::bigint[])]
     AND e.event_id = (:event_ids::text[])[width_bucket(e.id, :events::bigint[])]
     AND e.body_sha256 = (:sha256s::bytea[])[width_bucket(e.id, :events::bigint[])]
@@ -126,6 +134,9 @@ arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
+    -- if registered
+    WHERE pg_relation_filenode('onceward.routes') = :routes_file::oid
+    -- end
 ),
 matched AS MATERIALIZED (
     SELECT e.*

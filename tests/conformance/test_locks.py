@@ -14,7 +14,7 @@ from onceward.model.events import Outcome
 from onceward.ports import Store
 from onceward.runtime.sql_text import parse
 from onceward.store.locks import Lock
-from onceward.store.postgres import lock_timeout
+from onceward.store.postgres import lock_timeout, time_limit
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
 from support.database import RawDatabase
@@ -164,3 +164,17 @@ async def test_recording_takes_no_lock(postgres_url: str) -> None:
         with holding(postgres_url, [*set(Lock) - {Lock.MIGRATIONS}]):
             (receipt,) = await asyncio.wait_for(record(store, arrival()), 5)
     assert receipt.outcome is Outcome.RECORDED
+
+
+@pytest.mark.parametrize("operation", [claim, lambda store: record(store, arrival("evt_2"))])
+async def test_a_lock_on_the_tables_is_named_as_the_cause(
+    operation: Operation, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(time_limit.OWN_LIMITS, "lock_timeout", "100ms")
+    async with opened(postgres_url) as store:
+        await operation(store)
+        with RawDatabase(postgres_url).connection() as connection:
+            connection.execute("LOCK onceward.jobs, onceward.events")
+            with pytest.raises(StoreBlocked, match="holds a lock on Onceward's tables"):
+                await operation(store)
+        await operation(store)

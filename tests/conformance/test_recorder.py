@@ -452,3 +452,32 @@ async def test_a_check_does_not_end_an_outage_of_writes_alone(
     await recorder.submit([arrival()])
     assert caplog.messages[1:] == ["ledger available again; asked 1 requests to retry"]
     assert not recorder.warnings
+
+
+async def test_an_outage_logs_each_reason_once_and_counts_the_requests_that_were_slow(
+    spy: Spy, caplog: pytest.LogCaptureFixture
+) -> None:
+    recorder = Recorder(spy, Settings(commit_timeout_seconds=0.05), SystemClock())
+    spy.unblocked.clear()
+    spy.failing = StoreUnavailable("no response for 4.9 s")
+    await recorder.check()
+    with pytest.raises(LedgerUnavailable, match="slow"):
+        await recorder.submit([arrival()])
+    spy.failing = StoreUnavailable("a lock")
+    spy.unblocked.set()
+    for _ in range(2):
+        with pytest.raises(LedgerUnavailable):
+            await recorder.submit([arrival()])
+    spy.failing = StoreUnavailable("no response for 9.9 s")
+    await recorder.check()
+    spy.failing = StoreUnavailable("a lock")
+    with pytest.raises(LedgerUnavailable):
+        await recorder.submit([arrival()])
+    spy.failing = None
+    await recorder.check()  # reads work, and the last write failed
+    await recorder.submit([arrival()])
+    assert caplog.messages == [
+        "ledger unavailable; asking senders to retry: no response for 4.9 s",
+        "ledger unavailable; asking senders to retry: a lock",
+        "ledger available again; asked 4 requests to retry",
+    ]

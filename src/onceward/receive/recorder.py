@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, cast
@@ -29,6 +30,10 @@ _log = logging.getLogger("onceward.receive")
 CHECK_INTERVAL_SECONDS: Final = 5.0
 """Interval at which the ledger is checked for an outage that no request meets."""
 
+MAX_OUTAGE_REASONS: Final = 5
+"""Reasons that are logged for one outage."""
+_DIGITS: Final = re.compile(r"\d+")
+
 SLOW_WRITE_SECONDS: Final = 0.05
 """A write that takes longer gets a second writer beside it."""
 
@@ -43,13 +48,13 @@ class Recorder:
         self._new: deque[Pending] = deque()
         self._duplicates: deque[Pending] = deque()
         self._queues = deque((self._new, self._duplicates))
-        self._deadlines = Deadlines(settings.commit_timeout_seconds, _expire)
+        self._deadlines = Deadlines(settings.commit_timeout_seconds, self._expire)
         self._pending_events = 0
         self._pending_bytes = 0
         self._writers: set[asyncio.Task[None]] = set()
         self._last_batch_at = 0.0
         self._slow_timer: asyncio.TimerHandle | None = None
-        self._is_outage = False
+        self._outage_reasons: set[str] = set()
         self._rejected = 0
         self._refusal = ""
         self._has_check_failed = False
@@ -174,27 +179,36 @@ class Recorder:
         except Unwritable as error:
             await self._write_halves(batch, error)
         except StoreError as error:
+            self._has_check_failed = False  # only a write can show that writes work again
             self._refusal = public_reason(error)
             self._reject(batch, describe(error))
         except Exception as error:  # noqa: BLE001 - every pending request needs a response
             self._refusal = public_reason(error)
             self._reject(batch, locate(error))
         else:
-            if self._refusal or self._is_outage:
+            if self._refusal or self._outage_reasons:
                 self._recover()
+            self._rejected = 0
             # In the next iteration: building responses takes time in which the next batch can run.
             asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
     def _reject(self, batch: Sequence[Pending], reason: str) -> None:
         self._begin_outage(reason)
-        self._rejected += len(batch)
+        self._rejected += sum(not pending.done() for pending in batch)
         for pending in batch:
             pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
+    def _expire(self, pending: Pending) -> None:
+        """Reject a request whose time is up. Its events may still be written."""
+        self._rejected += 1
+        message = "The ledger is slow. Retry later."
+        pending.set_error(LedgerUnavailable(message, code="slow"))
+
     def _begin_outage(self, reason: str) -> None:
-        """Log an outage when it begins."""
-        if not self._is_outage:
-            self._is_outage = True
+        """Log an outage when it begins, and each further reason once: it may be the cause."""
+        kind = _DIGITS.sub("", reason)
+        if kind not in self._outage_reasons and len(self._outage_reasons) < MAX_OUTAGE_REASONS:
+            self._outage_reasons.add(kind)
             fields = LogFields(error=reason)
             _log.warning("ledger unavailable; asking senders to retry: %s", reason, extra=fields)
 
@@ -202,8 +216,8 @@ class Recorder:
         """End the warning, and log the end of an outage."""
         self._refusal = ""
         self._has_check_failed = False
-        if self._is_outage:
-            self._is_outage = False
+        if self._outage_reasons:
+            self._outage_reasons.clear()
             message = "ledger available again; asked %d requests to retry"
             _log.warning(message, self._rejected, extra=LogFields(count=self._rejected))
             self._rejected = 0
@@ -233,9 +247,3 @@ def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
         end = start + len(pending.arrivals)
         pending.set_result(receipts[start:end])
         start = end
-
-
-def _expire(pending: Pending) -> None:
-    """Reject a request whose time is up. Its events may still be written."""
-    message = "The ledger is slow. Retry later."
-    pending.set_error(LedgerUnavailable(message, code="slow"))

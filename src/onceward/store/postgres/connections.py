@@ -59,6 +59,10 @@ READ_ONLY: Final = (
     "The database is read-only: a standby, or default_transaction_read_only is set for the role or "
     "database"
 )
+LOCKED: Final = (
+    "another transaction holds a lock on Onceward's tables, and the statement was given up. Find "
+    "it with pg_blocking_pids() and end it (docs/operating.md)"
+)
 STATEMENT_TIMEOUT: Final = (
     "statement_timeout of the role or database is too short for this statement: ALTER ROLE … RESET "
     "statement_timeout"
@@ -157,6 +161,8 @@ def ledger_error(error: psycopg.Error) -> StoreError:
     """
     if is_statement_timeout(error):
         return OutcomeUnknown(f"PostgreSQL took over {STATEMENT_SECONDS:g} s for a statement")
+    if isinstance(error, psycopg.errors.LockNotAvailable):
+        return StoreBlocked(LOCKED)
     if isinstance(error, OTHER_SESSION):
         return StoreBlocked(SHARED_BACKENDS)
     translated = translate_error(error)

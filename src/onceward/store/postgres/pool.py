@@ -32,6 +32,7 @@ OPEN_SECONDS: Final = 10.0
 CHECK_SECONDS: Final = 1.5
 """Time for an idle connection to respond to a check."""
 
+_STALL: Final = ": it is frozen or slow, or another transaction holds a lock"
 _CHECK: Final = "SHOW transaction_read_only"
 
 
@@ -113,7 +114,7 @@ class ConnectionPool:
         if self._use_starts:
             seconds = asyncio.get_running_loop().time() - min(self._use_starts)
             if seconds > stall_seconds:
-                raise StoreUnavailable(f"PostgreSQL has not responded for {seconds:.1f} s")
+                raise StoreUnavailable(f"PostgreSQL has not responded for {seconds:.1f} s{_STALL}")
         if len(self._use_starts) >= self._size:
             if self._failure:
                 raise StoreUnavailable(self._failure)

@@ -61,7 +61,7 @@ from onceward.store.postgres.session import (
     SessionConnection,
     require_own_backends,
 )
-from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS, time_limit
+from onceward.store.postgres.time_limit import OWN_LIMITS, RESPONSE_SECONDS, time_limit
 from onceward.store.postgres.transaction import PostgresTransaction
 from onceward.store.queries import Queries
 from onceward.store.registry import SqlRegistry, worker_parameters
@@ -126,13 +126,12 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self.max_shared_transactions = settings.workers
         self._connection_class = connection_class(fast_wait=settings.driver_fast_wait)
         self._info = conninfo(settings.database_url)
-        own = _timeout("statement_timeout", STATEMENT_SECONDS)
         # Ends an idle transaction, and its locks, if its process freezes.
         idle = _timeout("idle_in_transaction_session_timeout", settings.lease_seconds)
-        self._writers = self._pool(own | RECORDING, size=self.max_writers)
-        self._claims = self._pool(own | CLAIMING)
-        self._renewals = self._pool(own | CLAIMING)
-        self._notifications = self._pool(own | CLAIMING)
+        self._writers = self._pool(OWN_LIMITS | RECORDING, size=self.max_writers)
+        self._claims = self._pool(OWN_LIMITS | CLAIMING)
+        self._renewals = self._pool(OWN_LIMITS | CLAIMING)
+        self._notifications = self._pool(OWN_LIMITS | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
         self._admin = self._pool(idle, response_seconds=ADMIN_SECONDS)
         self._transactions = self._pool(

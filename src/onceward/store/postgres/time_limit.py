@@ -14,12 +14,22 @@ import psycopg
 STATEMENT_SECONDS: Final = 10.0
 """Time for one of Onceward's own statements. The server then cancels it, and frees its locks."""
 
+LOCK_SECONDS: Final = 8.0
+"""Time for its locks. It is shorter, so that the error names a lock where one is the cause."""
+
 RESPONSE_SECONDS: Final = 12.0
 """Time for one use of a connection by Onceward's own statements. Then the connection is dropped.
 
 It is longer than STATEMENT_SECONDS: a server that works ends a slow statement itself, and none is
 left behind. A server that does not is frozen, or the network is.
 """
+
+
+OWN_LIMITS: Final = {
+    "statement_timeout": f"{STATEMENT_SECONDS:g}s",
+    "lock_timeout": f"{LOCK_SECONDS:g}s",
+}
+"""The server's limits for Onceward's own statements."""
 
 
 class NoResponse(psycopg.OperationalError):

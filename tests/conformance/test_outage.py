@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import psycopg
 import pytest
 
-from onceward.errors import StoreError, StoreUnavailable
+from onceward.errors import ConnectionLost, StoreError, StoreUnavailable
 from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus, Reschedule
 from onceward.ports import Store
@@ -237,3 +237,25 @@ async def test_connections_to_a_server_that_became_a_standby_are_replaced(
             connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
         for _ in range(store.max_writers):
             await record(store, arrival())
+
+
+async def test_a_job_is_not_blamed_for_a_connection_to_a_standby(postgres_url: str) -> None:
+    """The handler's own read-only transaction is its own error."""
+    raw_db = RawDatabase(postgres_url)
+    raw_db.rows("CREATE TABLE notes (id integer)")
+    if raw_db.value("SELECT current_setting('server_version_num')::integer") < 140_000:
+        pytest.skip("PostgreSQL reports read-only sessions since version 14")
+    name = raw_db.value("SELECT current_database()")
+    insert = "INSERT INTO notes VALUES (1)"
+    async with opened(postgres_url) as store:
+        raw_db.rows(f"ALTER DATABASE {name} SET default_transaction_read_only = on")
+        async with working(store) as work:
+            with pytest.raises(ConnectionLost, match="The database is read-only"):
+                await work.tx.execute(insert)
+        with psycopg.connect(postgres_url, autocommit=True) as connection:
+            connection.execute("SET default_transaction_read_only = off")
+            connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")
+        async with working(store) as work:
+            await work.tx.execute("SET TRANSACTION READ ONLY")
+            with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+                await work.tx.execute(insert)

@@ -183,6 +183,15 @@ def is_connection_lost(connection: Connection, error: psycopg.Error) -> bool:
     return error.sqlstate.startswith(_LOST_STATES)
 
 
+def is_read_only(connection: Connection) -> bool:
+    """Return whether the server was read-only when the connection was opened, and not the handler.
+
+    PostgreSQL reports both settings since version 14; a pooler does not.
+    """
+    names = ("in_hot_standby", "default_transaction_read_only")
+    return any(connection.info.parameter_status(name) == "on" for name in names)
+
+
 def lock_statement(lock: Lock) -> str:
     """Return the statement that takes an advisory lock until the transaction ends."""
     exclusive = f"pg_catalog.pg_advisory_xact_lock({_LOCK_NAMESPACE}, {lock:d})"

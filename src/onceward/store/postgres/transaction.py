@@ -23,6 +23,7 @@ from onceward.store.postgres.connections import (
     STATEMENT_TIMEOUT,
     Connection,
     is_connection_lost,
+    is_read_only,
     is_statement_timeout,
     translate_error,
 )
@@ -102,8 +103,11 @@ class PostgresTransaction:
             raise
         except psycopg.errors.ReadOnlySqlTransaction as error:
             error.add_note(READ_ONLY)
+            is_handlers_own = not is_read_only(self._connection)
             drop(self._connection)  # a new connection finds the new primary
-            raise
+            if is_handlers_own:
+                raise
+            raise ConnectionLost(READ_ONLY) from error
 
     @contextmanager
     def _lost_connections(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from onceward.errors import ConfigurationError, LedgerReplaced
+from onceward.errors import ConfigurationError, LedgerReplaced, OutcomeUnknown
 from onceward.ports import Store
 from onceward.store.sqlite.lock_watch import LockWatch
 from tests.factories import arrival, arrivals, claim, make_store, opened, record, working
@@ -55,10 +55,16 @@ def move_folder(file: Path) -> None:
     file.parent.rename(file.parent.with_name("moved"))
 
 
+def put_a_file_in_place_of_the_folder(file: Path) -> None:
+    move_folder(file)
+    file.parent.touch()
+
+
 LOSSES = {
     **{f"unlink {suffix or 'db'}": unlink(suffix) for suffix in BESIDE},
     **{f"replace {suffix or 'db'}": replace(suffix) for suffix in BESIDE},
     "move folder": move_folder,
+    "replace folder": put_a_file_in_place_of_the_folder,
 }
 
 
@@ -81,6 +87,18 @@ async def test_nothing_is_acknowledged_after_a_file_is_taken_away(
     errors = [entry for entry in caplog.records if entry.levelname == "ERROR"]
     assert len(errors) == 1
     assert "nothing can be saved" in errors[0].message
+
+
+async def test_a_commit_that_cannot_be_checked_has_an_unknown_outcome(file: Path) -> None:
+    moved = file.parent.with_name("moved")
+    async with opened(url_of(file)) as store:
+        file.parent.rename(moved)
+        file.parent.symlink_to(file.parent)
+        with pytest.raises(OutcomeUnknown, match="cannot be checked: Too many levels"):
+            await record(store, arrival())
+        file.parent.unlink()
+        moved.rename(file.parent)
+        await record(store, arrival())
 
 
 async def record_one(store: Store) -> None:
@@ -134,6 +152,16 @@ async def test_closing_leaves_the_files_of_a_new_database_alone(file: Path) -> N
         await lost.close()
         assert all(beside(file, suffix).exists() for suffix in BESIDE)
         await record(store, arrival("newer"))
+
+
+async def test_closing_leaves_the_wal_of_another_database_alone(file: Path) -> None:
+    """SQLite deletes the WAL by its name when the last connection is closed."""
+    async with opened(url_of(file)) as store:
+        await record(store, arrival("before"))
+        replace("-wal")(file)
+        with pytest.raises(LedgerReplaced):
+            await record(store, arrival("lost"))
+    assert beside(file, "-wal").exists()
 
 
 async def test_a_link_that_leads_to_another_file_is_noticed(file: Path) -> None:
@@ -262,6 +290,22 @@ async def test_a_file_that_others_can_read_is_a_warning(
     (warning,) = [text for text in caplog.messages if "other users" in text]
     assert f"{file} can be opened by other users (mode 0644)" in warning
     assert f"chmod 600 {file}" in warning
+
+
+@pytest.mark.parametrize("suffix", ["-wal", "-shm"])
+async def test_a_file_beside_it_that_others_can_read_is_a_warning(
+    file: Path, suffix: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with opened(url_of(file)):
+        pass
+    with sqlite3.connect(file) as other:  # a crash leaves both files behind
+        other.execute("SELECT count(*) FROM onceward_events").fetchall()
+        beside(file, suffix).chmod(0o644)
+        async with opened(url_of(file)):
+            pass
+    other.close()
+    (warning,) = [text for text in caplog.messages if "other users" in text]
+    assert f"chmod 600 {file}{suffix}" in warning
 
 
 async def test_a_link_in_place_of_the_lock_is_not_followed(file: Path, tmp_path: Path) -> None:

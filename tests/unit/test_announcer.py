@@ -52,6 +52,31 @@ async def test_a_failed_notification_ends_nothing() -> None:
     await sender.close()
 
 
+async def test_a_commit_during_a_failed_notification_is_announced() -> None:
+    server = Server()
+    server.fails = True
+    sender = Announcer(server.notify)
+    sender.announce()
+    await asyncio.sleep(0)
+    sender.announce()
+    server.responds.set()
+    await sender.close()
+    assert server.count == 2
+
+
+async def test_closing_ends_the_notification(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcer, "CLOSE_SECONDS", 0.01)
+    server = Server()
+    sender = Announcer(server.notify)
+    sender.announce()
+    await asyncio.sleep(0)
+    sender.announce()
+    await sender.close()
+    server.responds.set()
+    await asyncio.sleep(2 * announcer.PAUSE_SECONDS)
+    assert server.count == 1
+
+
 async def test_closing_does_not_wait_for_a_server_that_does_not_respond(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -38,3 +38,36 @@ async def test_a_task_that_fails_is_reported_and_repeated(
     assert caplog.records[0].levelno == level
     assert "background task 'refresh' failed; retrying in" in caplog.messages[0]
     assert text in caplog.messages[0]
+
+
+async def test_a_task_with_a_long_interval_is_repeated_soon_after_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(periodic, "RETRY_SECONDS", 0.01)
+    has_run_again = asyncio.Event()
+
+    async def purge() -> None:
+        if purges.pop():
+            raise StoreUnavailable("no connection")
+        has_run_again.set()
+
+    purges = [False, True]
+    task = asyncio.create_task(periodic.repeat(purge, 3600.0))
+    await asyncio.wait_for(has_run_again.wait(), 10)
+    task.cancel()
+
+
+async def test_a_cancelled_repetition_ends_in_the_middle_of_its_task() -> None:
+    has_started = asyncio.Event()
+
+    async def refresh() -> None:
+        if has_started.is_set():
+            raise GeneratorExit("the repetition goes on")
+        has_started.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.create_task(periodic.repeat(refresh, 0.01))
+    await has_started.wait()
+    task.cancel()
+    await asyncio.wait({task}, timeout=10)
+    assert task.cancelled()

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from onceward.errors import RetryLater
 from onceward.model.jobs import FailureType, HandlerEntry, Job, JobStatus, Route
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
@@ -119,3 +120,21 @@ async def test_a_handler_that_ends_its_own_connection_each_time_is_counted(store
     item = await job_item(store, job.id)
     assert (item.status, item.failure_type) == (JobStatus.FAILED, FailureType.EXHAUSTED)
     assert runs == MAX_FREE_LOSSES + MAX_ATTEMPTS
+
+
+async def test_only_losses_in_a_row_are_counted(store: Store) -> None:
+    """Another error between two outages shows that the handler does not end its connection."""
+    losses = [True] * MAX_FREE_LOSSES
+
+    async def credit(tx: Transaction) -> None:
+        if ends.pop(0):
+            await tx.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+        raise RetryLater(0.01, "the account is locked")
+
+    ends = [*losses, False, *losses]
+    await record(store, arrival())
+    runner = make_runner(store, credit)
+    while ends:
+        job = await run_next(store, runner)
+    item = await job_item(store, job.id)
+    assert (item.status, item.attempts) == (JobStatus.QUEUED, 1)

@@ -29,6 +29,7 @@ HOSTILE = {
     "client_min_messages": "error",
     "standard_conforming_strings": "off",
     "array_nulls": "off",
+    "transform_null_equals": "on",
     "bytea_output": "escape",
     "extra_float_digits": "-10",
     "DateStyle": "German",
@@ -48,6 +49,7 @@ PINNED = {
     "client_min_messages": "warning",
     "standard_conforming_strings": "on",
     "array_nulls": "on",
+    "transform_null_equals": "off",
     "bytea_output": "hex",
     "extra_float_digits": "1",
     "DateStyle": "ISO, DMY",  # the order of day and month is for literals, which are the handler's

@@ -8,6 +8,7 @@ import pytest
 from onceward.errors import OutcomeUnknown
 from onceward.model.jobs import Lease
 from onceward.ports import Store
+from onceward.runtime.sql_text import parse
 from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually_async
@@ -98,3 +99,18 @@ async def test_the_next_commit_on_the_connection_is_confirmed_again(
     finally:
         set_standbys(postgres_cluster, "")
     assert await store.settle_done(leased.token, leased.jobs[1].id)
+
+
+async def test_an_unconfirmed_commit_is_not_blamed_on_the_next_use_of_the_connection(
+    store: Store, leased: Lease, raw_db: RawDatabase, postgres_cluster: Cluster
+) -> None:
+    insert, commit = parse("INSERT INTO public.notes VALUES (1); COMMIT")
+    raw_db.rows("CREATE TABLE notes (id integer)")
+    set_standbys(postgres_cluster, "missing")
+    try:
+        async with store.begin(str) as transaction:
+            await transaction.run(insert, {})
+            await cancel_wait(raw_db, transaction.run(commit, {}))
+    finally:
+        set_standbys(postgres_cluster, "")
+    assert await store.settle_done(leased.token, leased.jobs[0].id)

@@ -131,8 +131,10 @@ def test_the_key_of_a_service_account_may_be_a_set() -> None:
     accepted = token(claims, rsa_pair().private, kid="g1")
     source.scheme.verify(source.keys, bearer(accepted, url), NOW)
     other = token(claims, rsa_pair().private, kid="g2")
-    with pytest.raises(SignatureRejected):
-        source.scheme.verify(source.keys, bearer(other, url), NOW)
+    unverified = token({**claims, "email_verified": False}, rsa_pair().private, kid="g1")
+    for rejected in (other, unverified):
+        with pytest.raises(SignatureRejected):
+            source.scheme.verify(source.keys, bearer(rejected, url), NOW)
 
 
 def bearer(text: str, url: str) -> Request:
@@ -154,6 +156,7 @@ def bearer(text: str, url: str) -> Request:
         (p256_jwk(x="AAAA"), "is a JWK whose key is not valid"),
         (p256_jwk(x="!"), "is a JWK whose key is not valid"),
         (p256_jwk(y=None), "is a JWK whose key is not valid"),
+        (p256_jwk(key_ops=7), "is a JWK that is not for signatures"),
         (rsa_jwk(), "is not a P-256 public key"),
         (ed25519_jwk(), "is not a P-256 public key"),
         ({"keys": []}, "is a JWKS without keys"),
@@ -170,12 +173,15 @@ def test_an_unusable_jwk_is_refused_with_the_reason(document: Any, reason: str) 
 def test_a_jwk_has_the_same_limits_as_other_keys() -> None:
     with pytest.raises(ConfigurationError, match="is an RSA key of 1024 bits"):
         RSA_SHA256.keys(json.dumps(rsa_jwk(1024)))
+    with pytest.raises(ConfigurationError, match="is a JWK for PS256; RS256 is required"):
+        RSA_SHA256.keys(json.dumps(rsa_jwk(alg="PS256")))
     with pytest.raises(ConfigurationError, match="is not JSON"):
         RSA_SHA256.keys('{"kty": ')
     key = private_key(ed25519_pair().private)
     assert isinstance(key, ed25519.Ed25519PrivateKey)
-    (public,) = ED25519.keys(json.dumps(ed25519_jwk()))
-    assert public.verifies(b"x", [key.sign(b"x")])
+    for members in ({}, {"alg": "EdDSA"}, {"alg": "Ed25519"}):
+        (public,) = ED25519.keys(json.dumps(ed25519_jwk() | members))
+        assert public.verifies(b"x", [key.sign(b"x")])
 
 
 @pytest.mark.parametrize(
@@ -186,6 +192,10 @@ def test_a_jwk_has_the_same_limits_as_other_keys() -> None:
         "  \n" + p256_pair().public,
         "".join(p256_pair().public.splitlines()[1:-1]),
         "".join(rsa_pair().public.splitlines()[1:-1]),
+        "MIIBojANBgkqhkiG9w0BAQEFAAOCAY8AMIIBigKCAYEA",
+        "MIICIjANBgkqhkiG9w0BAQEFAAOCAg8AMIICCgKCAgEA",
+        "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
+        "whpk_GRV0KZaEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
         json.dumps(p256_jwk()),
         MARK + json.dumps({"keys": [rsa_jwk()]}),
     ],
@@ -200,7 +210,8 @@ def test_a_public_key_in_any_form_is_no_shared_secret(public: str) -> None:
 @pytest.mark.parametrize("after", ["", "\n", " \r\n"])
 def test_a_key_in_pem_may_have_a_mark_and_blanks_around_it(before: str, after: str) -> None:
     source = make_source("plaid", secrets=[before + p256_pair().public + after])
-    assert len(source.keys) == 1
+    signature = ECDSA_P256.signer(before + p256_pair().private + after)(b"x")
+    assert [key.verifies(b"x", [signature]) for key in source.keys] == [True]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +234,12 @@ def test_a_secret_that_is_no_key_is_refused(
 ) -> None:
     with pytest.raises(ConfigurationError, match=reason):
         algorithm.keys(secret)
+
+
+def test_a_secret_may_have_the_minimum_length_and_a_brace() -> None:
+    assert Hmac(secret_encoding=as_base64).keys("whsec_QUJDREVGR0g=")
+    assert Jwt(at="header:X", named="iss").keys("name:8-bytes!")
+    assert make_source("github", secrets=["a-secret{of}ours"]).keys
 
 
 def test_a_short_decoding_is_not_tried_beside_the_text() -> None:

@@ -24,6 +24,7 @@ PUBLIC_KEY_PREFIXES: Final = (
     b"MCowBQYDK2Vw",
     b"MFkwEwYHKoZIzj0",
     b"MIIBIjANBgkqhkiG9w0B",
+    b"MIIBojANBgkqhkiG9w0B",
     b"MIICIjANBgkqhkiG9w0B",
 )
 BYTE_ORDER_MARK: Final = b"\xef\xbb\xbf"

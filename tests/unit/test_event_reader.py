@@ -7,14 +7,14 @@ from urllib.parse import urlencode
 import pytest
 
 import onceward
-from onceward.errors import NoEventId
+from onceward.errors import NoEventId, SignatureRejected
 from onceward.model.events import Arrival, DuplicateBody
 from onceward.sources.configure import make_source
 from onceward.sources.event_reader import make_event_reader
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Scheme, Signature
-from onceward.sources.selectors import BODY_HASH
+from onceward.sources.selectors import BODY_HASH, parse_selectors
 from onceward.sources.source import Source
 from onceward.standalone import Signed
 from tests.keys import SCHEMES, pair_for
@@ -59,6 +59,67 @@ def test_the_signed_id_of_gitlab_beats_an_unsigned_header() -> None:
     assert only(source, received(signed)).event_id == "msg_1"
 
 
+TWO_HEADERS = Preset(
+    name="two-headers",
+    title="A sender that signs the first of two headers",
+    schemes=Signature(at="header:X-Sig", content="{header:X-A|header:X-B}.{body}"),
+    id="header:X-A|header:X-Plain|header:X-B",
+)
+
+
+def test_the_second_of_two_signed_headers_beats_an_unsigned_one() -> None:
+    (part,) = make_event_reader(TWO_HEADERS, TWO_HEADERS.scheme()).selectors.id
+    assert part == parse_selectors("header:X-A|header:X-B|header:X-Plain")
+
+
+@pytest.mark.parametrize(
+    ("id", "expected"),
+    [
+        ("header:X-A|header:X-B", DuplicateBody.ALLOWED),
+        ("header:X-B|header:X-A", DuplicateBody.FLAGGED),
+        ("header:X-A|header:X-Plain|header:X-B", DuplicateBody.FLAGGED),
+    ],
+)
+def test_an_id_in_the_first_of_two_signed_headers_is_covered(
+    id: str, expected: DuplicateBody
+) -> None:
+    source = make_source("source", preset=TWO_HEADERS, secrets=[SECRET], id=id)
+    assert source.duplicate_body is expected
+
+
+FORM_FIELD = Preset(
+    name="form-field",
+    title="A sender that signs one form field",
+    schemes={
+        "field": Signature(at="header:X-Sig", content="{form:payload}"),
+        "body": Signature(at="header:X-Sig"),
+    },
+    form_field="form:payload",
+    id="header:X-Id|json:id",
+    reference="query:account",
+)
+
+
+def test_an_event_in_a_signed_form_field_is_identified_by_it() -> None:
+    (part,) = make_event_reader(FORM_FIELD, FORM_FIELD.scheme()).selectors.id
+    assert part == parse_selectors("json:id|header:X-Id")
+
+
+def test_an_event_in_a_form_field_has_the_url_of_its_request() -> None:
+    source = make_source("source", preset=FORM_FIELD, secrets=[SECRET])
+    body = urlencode({"payload": '{"id":"e1"}'}).encode()
+    request = received(onceward.sign(FORM_FIELD, secret=SECRET, body=body, url=f"{URL}?account=7"))
+    assert only(source, request).reference == "7"
+
+
+def test_a_signed_body_without_the_form_field_of_events_is_rejected() -> None:
+    source = make_source("source", preset=FORM_FIELD, scheme="body", secrets=[SECRET])
+    signed = onceward.sign(FORM_FIELD, scheme="body", secret=SECRET, body=b'{"id":"e1"}')
+    with pytest.raises(SignatureRejected) as caught:
+        source.verify(received(signed), NOW)
+    assert caught.value.check == "no form:payload"
+
+
 FIELDS = Preset(
     name="fields",
     title="A sender that signs two fields",
@@ -95,6 +156,15 @@ def test_changed_unsigned_content_under_another_id_is_flagged() -> None:
     assert changed.body_sha256 != genuine.body_sha256
     assert changed.covered_sha256 == genuine.covered_sha256 is not None
     assert changed.duplicate_body is DuplicateBody.FLAGGED
+
+
+def test_another_body_under_a_proof_of_the_url_alone_is_a_conflict() -> None:
+    scheme = Signature(at="header:X-Sig", content="{url}")
+    source = make_source("shop", scheme=scheme, secrets=[SECRET], id="json:id", url=URL)
+    signed = onceward.sign("hmac", scheme=scheme, secret=SECRET, body=b'{"id":1}', url=URL)
+    genuine = received(signed)
+    changed = Request(genuine.headers, b'{"id":1,"a":2}', url=URL)
+    assert only(source, genuine).body_sha256 != only(source, changed).body_sha256
 
 
 def twilio(body: bytes, content_type: str = "application/x-www-form-urlencoded") -> Request:

@@ -1,7 +1,9 @@
 """The values that a signature joins have one reading: a moved boundary is rejected."""
 
+import hmac
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Final
 
 import pytest
@@ -155,6 +157,48 @@ def test_a_value_after_the_body_may_not_contain_its_separator() -> None:
     request = replaced(scheme, outgoing, {"body": b"a", "header:X-Id": b"b.7"})
     with pytest.raises(SignatureRejected, match="was not accepted"):
         scheme.verify(scheme.keys(SECRET), request, NOW)
+
+
+ISO: Final = "2025-10-09T08:53:20"
+
+
+@pytest.mark.parametrize(
+    ("time_format", "between", "time", "more"),
+    [
+        ("iso_zone_optional", ".", ISO, ".5"),
+        ("iso_zone_optional", "5", f"{ISO}.1", "5"),
+        ("iso_zone_optional", "Z", ISO, "Z"),
+        ("iso_zone_optional", "+", ISO, "+02:00"),
+        ("iso_zone_optional", "-", ISO, "-02:00"),
+        ("seconds_or_milliseconds", "0", "1760000000", "000"),
+    ],
+)
+def test_text_that_may_continue_a_time_has_one_reading(
+    time_format: TimeFormat, between: str, time: str, more: str
+) -> None:
+    content = f"{time}{more}{between}x"
+    scheme = Signature(
+        at="header:X-Sig",
+        content=f"{{timestamp}}{between}{{body}}",
+        timestamp="header:X-Time",
+        time_format=time_format,
+    )
+    signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
+    accepted = []
+    for sent, body in [(time + more, "x"), (time, content[len(time + between) :])]:
+        assert sent + between + body == content
+        headers = Headers([(b"x-sig", signature.encode()), (b"x-time", sent.encode())])
+        with suppress(SignatureRejected):
+            scheme.verify(scheme.keys(SECRET), Request(headers, body.encode()), NOW)
+            accepted.append(sent)
+    assert len(accepted) < 2
+
+
+def test_a_value_ends_before_a_hash_of_the_body() -> None:
+    scheme = Signature(at="header:X-Sig", content="{header:X-Id}.{body:md5}.{header:X-Topic}")
+    outgoing = OutgoingRequest({"X-Id": "a.b", "X-Topic": "c.d"}, b"{}")
+    scheme.sign(SECRET, outgoing, NOW)
+    scheme.verify(scheme.keys(SECRET), outgoing.request(), NOW)
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,10 @@ def covered(coverage: Coverage, alternatives: str) -> list[bool]:
             Coverage(BodyCoverage.FIELDS, values=("json:token", "header:x-time"), has_time=True),
         ),
         (
+            Signature(at="header:X", content="{form:token}"),
+            Coverage(BodyCoverage.FIELDS, values=("form:token",)),
+        ),
+        (
             Signature(at="header:X", timestamp="json:time"),
             Coverage(BodyCoverage.BYTES, has_time=True),
         ),
@@ -67,6 +71,30 @@ def test_a_covered_body_covers_what_is_read_from_it(selector: str) -> None:
 @pytest.mark.parametrize("selector", ["query:id", "header:X-Id", "hash:X-Token"])
 def test_a_covered_body_covers_neither_the_url_nor_a_header(selector: str) -> None:
     assert not WHOLE_BODY.covers(parse_selector(selector))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [(UrlCoverage.WHOLE, True), (UrlCoverage.TARGET, True), (UrlCoverage.NOTHING, False)],
+)
+def test_a_covered_target_covers_the_query(url: UrlCoverage, *, expected: bool) -> None:
+    assert Coverage(url=url).covers(parse_selector("query:id")) is expected
+
+
+def test_every_form_field_makes_a_whole_body() -> None:
+    coverage = Coverage(BodyCoverage.FIELDS, values=("form:*",))
+    assert coverage.covers(parse_selector("body:sha256"))
+    assert not coverage.covers(parse_selector("json:id"))
+
+
+def test_a_signed_token_is_covered_whatever_the_case_of_its_header() -> None:
+    coverage = Jwt(at="header:X-Token", body_claim="hash").coverage
+    assert coverage.covers(parse_selector("hash:x-TOKEN"))
+
+
+def test_a_signed_query_parameter_needs_the_url() -> None:
+    assert Signature(at="header:X", content="{query:id}.{body}").needs_url
+    assert not Signature(at="header:X", content="{header:X-Id}.{body}").needs_url
 
 
 def test_named_values_are_covered_and_others_are_not() -> None:
@@ -102,6 +130,7 @@ def test_events_in_a_covered_form_field_are_covered() -> None:
         ("netlify", ["type"]),
         ("mercadopago", ["id", "type"]),
         ("telegram", ["id", "reference"]),
+        ("twilio", ["id"]),
     ],
 )
 def test_a_preset_says_what_is_read_from_uncovered_content(

@@ -48,8 +48,8 @@ def test_a_signed_query_or_token_of_shopify_is_no_webhook(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["eyJ1c2VyX2lkIjoiMTIzIn0", "EAABsbCS1iHgBAKzxTheAccessToken", "\n{}"],
-    ids=["signed_request", "appsecret_proof", "a blank before an object"],
+    ["eyJ1c2VyX2lkIjoiMTIzIn0", "EAABsbCS1iHgBAKzxTheAccessToken", "\n{}", "{}.x"],
+    ids=["signed_request", "appsecret_proof", "a blank before an object", "text after an object"],
 )
 def test_a_login_token_of_meta_is_no_webhook(text: str) -> None:
     headers = {"X-Hub-Signature-256": f"sha256={digest(text).hex()}"}
@@ -82,8 +82,9 @@ def test_the_signed_content_of_another_scheme_of_hookmesh_is_no_webhook() -> Non
         "api_version=4&kind=create_customer&public_key=mine&redirect_url=https%3A%2F%2Fa.example",
         "20f9f8ed05f77439fe955c977e4c8a53",
         "bm90IHhtbA==",
+        "PG5v|dGU+",
     ],
-    ids=["tr_data", "challenge", "base64 of no XML"],
+    ids=["tr_data", "challenge", "base64 of no XML", "no base64"],
 )
 def test_another_signed_text_of_braintree_is_no_webhook(text: str) -> None:
     key = hashlib.sha1(b"private-key", usedforsecurity=False).digest()

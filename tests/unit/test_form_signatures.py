@@ -15,6 +15,7 @@ from onceward.sources.configure import make_source
 from onceward.sources.event_reader import IdentifiedEvent
 from onceward.sources.request import Headers, Request
 from onceward.sources.source import Source
+from tests.keys import rsa_pair
 
 SECRET = "a-secret-of-the-account"
 NOW = 1_760_000_000
@@ -108,6 +109,18 @@ def test_a_form_over_the_limits_is_not_an_empty_form(body: bytes) -> None:
         "the form has more than 1000 fields or 1048576 bytes, "
         "or many escapes and an invalid or non-ASCII one"
     )
+
+
+def test_a_multipart_form_may_have_as_many_fields_as_another() -> None:
+    for count, exceeds in ((1000, False), (1001, True)):
+        body = multipart({f"n{number}": "" for number in range(count)})
+        assert Request(Headers([]), body).exceeds_form_limits is exceeds
+
+
+def test_blanks_are_a_part_of_a_multipart_value() -> None:
+    fields = {"Body": " hello \r\n", "From": "\t"}
+    for before in (b"", b"\r\n"):
+        assert dict(Request(Headers([]), before + multipart(fields)).form) == fields
 
 
 def test_another_body_is_rejected_for_a_url_only_proof() -> None:
@@ -267,6 +280,13 @@ def test_the_query_of_a_sender_that_adds_to_it_is_taken_as_sent() -> None:
         assert source.public_url("id=7") == "https://a.example/h?id=7"
     square = make_source("hook", preset="square", secrets=[SECRET], url="https://a.example/h?x=1")
     assert square.public_url("id=7") == "https://a.example/h?x=1"
+
+
+def test_the_query_of_an_audience_is_the_registered_one() -> None:
+    secret = f"push@project.iam.example:{rsa_pair().public}"
+    url = "https://a.example/h?x=1"
+    source = make_source("google-pubsub", scheme="oidc", secrets=[secret], url=url)
+    assert source.public_url("x=2") == url
 
 
 def test_a_messagebird_request_without_a_body_is_identified_by_its_query() -> None:

@@ -32,6 +32,11 @@ def test_fields_with_many_escapes_are_read_as_others_are(text: str) -> None:
     assert strict_urlencoded_fields(text) == parse_qsl(text, keep_blank_values=True)
 
 
+def test_forms_that_differ_in_a_byte_are_not_read_alike() -> None:
+    forms = [Request(Headers([]), b"a=" + bytes([byte])).form for byte in range(128, 256)]
+    assert all(forms.count(form) == 1 for form in forms)
+
+
 def test_a_large_form_with_valid_escapes_is_read() -> None:
     value = '{"name":"Zoë","at":"10:00"}' * 4000
     text = f"events={quote_plus(value)}&b="
@@ -72,6 +77,12 @@ def test_json_of_many_lists_and_objects_is_not_decoded(open_and_close: str) -> N
 
     assert document(MAX_CONTAINERS) is not None
     assert document(MAX_CONTAINERS + 1) is None
+
+
+def test_json_over_the_limit_of_bytes_is_not_decoded() -> None:
+    text = b'"' + b"a" * (MAX_PARSED_BYTES - 2) + b'"'
+    assert Request(Headers([]), text).document is not None
+    assert Request(Headers([]), text + b" ").document is None
 
 
 @pytest.mark.parametrize(

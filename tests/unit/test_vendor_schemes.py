@@ -5,6 +5,7 @@ import hashlib
 import hmac
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -242,8 +243,11 @@ def test_braintree_checks_only_the_signature_of_its_own_key() -> None:
         "braintree", "mine:private-key", "another:private-key", body=body
     )
     signed = onceward.sign("braintree", secret="mine:private-key", body=body)
-    several = signed.body.replace(b"bt_signature=", b"bt_signature=a%7C" + b"0" * 40 + b"%26")
-    onceward.verify("braintree", secret="mine:private-key", headers={}, body=several)
+    for others, is_tried in ((1, True), (9, True), (10, False)):
+        before = (b"mine%7C" + b"0" * 40 + b"%26") * others
+        several = signed.body.replace(b"bt_signature=", b"bt_signature=" + before)
+        with nullcontext() if is_tried else pytest.raises(SignatureRejected):
+            onceward.verify("braintree", secret="mine:private-key", headers={}, body=several)
     with pytest.raises(ConfigurationError, match="is not public_key:private_key"):
         onceward.verify("braintree", secret="only-one-part", headers={}, body=body)
 
@@ -381,7 +385,9 @@ def test_the_signature_of_a_token_does_not_change_its_hash() -> None:
 def test_box_escapes_only_small_bodies() -> None:
     body = '{"name":"Zoë","path":"a\\\\b"}'.encode()
     escaped = body.decode().replace("ë", "\\u00eb").replace("\\\\", "\\\\\\\\").encode()
-    for padding, is_genuine in ((b"", True), (b" " * 65_536, False)):
+    largest = 65_536 - len(body)
+    for blanks, is_genuine in ((0, True), (largest, True), (largest + 1, False)):
+        padding = b" " * blanks
         at = datetime.fromtimestamp(NOW, UTC).isoformat()
         signature = base64.b64encode(digest(escaped + padding + at.encode())).decode()
         headers = {"Box-Signature-Primary": signature, "Box-Delivery-Timestamp": at}

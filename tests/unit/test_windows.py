@@ -3,6 +3,7 @@
 import base64
 import hmac
 import json
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,25 @@ def test_a_token_without_a_time_of_issue_is_dated_by_nbf() -> None:
     assert caught.value.check == "the token's time of issue is 61 s off; the tolerance is 60 s"
 
 
+def test_a_token_from_the_future_is_rejected() -> None:
+    scheme = Jwt(at="header:X-Token", tolerance_seconds=60)
+    content = b".".join(part(value) for value in ({"alg": "HS256"}, {"iat": NOW}))
+    token = (content + b"." + encoded(SECRET, content)).decode()
+    request, keys = OutgoingRequest({"X-Token": token}, b"").request(), scheme.keys(SECRET)
+    assert scheme.verify(keys, request, NOW - 60) == NOW
+    with pytest.raises(SignatureRejected, match="was not accepted"):
+        scheme.verify(keys, request, NOW - 61)
+
+
+def test_a_token_without_any_time_is_rejected_if_a_time_is_checked() -> None:
+    scheme = Jwt(at="header:X-Token", tolerance_seconds=60)
+    content = b".".join(part(value) for value in ({"alg": "HS256"}, {"sub": "x"}))
+    token = (content + b"." + encoded(SECRET, content)).decode()
+    with pytest.raises(SignatureRejected) as caught:
+        scheme.verify(scheme.keys(SECRET), OutgoingRequest({"X-Token": token}, b"").request(), NOW)
+    assert caught.value.check == "the token has no time of issue"
+
+
 @pytest.mark.parametrize(
     ("time_format", "texts"),
     [
@@ -153,6 +173,32 @@ def test_a_timestamp_of_another_format_is_not_a_time(
 )
 def test_a_timestamp_has_the_time_it_names(time_format: TimeFormat, text: str) -> None:
     assert TIME_STYLES[time_format].parse(text.encode()) == NOW
+
+
+@pytest.mark.parametrize(
+    ("time_format", "text", "fraction"),
+    [
+        ("milliseconds", "1760000000500", 0.5),
+        ("seconds_or_milliseconds", "1760000000500", 0.5),
+        ("iso", "2025-10-09T08:53:20.123456789Z", 0.123456),
+    ],
+)
+def test_a_timestamp_keeps_its_fraction(
+    time_format: TimeFormat, text: str, fraction: float
+) -> None:
+    assert TIME_STYLES[time_format].parse(text.encode()) == pytest.approx(NOW + fraction, abs=1e-6)
+
+
+def test_a_time_without_a_zone_is_utc_wherever_the_process_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        assert TIME_STYLES["iso_zone_optional"].parse(b"2025-10-09T08:53:20") == NOW
+    finally:
+        monkeypatch.undo()
+        time.tzset()
 
 
 @pytest.mark.parametrize("name", ["zendesk", "zoom", "discord", "sendgrid", "customerio", "sinch"])

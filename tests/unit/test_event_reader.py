@@ -268,6 +268,22 @@ def test_another_id_with_the_same_proof_has_the_same_covered_hash() -> None:
         assert one.duplicate_body is other.duplicate_body is DuplicateBody.FLAGGED
 
 
+def test_an_id_of_mercadopago_in_another_case_has_the_same_hash() -> None:
+    source = make_source("mercadopago", secrets=[SECRET])
+    ids = {"x-request-id": "request-1"}
+    signed = onceward.sign(
+        "mercadopago",
+        secret=SECRET,
+        body=b'{"id":1,"action":"a"}',
+        headers=ids,
+        url=f"{URL}?data.id=ab9",
+        now=NOW,
+    )
+    genuine = received(signed)
+    other = Request(genuine.headers, b'{"id":2,"action":"a"}', url=f"{URL}?data.id=AB9")
+    assert only(source, genuine).body_sha256 == only(source, other).body_sha256
+
+
 def test_a_body_with_the_checksum_of_another_is_flagged() -> None:
     pair = pair_for("paypal", PRESETS["paypal"].scheme())
     source = make_source("paypal", secrets=[pair.public])

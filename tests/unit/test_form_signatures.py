@@ -223,6 +223,14 @@ def test_the_text_of_a_message_does_not_cover_a_body(end: str) -> None:
     assert caught.value.check == "bodySHA256 is not the last parameter of the URL"
 
 
+def test_a_second_hash_of_the_body_is_rejected() -> None:
+    url = f"{URL}&bodySHA256={HASH}&bodySHA256={HASH}"
+    headers = {"X-Twilio-Signature": signature(url).decode()}
+    with pytest.raises(SignatureRejected) as caught:
+        onceward.verify("twilio", secret=SECRET, headers=headers, body=JSON_BODY, url=url)
+    assert caught.value.check == "bodySHA256 is not the last parameter of the URL"
+
+
 def test_the_configured_url_pins_the_query() -> None:
     message = MESSAGE | {"Body": f"&bodySHA256={HASH}"}
     last = {name: value for name, value in message.items() if name <= "Body"}
@@ -278,8 +286,9 @@ def test_the_query_of_a_sender_that_adds_to_it_is_taken_as_sent() -> None:
     for preset in ("messagebird", "mercadopago"):
         source = make_source("hook", preset=preset, secrets=[SECRET], url="https://a.example/h?x=1")
         assert source.public_url("id=7") == "https://a.example/h?id=7"
-    square = make_source("hook", preset="square", secrets=[SECRET], url="https://a.example/h?x=1")
-    assert square.public_url("id=7") == "https://a.example/h?x=1"
+    for preset in ("square", "contentful"):
+        source = make_source("hook", preset=preset, secrets=[SECRET], url="https://a.example/h?x=1")
+        assert source.public_url("id=7") == "https://a.example/h?x=1"
 
 
 def test_the_query_of_an_audience_is_the_registered_one() -> None:

@@ -79,6 +79,28 @@ def test_hook0_is_refused_if_another_signed_header_contains_a_dot() -> None:
         onceward.sign("hook0", secret=SECRET, headers=unsigned, body=BODY)
 
 
+def test_a_header_of_hook0_with_a_dot_in_its_name_is_refused() -> None:
+    headers = hook0("x-event-id x-event-type x.y", ["e1", "shop.order.paid", "1"])
+    assert rejection("hook0", headers) == "X-Event-Id or X-Event-Type is not signed"
+
+
+def test_hook0_lists_its_headers_once() -> None:
+    signature = HOOK0["X-Hook0-Signature"] + ",h=x-event-id x-event-type"
+    check = rejection("hook0", HOOK0 | {"X-Hook0-Signature": signature})
+    assert check == "the signature header must list the signed headers once"
+
+
+@pytest.mark.parametrize(("count", "is_accepted"), [(50, True), (51, False)])
+def test_the_number_of_signed_headers_is_limited(count: int, *, is_accepted: bool) -> None:
+    more = [f"x-{number}" for number in range(count - 2)]
+    names = " ".join(["x-event-id", "x-event-type", *more])
+    headers = hook0(names, ["e1", "shop.order.paid", *["1" for _ in more]])
+    if is_accepted:
+        assert verify("hook0", headers).id == "e1"
+    else:
+        assert rejection("hook0", headers) == "more than 50 headers are signed"
+
+
 def test_the_content_of_hook0_v1_is_no_body_of_v0() -> None:
     body = b"x-event-id x-event-type.e1.shop.order.paid." + BODY
     signature = HOOK0["X-Hook0-Signature"].replace("v1=", "v0=")

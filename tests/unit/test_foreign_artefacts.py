@@ -76,6 +76,15 @@ def test_the_signed_content_of_another_scheme_of_hookmesh_is_no_webhook() -> Non
     assert rejection("hookmesh", headers, text.encode(), scheme="body") == NOT_AN_OBJECT
 
 
+def test_a_body_of_hookmesh_with_a_time_in_its_text_is_not_cut_there() -> None:
+    event_id, rest = '{"note":"x', '{"}'
+    proof = base64.b64encode(digest(f"{event_id}.{NOW}.{rest}")).decode()
+    headers = {"webhook-id": event_id, "webhook-timestamp": f"{NOW}"}
+    headers["webhook-signature"] = f"v1,{proof}"
+    check = rejection("hookmesh", headers, rest.encode(), scheme="v1")
+    assert check == "webhook-id is the beginning of a JSON body"
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -7,6 +7,7 @@ from typing import Final
 
 from onceward.sources.body_kind import BodyKind
 from onceward.sources.presets.preset import Preset
+from onceward.sources.presets.vendor_schemes.hook_mesh import HOOK_MESH_V1
 from onceward.sources.schemes import ED25519, Hmac, Signature, Token
 from onceward.sources.schemes.algorithms import as_base64, as_base64_or_text, as_text_or_base64
 
@@ -115,15 +116,16 @@ PRESETS: Final = (
         name="hookmesh",
         title="Hook Mesh",
         schemes={
-            "v1": replace(V1, algorithm=Hmac()),
-            "v1-base64": V1,
+            "v1": HOOK_MESH_V1,
+            "v1-base64": replace(HOOK_MESH_V1, algorithm=Hmac(secret_encoding=as_base64)),
             "body": Signature(at="header:x-hookmesh-signature"),
         },
         body_kind=BodyKind.JSON_OBJECT,
         id="json:event_id|header:Webhook-Id",
         type="json:event_type",
         auto_retry_hours=48,
-        other_uses="its other schemes: an id and a time before the body are no JSON object",
+        other_uses="its other schemes: an id and a time before the body are no JSON object, and "
+        "the beginning of one is no id",
         note="The documentation shows two formats and does not say whether the secret is base64: "
         "set the scheme that your account uses.",
     ),

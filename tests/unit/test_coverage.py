@@ -87,7 +87,7 @@ def test_every_form_field_makes_a_whole_body() -> None:
     assert not coverage.covers(parse_selector("json:id"))
 
 
-def test_a_signed_token_is_covered_whatever_the_case_of_its_header() -> None:
+def test_a_signed_token_is_covered_in_every_case_of_its_header() -> None:
     coverage = Jwt(at="header:X-Token", body_claim="hash").coverage
     assert coverage.covers(parse_selector("hash:x-TOKEN"))
 
@@ -130,7 +130,7 @@ def test_events_in_a_covered_form_field_are_covered() -> None:
         ("netlify", ["type"]),
         ("mercadopago", ["id", "type"]),
         ("telegram", ["id", "reference"]),
-        ("twilio", ["id"]),
+        ("twilio", ["id", "type", "reference"]),
     ],
 )
 def test_a_preset_says_what_is_read_from_uncovered_content(

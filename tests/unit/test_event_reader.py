@@ -1,6 +1,7 @@
 """An event is identified by what the proof covers, in every spelling of a request."""
 
 import binascii
+import hashlib
 import json
 from urllib.parse import urlencode
 
@@ -165,6 +166,19 @@ def test_another_body_under_a_proof_of_the_url_alone_is_a_conflict() -> None:
     genuine = received(signed)
     changed = Request(genuine.headers, b'{"id":1,"a":2}', url=URL)
     assert only(source, genuine).body_sha256 != only(source, changed).body_sha256
+
+
+def test_a_signed_event_without_a_usable_id_is_kept_under_its_hash() -> None:
+    preset = Preset(
+        name="batch",
+        title="A sender of several events",
+        schemes=Signature(at="header:X-Sig"),
+        events="json:[]",
+        id="json:id",
+    )
+    source = make_source("source", preset=preset, secrets=[SECRET])
+    request = received(onceward.sign(preset, secret=SECRET, body=b'[{"id":[]}]'))
+    assert only(source, request).event_id == hashlib.sha256(b'{"id":[]}').hexdigest()
 
 
 def twilio(body: bytes, content_type: str = "application/x-www-form-urlencoded") -> Request:

@@ -55,7 +55,7 @@ def test_a_genuine_request_passes_every_check() -> None:
     ("preset", "body", "options", "covered"),
     [
         ("stripe", BODY, {}, f"covers {len(BODY)} bytes of body"),
-        ("twilio", b"MessageSid=SM1", {"url": URL}, "covers the URL, every form field"),
+        ("twilio", b"MessageSid=SM1", {"url": URL}, "covers the URL, the text of all form fields"),
         ("telegram", b'{"update_id":1}', {}, "covers nothing"),
     ],
 )

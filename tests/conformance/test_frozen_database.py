@@ -11,7 +11,7 @@ from onceward.errors import ConnectionLost, OutcomeUnknown, StoreError, StoreUna
 from onceward.model.events import Outcome
 from onceward.model.jobs import Postpone
 from onceward.ports import Store
-from onceward.store.postgres import pool, store, transaction
+from onceward.store.postgres import listener, pool, store, transaction
 from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS
@@ -27,14 +27,14 @@ from tests.factories import (
     working,
 )
 
-LIMIT_SECONDS = 0.5
+LIMIT_SECONDS = 1.0
 SLACK_SECONDS = 5.0
 """For a busy machine. Without the limits, every call here would hang."""
 
 
 @pytest.fixture
 def proxy(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    for module in (store, transaction):
+    for module in (listener, store, transaction):
         monkeypatch.setattr(module, "RESPONSE_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(store, "ADMIN_SECONDS", LIMIT_SECONDS)
     monkeypatch.setattr(pool, "OPEN_SECONDS", LIMIT_SECONDS)
@@ -202,7 +202,7 @@ async def test_a_store_whose_connections_are_all_busy_is_ready(postgres_url: str
 async def test_a_listener_notices_that_its_host_is_frozen(
     proxy: Proxy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "LISTEN_SECONDS", 0.1)
+    monkeypatch.setattr(listener, "CHECK_SECONDS", 0.1)
     async with opened(proxy.url) as frozen_soon:
         announcements = frozen_soon.announcements()
         await asyncio.wait_for(anext(announcements), SLACK_SECONDS)
@@ -233,7 +233,7 @@ async def test_the_server_cancels_a_slow_statement_before_the_connection_is_drop
 ) -> None:
     """Otherwise each retry would leave one more statement behind in a slow server."""
     assert RESPONSE_SECONDS > STATEMENT_SECONDS
-    monkeypatch.setattr(store, "STATEMENT_SECONDS", 0.2)
+    monkeypatch.setattr(store, "OWN_LIMITS", {"statement_timeout": "200"})
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as slow_store:
         with raw_db.connection() as connection:

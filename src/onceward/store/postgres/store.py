@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
@@ -42,7 +41,6 @@ from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
 from onceward.store.postgres.connections import (
-    OPERATIONAL,
     Connection,
     connect,
     conninfo,
@@ -52,6 +50,7 @@ from onceward.store.postgres.connections import (
     translate_error,
 )
 from onceward.store.postgres.driver import connection_class
+from onceward.store.postgres.listener import listen
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
 from onceward.store.postgres.payload_weeks import within_weeks
 from onceward.store.postgres.pool import ConnectionPool, drop
@@ -69,8 +68,6 @@ from onceward.store.registry import SqlRegistry, worker_parameters
 PARTITIONS_AHEAD_WEEKS: Final = 4
 ADMIN_SECONDS: Final = 30.0
 """Time for a registration, an operator's action or a part of a purge."""
-LISTEN_SECONDS: Final = 15.0
-"""Interval at which an idle listener checks that its connection still works."""
 
 # Planning takes as long as running, so connections keep their plans. A plan made while the tables
 # are small must also do when they are large: it may neither read a whole table nor compare every
@@ -91,9 +88,6 @@ _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
     "the number of connections in docs/operating.md"
 )
-# A listener that does not read keeps the server from truncating the queue of notifications. Of the
-# server's side of the connection; it has no effect on a Unix socket.
-_END_FROZEN_LISTENER: Final = "SET tcp_user_timeout = '15s'"
 # A restore in place gives each table another file, and keeps the connections.
 _ROUTES_FILE: Final = "SELECT pg_relation_filenode('onceward.routes') AS oid"
 _LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
@@ -332,29 +326,10 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
 
     async def announcements(self) -> AsyncGenerator[None, None]:
         """Yield whenever jobs may have become due, in whichever process they were created."""
-        while True:
-            try:
-                async with aclosing(self._listen()) as notifications:
-                    async for _ in notifications:
-                        yield
-            except (StoreUnavailable, *OPERATIONAL):
-                await asyncio.sleep(1)
-
-    async def _listen(self) -> AsyncGenerator[None, None]:
-        """Yield when notifications arrive or may have been missed, until the connection is lost."""
-        connection = await connect(self._info, SessionConnection, self._session({}))
-        try:
-            with time_limit(connection, RESPONSE_SECONDS):
-                await connection.execute(_END_FROZEN_LISTENER)
-                await connection.execute("LISTEN onceward_jobs")
-            while True:
-                yield  # before LISTEN and during SELECT, notifications may have been missed
-                async for _ in connection.notifies(timeout=LISTEN_SECONDS):
-                    yield
-                with time_limit(connection, RESPONSE_SECONDS):
-                    await connection.execute("SELECT 1")
-        finally:
-            drop(connection)
+        open_one = functools.partial(connect, self._info, SessionConnection, self._session({}))
+        async with aclosing(listen(open_one)) as notifications:
+            async for _ in notifications:
+                yield
 
     async def _notify(self) -> None:
         async with self._notifications.use_for_ledger() as connection:

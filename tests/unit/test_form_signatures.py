@@ -199,6 +199,16 @@ def test_a_signed_port_is_not_taken_for_a_field() -> None:
 # The hash of a JSON body in the URL.
 
 
+def test_different_json_bodies_are_different_events() -> None:
+    ids = set()
+    for body in (b'{"type":"a=b"}', b'{"type":"ab"}'):  # alike as joined form fields
+        query = f"bodySHA256={hashlib.sha256(body).hexdigest()}"
+        event = send(twilio(), body, signature(f"{URL}&{query}"), query=f"account=1&{query}")
+        assert event.content == body
+        ids.add(event.identity.event_id)
+    assert len(ids) == 2
+
+
 def test_a_json_body_is_covered_by_its_hash_in_the_url() -> None:
     query = f"account=1&bodySHA256={HASH}"
     proof = signature(f"{URL}&bodySHA256={HASH}")

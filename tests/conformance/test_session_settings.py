@@ -42,6 +42,7 @@ HOSTILE = {
     "statement_timeout": "61s",
     "lock_timeout": "62s",
     "idle_in_transaction_session_timeout": "1h",
+    "idle_session_timeout": "2h",
     "search_path": "public",
 }
 PINNED = {
@@ -59,7 +60,7 @@ PINNED = {
     "default_transaction_deferrable": "off",
     "row_security": "off",
     "jit": "off",
-    "lock_timeout": "0",
+    "idle_session_timeout": "0",
     "search_path": "pg_catalog",
 }
 FOR_HANDLERS = PINNED | {
@@ -145,7 +146,7 @@ async def test_settings_of_others_reach_no_statement(hostile_url: str, raw_db: R
         assert {item.event_id for item in await store.events(EVERYTHING)} == {"café-1", "failing"}
     inserts = (f"{table} INSERT" for table in ("sources", "events", "leases", "jobs", "attempts"))
     found = seen(raw_db, *inserts, "events UPDATE", "jobs UPDATE", "audit INSERT")
-    for setting in ("idle_in_transaction_session_timeout", "statement_timeout"):
+    for setting in ("idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout"):
         assert HOSTILE[setting] not in found.pop(setting)  # they differ by purpose
     assert found == {setting: {value} for setting, value in PINNED.items()}
 

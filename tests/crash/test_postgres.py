@@ -108,18 +108,15 @@ def test_a_connection_lost_while_recording_gets_a_503_and_the_retry_is_correct(
         for number in range(8):  # prepared statements make a request a single message
             service.accept(f"before-{number}", "payment.made", payload)
         proxy.lose(mode)
-        for number in range(2):  # one for each recording connection
-            response = service.post(f"evt_{number}", "payment.made", payload)
-            assert response.status_code == 503
-            assert response.headers["retry-after"]
-        assert proxy.losses == 2
-        stored = raw_db.rows("SELECT 1 FROM onceward.events WHERE event_id LIKE 'evt%'")
-        assert len(stored) == (2 if is_duplicate else 0)
+        response = service.post("evt", "payment.made", payload)
+        assert response.status_code == 503
+        assert response.headers["retry-after"]
+        assert proxy.losses >= 1  # the notification of the last event may be lost too
+        stored = raw_db.rows("SELECT 1 FROM onceward.events WHERE event_id = 'evt'")
+        assert len(stored) == (1 if is_duplicate else 0)
         proxy.lose(Mode.FORWARD)
-        for number in range(2):
-            receipt = service.accept(f"evt_{number}", "payment.made", payload)
-            assert receipt["duplicate"] is is_duplicate
-    assert raw_db.count("onceward.events") == 10
+        assert service.accept("evt", "payment.made", payload)["duplicate"] is is_duplicate
+    assert raw_db.count("onceward.events") == 9
 
 
 @pytest.mark.parametrize("mode", [Mode.LOSE_RESPONSES, Mode.LOSE_REQUESTS])

@@ -444,7 +444,8 @@ def test_line_breaks_and_terminal_codes_are_escaped_in_the_log(
 ) -> None:
     time.sleep(1.05)  # lines about a path are written once a second
     nothing_recorded.http.post("/webhooks/%0d%0aroot: all is well%1b[31m%00<script>%c2%9b%e2%80%ae")
-    (line,) = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
+    # Other lines may count what was suppressed before.
+    (line,) = [text for text in caplog.messages if "all is well" in text]
     assert line.isprintable()
     assert line.startswith(
         "/webhooks/\\r\\nroot: all is well\\x1b[31m\\x00<script>\\x9b\\u202e: 404"

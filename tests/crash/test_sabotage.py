@@ -13,6 +13,8 @@ from prove.workbench import StoreResult
 from support.ledger_checker import Violation
 
 SEED = 20_261_116
+STORMS = 3
+"""A fault shows only if it meets the right moment, such as a zombie within a transaction."""
 
 
 def small_plan(
@@ -76,8 +78,11 @@ def violations_with_timeline(result: StoreResult) -> set[Violation]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.sabotage.value)
 def test_a_broken_promise_is_found(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     apply_sabotage(monkeypatch, case.sabotage)
-    runner = make_runner("postgres", case.plan)
-    runner.storm()
+    for _ in range(STORMS):
+        runner = make_runner("postgres", case.plan)
+        runner.storm()
+        if runner.result.counts[case.violation]:
+            break
     assert runner.result.counts[case.violation] > 0, runner.result
     is_about_an_event = case.violation is not Violation.LEASE_LOST
     if is_about_an_event:

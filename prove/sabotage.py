@@ -24,7 +24,8 @@ from onceward.store.postgres import time_limit
 from onceward.store.postgres.connections import Connection
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
-from onceward.store.postgres.store import PostgresStore
+from onceward.store.postgres.session import SessionConnection
+from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
 
 VARIABLE = "PROVE_SABOTAGE"
@@ -199,12 +200,26 @@ def _remove_time_limit() -> None:
     vars(time_limit)["shut_down"] = lambda _: None
 
 
-def _skip_check_of_connections(name: str) -> None:
-    async def check(_store: PostgresStore, _connection: Connection) -> None:
-        """Stand in for a check of a new connection."""
+def _trust_routes() -> None:
+    async def trust(store: PostgresStore, connection: Connection) -> None:
+        """Take the registration for complete, in the tables that are there."""
+        row = await (await connection.execute(_ROUTES_FILE)).fetchone()
+        store._routes_files[connection] = row["oid"] if row else 0  # noqa: SLF001 - what the check would have stored
 
-    assert hasattr(PostgresStore, name), f"PostgresStore has no {name}; adapt its sabotage"
-    setattr(PostgresStore, name, check)
+    _replace(PostgresStore, "_restore_registration", trust)
+
+
+def _accept_shared_sessions() -> None:
+    async def accept(*_: object) -> None:
+        """Stand in for a check of a connection."""
+
+    _replace(PostgresStore, "_check_pooler", accept)
+    _replace(SessionConnection, "require_session", accept)
+
+
+def _replace(owner: type, name: str, method: Callable[..., object]) -> None:
+    assert hasattr(owner, name), f"{owner.__name__} has no {name}; adapt its sabotage"
+    setattr(owner, name, method)
 
 
 def _leak_connections() -> None:
@@ -241,8 +256,8 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.NO_TIME_LIMIT: _remove_time_limit,
     Sabotage.LOCAL_COMMIT: _commit_locally,
     Sabotage.MEMORY_OF_IDS: functools.partial(_wrap_submit, _remember_ids),
-    Sabotage.STALE_ROUTES: functools.partial(_skip_check_of_connections, "_restore_registration"),
-    Sabotage.SHARED_SESSIONS: functools.partial(_skip_check_of_connections, "_check_pooler"),
+    Sabotage.STALE_ROUTES: _trust_routes,
+    Sabotage.SHARED_SESSIONS: _accept_shared_sessions,
     Sabotage.LEAK_CONNECTIONS: _leak_connections,
     Sabotage.IGNORE_FILE: _ignore_file,
 }

@@ -45,7 +45,7 @@ Row = dict[str, Any]
 
 
 class Duty(Flag):
-    """What a serving process does. Each duty needs privileges of its own."""
+    """The duties of a serving process. Each needs privileges of its own."""
 
     RECEIVE = auto()
     """Record events, and serve the admin API."""

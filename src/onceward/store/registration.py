@@ -1,4 +1,4 @@
-"""What a process registers in the ledger: its sources, its handlers and their routes.
+"""The registration of a process in the ledger: its sources, its handlers and their routes.
 
 A database can go back to an earlier state: a standby takes over that lacks the last transactions,
 or a backup is restored. Its sources and routes may then be missing, or have other ids. So a process

@@ -63,7 +63,7 @@ class Preset:
     refused_secrets: Mapping[str, str] = field(default_factory=dict)
     """Beginnings of texts that are mistaken for the secret, each with the reason to refuse it."""
     other_uses: str = ""
-    """What else is signed with the same secret, and why it is not taken for an event."""
+    """Other texts that are signed with the same secret, and why they are not taken for events."""
     note: str = ""
     identity_selectors: IdentitySelectors = field(init=False, repr=False, compare=False)
     layout: EventLayout = field(init=False, repr=False, compare=False)

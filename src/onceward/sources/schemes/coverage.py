@@ -1,4 +1,4 @@
-"""What a proof covers: the parts of a request that cannot be changed without a rejection."""
+"""The coverage of a proof: the parts of a request that cannot be changed without a rejection."""
 
 from __future__ import annotations
 

@@ -12,12 +12,14 @@ STORE_TITLES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
 
 INGEST, RECEIVE, PROCESS, LATENCY = "ingest", "receive", "process", "latency"
 CRASH_RECEIVE, CRASH_WORK = "crash-receive", "crash-work"
+RECOVERY, FAIRNESS = "recovery", "fairness"
 
 ONCEWARD, ONCEWARD_WITH_WORKER = "onceward", "onceward-with-worker"
 ONCEWARD_OWN, ONCEWARD_SHARED = "onceward-own", "onceward-shared"
 ON_CONFLICT, ON_CONFLICT_ASYNCPG = "on-conflict-psycopg", "on-conflict-asyncpg"
 SINGLE_LOOPS = ("loop-psycopg", "loop-asyncpg")
 BATCH_LOOPS = ("loop-psycopg-batch", "loop-asyncpg-batch")
+NEIGHBOURS_LOOP = "loop-neighbours"
 PGQUEUER, DBOS = "pgqueuer", "dbos"
 EMPTY_ENDPOINT, BARE_PROTOCOL = LIMITS = ("empty-endpoint", "bare-protocol")
 
@@ -75,15 +77,15 @@ def _contender(name: str, title: str, *benchmarks: str, module: str, **more: obj
 
 _BOTH_STORES = frozenset(STORES)
 _SQLITE_ONLY = frozenset({SQLITE})
-_ALL = (INGEST, PROCESS, LATENCY, CRASH_RECEIVE, CRASH_WORK)
+_ALL = (INGEST, PROCESS, LATENCY, CRASH_RECEIVE, CRASH_WORK, RECOVERY)
 
 _ONCEWARD = (
     _contender(ONCEWARD, "Onceward", INGEST, RECEIVE, CRASH_RECEIVE, module="onceward",
                stores=_BOTH_STORES),
     _contender(ONCEWARD_WITH_WORKER, "Onceward, handlers in the same process", INGEST,
                module="onceward", stores=_BOTH_STORES, has_worker=True),
-    _contender(ONCEWARD_OWN, "Onceward, own transactions", PROCESS, LATENCY, CRASH_WORK,
-               module="onceward", commit=SINGLE, stores=_BOTH_STORES, jobs=MANY_JOBS),
+    _contender(ONCEWARD_OWN, "Onceward, own transactions", PROCESS, LATENCY, CRASH_WORK, RECOVERY,
+               FAIRNESS, module="onceward", commit=SINGLE, stores=_BOTH_STORES, jobs=MANY_JOBS),
     _contender(ONCEWARD_SHARED, "Onceward, shared transactions", PROCESS, LATENCY, CRASH_WORK,
                module="onceward", commit=BATCH, stores=_BOTH_STORES, transaction=SHARED,
                jobs=MANY_JOBS),
@@ -108,6 +110,8 @@ _HANDWRITTEN = (
     _contender("loop-asyncpg-batch", "SKIP LOCKED loop, asyncpg, batches", PROCESS,
                module="handwritten_asyncpg", commit=BATCH, requires=("fastapi", "asyncpg"),
                batch_size=BATCH_SIZE, jobs=MANY_JOBS),
+    _contender(NEIGHBOURS_LOOP, "SKIP LOCKED loop, ORDER BY id", FAIRNESS,
+               module="neighbours_loop", commit=SINGLE, requires=("fastapi",)),
     _contender("loop-sqlite", "hand-written loop", PROCESS, LATENCY,
                module="handwritten_sqlite", commit=SINGLE, requires=("fastapi",),
                stores=_SQLITE_ONLY, concurrency=1),

@@ -45,7 +45,7 @@ INSERT INTO onceward.jobs (
 )
 SELECT
     n, {received_at}, {received_at}, {received_at}, {finished_at},
-    (SELECT id FROM onceward.handlers WHERE name = 'payment'), {attempts}, 3, '{status}'
+    (SELECT id FROM onceward.handlers WHERE name = '{handler}'), {attempts}, 3, '{status}'
 FROM generate_series({first}::bigint, {last}::bigint) AS n
 """
 # This week's partition, from its start until now.
@@ -60,7 +60,15 @@ SELECT setval('onceward.ledger_ids', greatest(last_value, {events})) FROM oncewa
 _RECEIVED_AT = "'{week}'::timestamptz + '{span}'::interval * (n / {events}.0)"
 
 
-def seed(database: str, events: int, *, id_order: str, is_done: bool) -> None:
+def seed(
+    database: str,
+    events: int,
+    *,
+    id_order: str,
+    is_done: bool,
+    handler: str = "payment",
+    type: str = EVENT_TYPE,
+) -> None:
     """Add events with their payloads and jobs until the ledger has `events`."""
     with psycopg.connect(database, autocommit=True) as connection:
         week, span = _row(connection, _SPAN)
@@ -69,7 +77,8 @@ def seed(database: str, events: int, *, id_order: str, is_done: bool) -> None:
         values = {
             "received_at": received_at,
             "event_id": _IDS[id_order],
-            "type": EVENT_TYPE,
+            "type": type,
+            "handler": handler,
             "body_bytes": BODY_BYTES,
             "finished_at": received_at if is_done else "NULL::timestamptz",
             "attempts": 1 if is_done else 0,
@@ -84,11 +93,13 @@ def seed(database: str, events: int, *, id_order: str, is_done: bool) -> None:
         _row(connection, _ADVANCE_SEQUENCE.format(events=events))
 
 
-def seed_queued(database: str, jobs: int, *, id_order: str) -> None:
+def seed_queued(
+    database: str, jobs: int, *, id_order: str, handler: str = "payment", type: str = EVENT_TYPE
+) -> None:
     """Add events whose jobs are still queued."""
     with psycopg.connect(database, autocommit=True) as connection:
         (last_id,) = _row(connection, _LAST_ID)
-    seed(database, last_id + jobs, id_order=id_order, is_done=False)
+    seed(database, last_id + jobs, id_order=id_order, is_done=False, handler=handler, type=type)
 
 
 def _insert(database: str, values: Mapping[str, object]) -> None:

@@ -18,7 +18,7 @@ from bench.registry import (
     STORE_TITLES,
 )
 from bench.results import Results, Spread
-from bench.suite import crash, latency, receive, single, verify
+from bench.suite import crash, fairness, latency, receive, recovery, single, verify
 from bench.workloads import INSERT, WORKLOADS
 
 DURABILITY = {
@@ -314,6 +314,59 @@ def _crash(results: Results) -> Iterator[Table]:
     yield Table("After kill -9, PostgreSQL", columns, rows, caption, _notes(results))
 
 
+def _recovery(results: Results) -> Iterator[Table]:
+    def cell(name: str, value: str) -> str:
+        spread = results.spread(name, recovery.CASE, value)
+        if spread is not None and spread.median >= recovery.LIMIT_SECONDS:
+            return f"over {recovery.LIMIT_SECONDS:g}"
+        return format_spread(spread, 1)
+
+    rows = [
+        [
+            _title(name),
+            cell(name, "first_s"),
+            cell(name, "last_s"),
+            format_spread(results.spread(name, recovery.CASE, "done")),
+        ]
+        for name in _contenders(results)
+    ]
+    limit = f"{recovery.LIMIT_SECONDS:g} s"
+    columns = ["", "first job, s", "last job, s", f"jobs done in {limit}"]
+    caption = (
+        f"From SIGKILL of a worker process that ran {recovery.JOBS} jobs until another one, idle "
+        f"until then, had committed them. A job takes {recovery.JOB_SECONDS * 1_000:g} ms. Every "
+        f"contender with its default time-outs, for at most {limit}. {MEDIANS}"
+    )
+    yield Table("Recovery on PostgreSQL", columns, rows, caption, _notes(results))
+
+
+def _fairness(results: Results) -> Iterator[Table]:
+    def cell(name: str, case: str, value: str) -> str:
+        spread = results.spread(name, case, value)
+        if spread is not None and spread.median >= fairness.LIMIT_SECONDS * 1_000:
+            return f"over {fairness.LIMIT_SECONDS * 1_000:,.0f}"
+        return format_spread(spread, 1)
+
+    rows = [
+        [
+            case,
+            _title(name),
+            format_spread(results.spread(name, case, "rate")),
+            *(cell(name, case, value) for value in ("p50_ms", "p99_ms")),
+        ]
+        for case in fairness.CASES
+        for name in _contenders(results)
+        if results.spread(name, case, "rate")
+    ]
+    caption = (
+        f"{fairness.RATE:g} events of a quick handler a second, from POST until its commit, in one "
+        f"worker process with {CONCURRENCY} handlers at once. The other handler's jobs were queued "
+        f"before. {DURABILITY[results.store]} {MEDIANS}"
+    )
+    columns = ["quick handler", "", "events/s", "p50 ms", "p99 ms"]
+    yield Table("Fairness on PostgreSQL", columns, rows, caption, _notes(results), text_columns=2)
+
+
 def _notes(results: Results) -> list[str]:
     """Return the stored notes, and why contenders or trials have no figures."""
     return [
@@ -332,4 +385,6 @@ _TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
     "latency": _latency,
     "growth": _growth,
     "crash": _crash,
+    "recovery": _recovery,
+    "fairness": _fairness,
 }

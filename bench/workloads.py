@@ -3,10 +3,12 @@
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 import psycopg
 
+from bench.contenders.interface import ContenderConfig
 from bench.deliveries import ACCOUNTS
 
 INSERT, UPDATE = WORKLOADS = ("insert", "update")
@@ -76,6 +78,14 @@ def asyncpg_parameters(workload: str, event: Mapping[str, Any]) -> tuple[Any, ..
     """Return the positional parameters of a workload's statement."""
     account = event["account"], event["amount"]
     return (event["id"], *account) if workload == INSERT else account
+
+
+def begin_job(config: ContenderConfig) -> float:
+    """Record that a job has started, and return how long it takes."""
+    if config.started_file:
+        with Path(config.started_file).open("ab") as file:
+            file.write(b".")
+    return config.job_seconds
 
 
 def is_sqlite(database: str) -> bool:

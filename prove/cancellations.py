@@ -22,7 +22,7 @@ import uvloop
 from onceward.errors import OncewardError
 from onceward.model.admin import OperatorAction, PageQuery
 from onceward.model.events import INGEST_SOURCE, Arrival
-from onceward.model.jobs import HandlerEntry, Job, Reschedule, Route
+from onceward.model.jobs import ClaimRequest, HandlerEntry, Job, Reschedule, Route
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
@@ -203,13 +203,15 @@ class Cancellations:
     async def _claim(self, limit: int = 4) -> tuple[str, tuple[Job, ...]]:
         token = uuid.UUID(int=self._rng.getrandbits(128)).hex
         claim = await self._store.claim(
-            token=token,
-            worker=WORKER,
-            handlers=[HANDLER],
-            limit=limit,
-            solo=self._rng.random() < 0.5,
-            lease_seconds=LEASE_SECONDS,
-            ended=[],
+            ClaimRequest(
+                token=token,
+                worker=WORKER,
+                wanted={HANDLER: limit},
+                limit=limit,
+                solo=self._rng.random() < 0.5,
+                slots=limit,
+                lease_seconds=LEASE_SECONDS,
+            )
         )
         return token, claim.lease.jobs if claim.lease else ()
 

@@ -4,7 +4,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 from prove.checker import Figures, check_ledger
 from prove.fleet import FleetSize, ServiceFleet
@@ -49,7 +49,7 @@ class Experiment:
         seed: int,
         direct_url: str | None = None,
         environment: Mapping[str, str] | None = None,
-        **settings: float | str,
+        **settings: Any,
     ) -> None:
         self.ledger = RawDatabase(direct_url or url)
         self.tally: Counter[str] = Counter()

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Self
 from urllib.parse import urlsplit
 
@@ -52,7 +53,9 @@ class ServiceFleet:
         url: str,
         size: FleetSize,
         *options: str,
+        app: Path = APP,
         environment: Mapping[str, str] | None = None,
+        variables: Mapping[str, str] | None = None,
         **settings: float | str,
     ) -> None:
         self.size = size
@@ -62,11 +65,12 @@ class ServiceFleet:
         """The logs of processes that exited on their own."""
         self._url = url
         self._options = options
-        self._start_options: dict[str, Any] = {"forked": True}
+        self._app = app
+        self._start_options: dict[str, Any] = {"forked": True, "environment": variables}
         if environment is not None:
             # A forked process has its libraries already: a variable of the linker comes too late.
-            variables = {"PYTHONPATH": str(ROOT), **environment}
-            self._start_options = {"forked": False, "environment": variables}
+            linked = {"PYTHONPATH": str(ROOT), **environment, **(variables or {})}
+            self._start_options = {"forked": False, "environment": linked}
         self._settings: dict[str, Any] = SETTINGS | settings
         self._pool = ThreadPoolExecutor(size.total)
         self._started: list[Process] = []
@@ -166,7 +170,7 @@ class ServiceFleet:
     def _start_receiver(self) -> Process:
         options = ["--workers", "0"] if self.size.workers else []
         options += self._options
-        return Serve(APP, self._url, *options, **self._start_options, **self._settings)
+        return Serve(self._app, self._url, *options, **self._start_options, **self._settings)
 
     def _start_worker(self) -> Process:
-        return Work(APP, self._url, *self._options, **self._start_options, **self._settings)
+        return Work(self._app, self._url, *self._options, **self._start_options, **self._settings)

@@ -26,6 +26,16 @@ class StorePlan:
     cancellations: int = 0
     clock_steps: int = 0
     removed_files: int = 0
+    queue_seconds: float = 0
+    """How long events with ordering keys and limits are sent."""
+    queue_kills: int = 0
+    pauses: int = 0
+    """Pauses of a handler and of a source; both are paused at once."""
+    share_seconds: float = 0
+    """How long a quick handler runs: alone, and again beside unfair ones."""
+    recoveries: int = 0
+    snapshot_seconds: float = 0
+    """How long a transaction stays open while jobs come and go."""
 
     @property
     def load_seconds(self) -> float:
@@ -86,6 +96,12 @@ SHORT = Plan(
             failovers=1,
             cancellations=1_500,
             clock_steps=4,
+            queue_seconds=6,
+            queue_kills=4,
+            pauses=2,
+            share_seconds=2.5,
+            recoveries=1,
+            snapshot_seconds=3,
         ),
         "sqlite": StorePlan(
             events=8_000,
@@ -102,6 +118,9 @@ SHORT = Plan(
             cancellations=600,
             clock_steps=2,
             removed_files=4,
+            queue_seconds=6,
+            queue_kills=3,
+            pauses=2,
         ),
     },
     required=1.0,
@@ -127,6 +146,12 @@ LONG = Plan(
             failovers=8,
             cancellations=30_000,
             clock_steps=16,
+            queue_seconds=180,
+            queue_kills=120,
+            pauses=40,
+            share_seconds=20,
+            recoveries=8,
+            snapshot_seconds=300,
         ),
         "sqlite": StorePlan(
             events=300_000,
@@ -143,6 +168,9 @@ LONG = Plan(
             cancellations=15_000,
             clock_steps=8,
             removed_files=24,
+            queue_seconds=180,
+            queue_kills=80,
+            pauses=40,
         ),
     },
     required=0.5,

@@ -11,6 +11,7 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
+from types import ModuleType
 from typing import Any
 
 import psycopg
@@ -20,17 +21,20 @@ from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.store import queries
-from onceward.store.postgres import time_limit
+from onceward.store.postgres import claiming, pool, time_limit
+from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import Connection
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
+from onceward.work.scheduler import Scheduler
 
 VARIABLE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60
 PURGE_INTERVAL_SECONDS = 0.3
+LATE_SECONDS = 3600.0
 
 _connection_options: dict[str, Any] = {"host": "127.0.0.1", "user": "postgres"}
 """How this process reaches its database; `prepare` adds the port and the name."""
@@ -70,6 +74,22 @@ class Sabotage(StrEnum):
     """Wait for something before a connection is given back; cancellations show it."""
     IGNORE_FILE = "ignore-file"
     """Write on when the SQLite file is gone."""
+    NO_KEY_CHECK = "no-key-check"
+    """Claim the jobs of a key without regard to each other."""
+    NO_CAP = "no-cap"
+    """Claim jobs beyond the concurrency of their handler."""
+    NO_RATE = "no-rate"
+    """Claim jobs beyond the rate of their handler."""
+    IGNORE_PAUSE = "ignore-pause"
+    """Claim the jobs of paused handlers and sources."""
+    LOST_WAKE_UPS = "lost-wake-ups"
+    """Leave the next job of a key parked when the key becomes free."""
+    SLOW_RECLAIM = "slow-reclaim"
+    """Wait until the leases of a dead worker expire."""
+    NO_SHARES = "no-shares"
+    """Run all jobs in the order of arrival: a slow handler takes every slot of a worker."""
+    NO_FLOORS = "no-floors"
+    """Let claims read all that was settled since the oldest snapshot."""
 
 
 def active_sabotage() -> Sabotage:
@@ -101,7 +121,7 @@ def apply() -> None:
 def _patch_statement(name: str, pattern: str, replacement: str) -> None:
     """Change one statement of the PostgreSQL store."""
     texts = queries._load("postgres")  # noqa: SLF001 - sabotage has no public entrance
-    texts[name], count = re.subn(pattern, replacement, texts[name])
+    texts[name], count = re.subn(pattern, replacement, texts[name], flags=re.DOTALL)
     assert count == 1, f"the statement {name} has changed; adapt its sabotage"
 
 
@@ -154,11 +174,14 @@ async def _delete_done_events(_: PostgresStore) -> None:
 def _remove_fence() -> None:
     fence = r"AND [\w.]*texteq\(status, 'queued'\)\s+AND EXISTS \(SELECT 1 FROM fence\)"
     _patch_statement("settle_done", fence, "")
-    _patch_statement("renew", "UPDATE onceward.leases", "WITH mine AS (UPDATE onceward.leases")
-    _patch_statement("renew", "RETURNING token", ") SELECT unnest(:tokens::text[]) AS token")
+    _patch_statement("renew", r"ARRAY\(SELECT token FROM renewed\)", ":tokens::text[]")
 
 
 def _remove_unique_key() -> None:
+    async def accept(_: object) -> None:
+        """Stand in for the check of the keys at the start."""
+
+    vars(postgres_store)["require_keys"] = accept
     _patch_statement("record_new", "ON CONFLICT ON CONSTRAINT events_once DO NOTHING", "")
 
 
@@ -210,16 +233,19 @@ def _trust_routes() -> None:
 
 
 def _accept_shared_sessions() -> None:
-    async def accept(*_: object) -> None:
+    async def accept(*_: object) -> bool:
         """Stand in for a check of a connection."""
+        return True
 
     _replace(PostgresStore, "_check_pooler", accept)
-    _replace(SessionConnection, "require_session", accept)
+    _replace(SessionConnection, "_has_session", accept)
+    # A pool that drops the connection of each such error works again with the next one.
+    _replace(pool, "OTHER_SESSION", ())
 
 
-def _replace(owner: type, name: str, method: Callable[..., object]) -> None:
+def _replace(owner: type | ModuleType, name: str, value: object) -> None:
     assert hasattr(owner, name), f"{owner.__name__} has no {name}; adapt its sabotage"
-    setattr(owner, name, method)
+    setattr(owner, name, value)
 
 
 def _leak_connections() -> None:
@@ -246,6 +272,51 @@ def _ignore_file() -> None:
     DatabaseFile.check = lambda self: None  # type: ignore[method-assign] # noqa: ARG005 - the sabotage
 
 
+def _claim_any_of_a_key() -> None:
+    check = r"ordering_key IS NOT NULL AND id NOT IN \(SELECT id FROM heads\)"
+    _patch_statement("claim", check, "false")
+
+
+def _remove_cap() -> None:
+    cap = r"h\.concurrency - \(SELECT count\(\*\) FROM in_flight f WHERE f\.handler = h\.id\),"
+    _patch_statement("claim", cap, "")
+
+
+def _remove_rate() -> None:
+    _patch_statement("claim", r",\s+floor\(.*?rate_interval_seconds\s+\)\s+\)\) ELSE", ")) ELSE")
+
+
+def _ignore_pauses() -> None:
+    _patch_statement("claim", r"CASE WHEN h\.paused_at IS NULL THEN", "CASE WHEN true THEN")
+    _patch_statement("claim", r"sources WHERE paused_at IS NOT NULL", "sources WHERE false")
+
+
+def _lose_wake_ups() -> None:
+    _patch_statement("wake_keys", r"WHERE j\.id = first\.id", "WHERE false AND j.id = first.id")
+
+
+def _reclaim_late() -> None:
+    vars(claiming)["GRACE_SECONDS"] = LATE_SECONDS
+
+
+def _ignore_shares() -> None:
+    """Run all jobs in the order of their events, and take every handler for a quick one."""
+
+    def next_in_order(scheduler: Scheduler, _: float) -> str | None:
+        queues = scheduler._queues  # noqa: SLF001 - the sabotage
+        heads = {queue[0].job.event: name for name, queue in queues.items() if queue}
+        return heads[min(heads)] if heads else None
+
+    _replace(Scheduler, "_next_handler", next_in_order)
+    _replace(Scheduler, "_is_slow", lambda *_: False)
+    _replace(Scheduler, "_wanted_quick", lambda _, quick, limit: dict.fromkeys(quick, limit))
+    _patch_statement("claim", "ORDER BY turn, available_at, id LIMIT", "ORDER BY event LIMIT")
+
+
+def _forget_floors() -> None:
+    _replace(claiming.Claims, "_keep_floors", lambda *_: None)
+
+
 _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.EARLY_RESPONSE: functools.partial(_wrap_submit, _respond_early),
     Sabotage.NO_FENCE: _remove_fence,
@@ -260,4 +331,12 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.SHARED_SESSIONS: _accept_shared_sessions,
     Sabotage.LEAK_CONNECTIONS: _leak_connections,
     Sabotage.IGNORE_FILE: _ignore_file,
+    Sabotage.NO_KEY_CHECK: _claim_any_of_a_key,
+    Sabotage.NO_CAP: _remove_cap,
+    Sabotage.NO_RATE: _remove_rate,
+    Sabotage.IGNORE_PAUSE: _ignore_pauses,
+    Sabotage.LOST_WAKE_UPS: _lose_wake_ups,
+    Sabotage.SLOW_RECLAIM: _reclaim_late,
+    Sabotage.NO_SHARES: _ignore_shares,
+    Sabotage.NO_FLOORS: _forget_floors,
 }

@@ -14,6 +14,8 @@ from prove.failover import fail_over
 from prove.failpoint_sweep import FailpointSweep
 from prove.frozen_host import freeze_host
 from prove.poolers import run_behind_poolers
+from prove.queueing.rules import keep_rules
+from prove.queueing.times import measure_times
 from prove.vanished_file import vanish
 from prove.workbench import StoreResult, Workbench
 from support.disks import image_disk, small_disk
@@ -160,6 +162,8 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "poolers": run_behind_poolers,
         "cancellations": cancel_operations,
         "clock steps": step_clocks,
+        "queue": keep_rules,
+        "queue times": measure_times,
     }
 )
 SQLITE_STAGES: Stages = MappingProxyType(
@@ -171,5 +175,6 @@ SQLITE_STAGES: Stages = MappingProxyType(
         "cancellations": cancel_operations,
         "clock steps": step_clocks,
         "vanished file": vanish,
+        "queue": keep_rules,
     }
 )

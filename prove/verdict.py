@@ -12,6 +12,7 @@ from prove.clock_steps import ZOMBIES
 from prove.edge import EdgeResult
 from prove.failover import GONE
 from prove.plan import Plan, StorePlan
+from prove.queueing.times import HELD_JOBS
 from prove.vanished_file import REMOVED
 from prove.workbench import StoreResult
 
@@ -20,14 +21,29 @@ MIN_OVERLAPPING_SHARE = 0.01
 
 MIN_UNKNOWN_PER_KILL = 1.0
 
-AT_LEAST_ONE = {
-    "full disk": ("full disks survived",),
-    "lost commits": ("COMMIT responses lost", "database responses lost"),
-    "failover": (GONE,),
-    "clock steps": (ZOMBIES,),
-    "poolers": ("workloads behind pgbouncer",),
+MINIMUMS = {
+    "full disk": {"full disks survived": 1},
+    "lost commits": {"COMMIT responses lost": 1, "database responses lost": 1},
+    "failover": {GONE: 1},
+    "clock steps": {ZOMBIES: 1},
+    "poolers": {"workloads behind pgbouncer": 1},
+    "queue": {
+        "runs ended by a kill": 1,
+        "keys with several jobs": 20,
+        "ordered jobs done": 100,
+        "ordered jobs that were retried": 5,
+        "ordered jobs that were requeued": 1,
+        "cancelled jobs": 5,
+        "jobs cancelled while they ran": 1,
+        "events of a paused source": 20,
+    },
+    "queue times": {
+        "jobs taken from killed workers": HELD_JOBS,
+        "claims timed beside an old snapshot": 20,
+        "quick jobs beside unfair handlers": 50,
+    },
 }
-"""The counts of each stage of which one is enough."""
+"""The counts that every form must reach, on a slow machine as well."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +124,7 @@ class Verdict:
             "failovers": tally["failovers"],
             "cancellations": tally["cancellations"],
             "clock steps": tally["clock steps"],
+            "kills of workers with ordered jobs": tally["worker kills in the queue"],
             "events": sum(total(result).events for result in self.results),
         }
         for what, count in counts.items():
@@ -162,10 +179,10 @@ def _requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterato
         for what, target in targets.items():
             if result.ran(stage):
                 yield Requirement(result.store, what, result.tally[what], round(target * share))
-    for stage, names in AT_LEAST_ONE.items():
-        for what in names:
+    for stage, minimums in MINIMUMS.items():
+        for what, minimum in minimums.items():
             if result.ran(stage):
-                yield Requirement(result.store, what, result.tally[what], 1)
+                yield Requirement(result.store, what, result.tally[what], minimum)
     if result.ran("storm"):
         yield from _load_requirements(plan, share, result)
     if result.ran("failpoints"):
@@ -187,6 +204,8 @@ def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
         "cancellations": {"cancellations": plan.cancellations},
         "clock steps": {"clock steps": plan.clock_steps},
         "vanished file": {REMOVED: plan.removed_files},
+        "queue": {"worker kills in the queue": plan.queue_kills, "pauses": plan.pauses},
+        "queue times": {"recoveries": plan.recoveries},
     }
 
 

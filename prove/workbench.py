@@ -69,6 +69,11 @@ class Workbench:
         self._show = show
         self._is_durable = active_sabotage() is not Sabotage.WEAK_SYNC
 
+    @property
+    def options(self) -> list[str]:
+        """Return the options of the commands that start the service."""
+        return [] if self._is_durable else ["--allow-weak-durability"]
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage, and record why it could not run or did not finish."""
@@ -92,10 +97,9 @@ class Workbench:
         **options: Any,
     ) -> Iterator[Experiment]:
         """Run a service under load on a database, and check the ledger afterwards."""
-        arguments = [] if self._is_durable else ["--allow-weak-durability"]
         size = SQLITE_FLEET if self.is_sqlite else POSTGRES_FLEET
         experiment = Experiment(
-            name, url, size, *arguments, seed=self.seed, direct_url=direct_url, **options
+            name, url, size, *self.options, seed=self.seed, direct_url=direct_url, **options
         )
         try:
             with experiment:
@@ -111,8 +115,13 @@ class Workbench:
         self.result.tally += experiment.tally
         self.result.figures[name] = experiment.figures
         for what, delay in experiment.delays.items():
-            self.result.delays[what] = max(delay, self.result.delays.get(what, delay))
+            self.add_delay(what, *delay)
         self.add(name, experiment.findings)
+
+    def add_delay(self, what: str, seconds: float, limit_seconds: float) -> None:
+        """Keep the longest time of each kind."""
+        delay = Delay(round(seconds, 2), limit_seconds)
+        self.result.delays[what] = max(delay, self.result.delays.get(what, delay))
 
     def add(self, stage: str, findings: Findings) -> None:
         """Add the findings of a stage to the result."""

@@ -4,7 +4,8 @@ Statements name tables as on PostgreSQL, ``onceward.jobs``.
 """
 
 import sqlite3
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -67,9 +68,24 @@ class RawDatabase:
         """Expire every lease, as if its worker had stopped renewing it."""
         self.rows(f"UPDATE onceward.leases SET until = {self.past}")  # noqa: S608 - no outside input
 
+    def add_lease(self, jobs: Sequence[int], guarded: Sequence[int] = ()) -> None:
+        """Lease jobs, as a claim does."""
+        named = [f"[{', '.join(map(str, ids))}]" for ids in (jobs, guarded)]
+        named = [f"'{ids}'" if self.is_sqlite else f"ARRAY{ids}::bigint[]" for ids in named]
+        until = "9000000000000000" if self.is_sqlite else "now() + interval '1 hour'"
+        self.rows(
+            "INSERT INTO onceward.leases (token, worker, until, jobs, guarded) "  # noqa: S608 - no outside input
+            f"VALUES ('token-of-a-test', 'worker-of-a-test', {until}, {', '.join(named)})"
+        )
+
     def make_due(self) -> None:
         """Make every waiting job due now."""
-        self.rows(f"UPDATE onceward.jobs SET available_at = {self.past}")  # noqa: S608 - no outside input
+        self.rows(f"UPDATE onceward.jobs SET available_at = {self.now}")  # noqa: S608 - no outside input
+
+    @property
+    def now(self) -> str:
+        """Return an SQL expression for the present."""
+        return str(time.time_ns() // 1_000) if self.is_sqlite else "clock_timestamp()"
 
     @property
     def past(self) -> str:

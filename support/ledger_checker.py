@@ -5,6 +5,7 @@ amount to `accounts`, and may mark the effect ``credit:<event id>``.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -44,6 +45,12 @@ class Violation(StrEnum):
     SHARED_FILE = "two processes use one SQLite file"
     LEAKED = "connections, locks or transactions left behind"
     NOT_REJECTED = "requests not rejected while nothing could be stored"
+    OVERLAPPED = "two jobs of a key ran at once"
+    OUT_OF_ORDER = "jobs of a key ran out of order"
+    STALLED = "job waits without a reason"
+    LIMIT_EXCEEDED = "more jobs ran than their limit allows"
+    STARTED_WHILE_PAUSED = "job started while it was paused"
+    TOO_SLOW = "slower than its limit"
 
 
 @dataclass(frozen=True)
@@ -64,11 +71,17 @@ class Findings:
     items: list[Finding] = field(default_factory=list)
     counts: Counter[Violation] = field(default_factory=Counter)
 
-    def add(self, violation: Violation, detail: str, number: int | None = None) -> None:
+    def add(
+        self,
+        violation: Violation,
+        detail: str,
+        number: int | None = None,
+        timeline: Iterable[str] = (),
+    ) -> None:
         """Record one violation."""
         self.counts[violation] += 1
         if self.counts[violation] <= MAX_DETAILED_FINDINGS:
-            self.items.append(Finding(violation, detail, number))
+            self.items.append(Finding(violation, detail, number, tuple(timeline)))
 
 
 # One row for each event and its only job. Related rows are joined as counts.

@@ -19,6 +19,7 @@ FINGERPRINT = """
         (SELECT (count(*), max(oid)) FROM pg_proc)::text,
         (SELECT count(*) FROM pg_db_role_setting d JOIN pg_database b ON b.oid = d.setdatabase
             WHERE datname = current_database()),
+        (SELECT count(*) FROM pg_class WHERE relpersistence = 'u'),
         (SELECT count(*) FROM onceward.migrations),
         -- Tables with statistics, from which later tests would get other plans.
         (SELECT count(*) FROM pg_class WHERE relnamespace = 'onceward'::regnamespace

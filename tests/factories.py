@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import uuid
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 
 from onceward.model.admin import JobItem, OperatorAction, PageQuery
 from onceward.model.events import Arrival, DuplicateBody, Event, Receipt
-from onceward.model.jobs import Claim, Fail, FailureType, HandlerEntry, Job, Lease, Route
+from onceward.model.jobs import (
+    Claim,
+    ClaimRequest,
+    Fail,
+    FailureType,
+    HandlerEntry,
+    Job,
+    Lease,
+    Route,
+)
 from onceward.ports import Store
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
@@ -29,6 +38,7 @@ HANDLERS = (CREDIT, NOTIFY)
 ACT = OperatorAction(actor="Ann", authenticated_as="token:ops", reason="the bank was down")
 BROKEN = Fail(FailureType.PERMANENT, "no such account")
 EVERYTHING = PageQuery(limit=1000)
+ANY_NUMBER = 1_000_000
 
 
 def arrival(
@@ -110,19 +120,28 @@ async def claim(
     *,
     limit: int = 10,
     solo: bool = False,
-    handlers: Sequence[str] = ("credit",),
+    handlers: Sequence[str] | Mapping[str, int] = ("credit",),
     worker: str = "worker-1",
+    owner: int = 0,
+    slots: int = ANY_NUMBER,
     ended: Sequence[str] = (),
+    settled: Sequence[int] = (),
 ) -> Claim:
-    """Claim jobs."""
+    """Claim jobs. A mapping of handlers has the number of jobs wanted of each."""
+    wanted = handlers if isinstance(handlers, Mapping) else dict.fromkeys(handlers, limit)
     return await store.claim(
-        token=uuid.uuid4().hex,
-        worker=worker,
-        handlers=handlers,
-        limit=limit,
-        solo=solo,
-        lease_seconds=60.0,
-        ended=ended,
+        ClaimRequest(
+            token=uuid.uuid4().hex,
+            worker=worker,
+            owner=owner,
+            wanted=wanted,
+            limit=limit,
+            solo=solo,
+            slots=slots,
+            lease_seconds=60.0,
+            ended=ended,
+            settled=settled,
+        )
     )
 
 

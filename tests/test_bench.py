@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -62,7 +62,7 @@ from bench.registry import (
 from bench.results import Results, Sample
 from bench.run import Options, Run, Schedule, Trial, alternate
 from bench.schedule import BENCHMARKS, PUBLISHED
-from bench.suite import ingest, latency, process, receive
+from bench.suite import fairness, ingest, latency, process, receive, recovery
 from bench.tables import make_tables
 from onceward.settings import Settings
 
@@ -78,6 +78,15 @@ def run() -> Iterator[Run]:
         run = Run(options, databases)
         yield run
         run.close()
+
+
+def measure(benchmark: str, trials: Sequence[Trial]) -> Results:
+    """Run some trials, none of which may fail."""
+    found = Results(benchmark, "postgres")
+    for outcome in run_trials(trials, Console(quiet=True)):
+        assert outcome.failure is None
+        found.samples += outcome.samples
+    return found
 
 
 def test_a_short_run_produces_results_tables_and_charts(run: Run, tmp_path: Path) -> None:
@@ -120,10 +129,7 @@ def test_receiving_is_measured_in_alternating_bursts_of_new_requests(
 
     monkeypatch.setattr(receive, "MAX_BURST_SECONDS", 0.3)
     monkeypatch.setattr(receive, "send", send_and_remember)
-    found = Results("receive", "postgres")
-    for outcome in run_trials(receive.plan(run, Schedule(1, seconds=0.6)), Console(quiet=True)):
-        assert outcome.failure is None
-        found.samples += outcome.samples
+    found = measure("receive", receive.plan(run, Schedule(1, seconds=0.6)))
 
     order = [ONCEWARD, EMPTY_ENDPOINT, BARE_PROTOCOL]
     assert [(sample.contender, sample.case) for sample in found.samples] == [
@@ -135,6 +141,32 @@ def test_receiving_is_measured_in_alternating_bursts_of_new_requests(
         assert 0 < bare < min(onceward, empty)
         rate = found.median(BARE_PROTOCOL, case, "rate") or 0
         assert rate > (found.median(ONCEWARD, case, "rate") or 0)
+
+
+def test_the_jobs_of_a_killed_worker_are_timed_until_another_has_done_them(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "JOBS", 2)
+    monkeypatch.setattr(recovery, "IDLE_SECONDS", 0.5)
+    found = measure("recovery", recovery.plan(run, SHORT))
+
+    (sample,) = found.samples
+    assert sample.values["done"] == 2
+    assert 0 < sample.values["first_s"] < sample.values["last_s"] < recovery.LIMIT_SECONDS
+    (table,) = make_tables(found)
+    assert [row[0] for row in table.rows] == ["Onceward, own transactions"]
+
+
+def test_a_quick_handler_is_timed_beside_another_with_a_backlog(run: Run) -> None:
+    trials = [trial for trial in fairness.plan(run, SHORT) if "quick jobs" in trial.label]
+    found = measure("fairness", trials[:1])
+
+    (sample,) = found.samples
+    assert sample.contender == ONCEWARD_OWN
+    assert 0 < sample.values["p50_ms"] <= sample.values["p99_ms"]
+    assert sample.values["p99_ms"] < fairness.LIMIT_SECONDS * 1_000
+    (table,) = make_tables(found)
+    assert len(table.rows) == 1
 
 
 BURN_IN_A_CHILD = """

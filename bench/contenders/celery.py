@@ -6,6 +6,7 @@ late: a task whose worker dies goes to another worker.
 
 import asyncio
 import json
+import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
@@ -20,7 +21,7 @@ from bench.contenders.endpoint import POOL_CONNECTIONS, make_app
 from bench.contenders.interface import ContenderConfig
 from bench.contenders.server import run_server
 from bench.deliveries import make_body, random_ids
-from bench.workloads import PSYCOPG_STATEMENTS, create_handler_tables, parameters
+from bench.workloads import PSYCOPG_STATEMENTS, begin_job, create_handler_tables, parameters
 
 DEDUPE_SECONDS = 7 * 24 * 3_600
 QUEUE = "celery"
@@ -40,8 +41,9 @@ class Program:
             task_ignore_result=True,
             task_reject_on_worker_lost=True,
             worker_hijack_root_logger=False,
-            # Its guide to optimizing recommends a large prefetch for short tasks.
-            worker_prefetch_multiplier=64,
+            # Its guide to optimizing recommends a large prefetch for short tasks, and one task a
+            # process together with late acknowledgement for long ones.
+            worker_prefetch_multiplier=1 if config.job_seconds else 64,
         )
         if config.lease_seconds is not None:
             # By default a worker looks only every hundred seconds for the tasks of a dead one.
@@ -54,6 +56,8 @@ class Program:
         @self._app.task(name="payment")
         def handle(body: str) -> None:
             assert self._connection is not None, "opened with the worker process"
+            if config.job_seconds:
+                time.sleep(begin_job(config))  # the work of the job
             statement = PSYCOPG_STATEMENTS[config.workload]
             self._connection.execute(statement, parameters(json.loads(body)))
 
@@ -80,6 +84,7 @@ class Program:
         worker_process_init.connect(self._connect, weak=False)
         self._app.worker_main(
             ["worker", "--concurrency", str(self._config.concurrency), "--loglevel", "ERROR",
+             "--hostname", f"{self._config.worker}@%h",
              "--without-gossip", "--without-mingle", "--without-heartbeat"]
         )  # fmt: skip
 

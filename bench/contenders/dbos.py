@@ -8,6 +8,7 @@ documentation names for effects that must happen exactly once.
 import asyncio
 import json
 import threading
+import time
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -22,7 +23,7 @@ from bench.contenders.endpoint import POOL_CONNECTIONS, make_app
 from bench.contenders.interface import ContenderConfig
 from bench.contenders.server import run_server
 from bench.deliveries import make_body, random_ids
-from bench.workloads import STATEMENTS, create_handler_tables, is_sqlite, parameters
+from bench.workloads import STATEMENTS, begin_job, create_handler_tables, is_sqlite, parameters
 
 NAME = "bench"
 QUEUE = "payments"
@@ -95,7 +96,7 @@ class Program:
                 "system_database_url": self._url,
                 "sys_db_pool_size": POOL_CONNECTIONS,
                 "application_version": VERSION,
-                "executor_id": "worker",
+                "executor_id": self._config.worker,
                 "max_executor_threads": THREADS,
                 "log_level": "WARNING",
             }
@@ -113,6 +114,8 @@ class Program:
 
         @DBOS.workflow(name=WORKFLOW)
         def payment(body: str) -> None:
+            if self._config.job_seconds:
+                time.sleep(begin_job(self._config))  # the work of the job
             book(body)
 
         DBOS.launch()

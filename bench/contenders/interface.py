@@ -31,6 +31,14 @@ class ContenderConfig:
     """Whether a new event wakes idle workers: needed for latency, not for throughput."""
     lease_seconds: float | None = None
     """After how long the jobs of a dead worker go to another; None for the default."""
+    worker: str = "worker"
+    """The name of the worker process, for a contender that has one."""
+    job_seconds: float = 0.0
+    """How long the handler waits before its statement."""
+    started_file: str = ""
+    """A file to which the handler appends a byte when it starts."""
+    neighbour: str = ""
+    """The handler beside the measured one, from `bench.neighbours`; none if empty."""
 
     def to_json(self) -> str:
         """Return the config as one command-line argument."""

@@ -1,12 +1,15 @@
-"""The inbox that the onceward command loads: one source, one handler."""
+"""The inbox that the onceward command loads: one source, one handler, maybe a neighbour."""
 
+import asyncio
 import os
 
 import msgspec
 
 from bench.contenders.interface import CONFIG_VARIABLE, ContenderConfig
 from bench.deliveries import EVENT_TYPE, SECRET, SIGNATURE_HEADER
-from bench.workloads import INSERT, STATEMENTS, UPDATE
+from bench.neighbours import EVENT_TYPE as NEIGHBOUR_TYPE
+from bench.neighbours import NAME, run_neighbour
+from bench.workloads import INSERT, STATEMENTS, UPDATE, begin_job
 from onceward import Event, Inbox, Transaction
 
 config = ContenderConfig.from_json(os.environ[CONFIG_VARIABLE])
@@ -27,6 +30,8 @@ class Payment(msgspec.Struct):
 async def book(event: Event[Payment], tx: Transaction) -> None:
     """Insert a row."""
     payment = event.payload
+    if config.job_seconds:
+        await asyncio.sleep(begin_job(config))
     await tx.execute(
         STATEMENTS[INSERT],
         {"event_id": payment.id, "account": payment.account, "amount": payment.amount},
@@ -41,3 +46,13 @@ async def credit(event: Event[Payment], tx: Transaction) -> None:
 
 _handler = {INSERT: book, UPDATE: credit}[config.workload]
 inbox.on(EVENT_TYPE, name="payment", transaction=config.transaction)(_handler)
+
+
+async def neighbour(event: Event[Payment], tx: Transaction) -> None:
+    """Fail, wait or return at once, in a transaction as the measured handler has."""
+    del event, tx
+    await run_neighbour(config.neighbour)
+
+
+if config.neighbour:
+    inbox.on(NEIGHBOUR_TYPE, name=NAME)(neighbour)

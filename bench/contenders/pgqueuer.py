@@ -26,7 +26,12 @@ from bench.contenders.endpoint import make_app
 from bench.contenders.interface import ContenderConfig
 from bench.contenders.server import run_server
 from bench.deliveries import make_body, random_ids
-from bench.workloads import ASYNCPG_STATEMENTS, asyncpg_parameters, create_handler_tables
+from bench.workloads import (
+    ASYNCPG_STATEMENTS,
+    asyncpg_parameters,
+    begin_job,
+    create_handler_tables,
+)
 
 ENTRYPOINT = "payment"
 ENQUEUE_BATCH = 1_000
@@ -100,6 +105,8 @@ class Program:
             @queue.entrypoint(ENTRYPOINT)
             async def handle(job: Job) -> None:
                 event = json.loads(job.payload)
+                if self._config.job_seconds:
+                    await asyncio.sleep(begin_job(self._config))
                 await pool.execute(statement, *asyncpg_parameters(workload, event))
 
             options = {}

@@ -20,7 +20,7 @@ from bench.contenders.endpoint import POOL_CONNECTIONS, make_app, make_pool
 from bench.contenders.interface import ContenderConfig
 from bench.contenders.server import run_server
 from bench.deliveries import make_body, random_ids
-from bench.workloads import PSYCOPG_STATEMENTS, create_handler_tables, parameters
+from bench.workloads import PSYCOPG_STATEMENTS, begin_job, create_handler_tables, parameters
 
 ENQUEUE_BATCH = 1_000
 
@@ -84,6 +84,8 @@ class Program:
                 await self._task.batch_defer_async(*jobs[first : first + ENQUEUE_BATCH])
 
     async def _handle(self, body: str) -> None:
+        if self._config.job_seconds:
+            await asyncio.sleep(begin_job(self._config))
         async with self._pool.connection() as connection:
             statement = PSYCOPG_STATEMENTS[self._config.workload]
             await connection.execute(statement, parameters(json.loads(body)))

@@ -7,11 +7,11 @@ effects are counted. Redeliver: an event is sent again after its job is done.
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from bench.contenders.interface import ContenderConfig
+from bench.parallel import ParallelGroup
 from bench.processes import (
     ContenderProcess,
     TrialFailed,
@@ -66,39 +66,17 @@ def plan(run: Run, schedule: Schedule) -> list[Trial]:
 def _plan_parallel(run: Run, case: str, seconds: float, run_case: RunCase) -> Iterator[Trial]:
     contenders = run.contenders(CRASH_WORK)
     for first in range(0, len(contenders), PARALLEL_CONTENDERS):
-        group = _ParallelGroup(run, run_case, contenders[first : first + PARALLEL_CONTENDERS])
+        group = ParallelGroup(
+            contenders[first : first + PARALLEL_CONTENDERS],
+            partial(_prepare, run),
+            partial(run_case, run),
+        )
         for contender in group.contenders:
             yield Trial(
                 f"crash, {case}: {contender.title}",
                 seconds / len(group.contenders),
                 partial(group.result, contender),
             )
-
-
-class _ParallelGroup:
-    """Contenders that run at the same time: most of the time is a wait for leases."""
-
-    def __init__(self, run: Run, run_case: RunCase, contenders: Sequence[Contender]) -> None:
-        self.contenders = contenders
-        self._run = run
-        self._run_case = run_case
-        self._results: dict[str, Future[list[Sample]]] = {}
-
-    def result(self, contender: Contender) -> list[Sample]:
-        """Return the samples of one contender; the first call starts all. Raises TrialFailed."""
-        if not self._results:
-            self._start()
-        return self._results[contender.name].result()
-
-    def _start(self) -> None:
-        for contender in self.contenders:
-            self._run.queued(contender, _jobs(self._run, contender))
-        threads = ThreadPoolExecutor(len(self.contenders))
-        self._results = {
-            contender.name: threads.submit(self._run_case, self._run, contender)
-            for contender in self.contenders
-        }
-        threads.shutdown(wait=False)
 
 
 def _receive(run: Run, contender: Contender) -> list[Sample]:
@@ -130,6 +108,10 @@ def _crash_store(run: Run, config: ContenderConfig) -> None:
 
 def _jobs(run: Run, contender: Contender) -> int:
     return min(JOBS, run.jobs(contender))
+
+
+def _prepare(run: Run, contender: Contender) -> None:
+    run.queued(contender, _jobs(run, contender))
 
 
 def _work(run: Run, contender: Contender) -> list[Sample]:

@@ -24,6 +24,7 @@
     │   └── Unwritable                the database refuses this value; others can be written
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
     ├── LeaseLost                     the lease ended too early; nothing was committed
+    ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
     ├── OperatorError                 an operator's action is not possible
     │   ├── NotFound                  no such row
     │   └── NotInState                the row's state does not allow the action
@@ -194,6 +195,10 @@ class PreparationFailed(OncewardError):
 
 class LeaseLost(OncewardError):
     """The lease on a job ended before the job was settled. Nothing was committed."""
+
+
+class NotSettled(OncewardError):
+    """The database did not keep the end of a job, whose lease is held. Nothing was committed."""
 
 
 class OperatorError(OncewardError):

@@ -178,8 +178,19 @@ class Inbox:
         A `model` validates the payload first. ``transaction="shared"`` declares that everything the
         function does is in `tx` and `effects`: its jobs may then share a commit with other jobs,
         and run again when one of those fails. `retry` sets the delay between attempts: a `Retry`,
-        or one for each class of errors, with None for errors that are not retried. Raise
-        ConfigurationError for what cannot work.
+        or one for each class of errors, with None for errors that are not retried.
+
+        The other options order and limit the jobs of the function, over all workers:
+
+        - `ordering_key`: a path into the payload, such as ``data.object.id`` or ``items.0.id``.
+          Jobs with the same value run one at a time, in order of arrival. A job without a value
+          runs at any time.
+        - `on_head_failed`: what the later jobs of a key do when one has failed for good: ``hold``,
+          until an operator requeues or cancels it, or ``continue``. Default: ``hold``.
+        - `concurrency`: how many jobs run at once, at most.
+        - `rate`: how many jobs start in a second, minute, hour or day, at most: ``100/m``.
+
+        Raise ConfigurationError for what cannot work.
         """
         line = frame_line(sys._getframe(1))  # noqa: SLF001 - inspect.stack() reads files
         if patterns and callable(patterns[0]):

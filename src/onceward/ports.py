@@ -11,30 +11,38 @@ from typing import Any, NoReturn, Protocol
 from onceward.errors import TransactionIdleTimeout
 from onceward.model.admin import (
     AuditItem,
+    Cancelled,
     DeliveryItem,
     EffectItem,
     EventItem,
+    HandlerItem,
     JobDetail,
     JobItem,
     ManualRecording,
     OperatorAction,
     PageQuery,
+    Pausable,
+    Pause,
+    PauseChange,
     ProvisionedSecret,
     Rejection,
     RejectionCount,
     RejectionItem,
     Requeued,
+    SourceItem,
     StoredDelivery,
     StoredRejection,
 )
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import (
     Claim,
+    ClaimRequest,
     Fail,
     HandlerEntry,
     Job,
     JobStatus,
     Postpone,
+    Renewal,
     Reschedule,
     UnroutedType,
 )
@@ -115,7 +123,7 @@ class StoreTransaction(Protocol):
     async def settle(self, token: str, *jobs: int) -> None:
         """Mark the jobs as done.
 
-        Raise LeaseLost, or TransactionMisuse if a handler has ended the transaction.
+        Raise LeaseLost, NotSettled, or TransactionMisuse if a handler has ended the transaction.
         """
 
     async def commit(self) -> None:
@@ -135,31 +143,24 @@ class Queue(Protocol):
     max_shared_transactions: int
     """Shared transactions that a process may have open concurrently."""
 
-    async def claim(
-        self,
-        *,
-        token: str,
-        worker: str,
-        handlers: Sequence[str],
-        limit: int,
-        solo: bool,
-        lease_seconds: float,
-        ended: Sequence[str],
-    ) -> Claim:
-        """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs.
+    async def claim(self, request: ClaimRequest) -> Claim:
+        """Lease due jobs. End the leases that are over, and reclaim those of dead workers first."""
 
-        With `solo`, lease at most one job that must run alone; without it, none of those. The
-        caller chooses the `token`, so that it can end a lease whose response was lost.
-        """
-
-    async def end_leases(self, tokens: Sequence[str]) -> None:
-        """Delete leases whose jobs are all settled."""
+    async def end_leases(self, tokens: Sequence[str], settled: Sequence[int] = ()) -> None:
+        """Delete leases whose jobs are all settled, and wake the next jobs of the settled keys."""
 
     async def load_body(self, job: Job) -> bytes:
         """Return the body of a job's event. Raise PermanentError if it is no longer stored."""
 
-    async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
-        """Extend leases and return the tokens of those still held."""
+    async def renew(
+        self,
+        tokens: Sequence[str],
+        lease_seconds: float,
+        *,
+        owner: int = 0,
+        unfinished: Sequence[int] = (),
+    ) -> Renewal:
+        """Extend leases. Return those still held, and the `unfinished` jobs that were cancelled."""
 
     async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Release jobs that were not started."""
@@ -170,7 +171,10 @@ class Queue(Protocol):
         """Settle a failed attempt. Return False if the lease was lost."""
 
     async def settle_done(self, token: str, *jobs: int) -> bool:
-        """Settle attempts that wrote nothing. Return False if the lease was lost."""
+        """Settle attempts that wrote nothing. Return False if the lease was lost.
+
+        Raise NotSettled.
+        """
 
     def begin(
         self,
@@ -189,6 +193,16 @@ class Queue(Protocol):
 
     def announcements(self) -> AsyncGenerator[None, None]:
         """Yield whenever jobs may have become due, in whichever process they were created."""
+
+    async def wake_parked(self) -> None:
+        """Wake parked jobs that need not wait any longer: a safety net for lost wake-ups."""
+
+    def presence(self) -> AsyncGenerator[int, None]:
+        """Show that the worker is alive, for as long as the generator runs.
+
+        Yield the number of the worker whenever its leases are known to end with it, and 0 while
+        they only expire.
+        """
 
 
 class AdminStore(Protocol):
@@ -244,6 +258,30 @@ class AdminStore(Protocol):
         """Queue a failed or cancelled job again, with an audit entry.
 
         Return None if the job is neither.
+        """
+
+    async def cancel(self, job: int, action: OperatorAction) -> Cancelled | None:
+        """Cancel a job that has not ended, with an audit entry; take it from its lease.
+
+        Return None if the id is unknown. Raise NotInState if the job is done or cancelled.
+        """
+
+    async def handlers(self, query: PageQuery) -> list[HandlerItem]:
+        """Return a page of handlers, newest first."""
+
+    async def sources(self, query: PageQuery) -> list[SourceItem]:
+        """Return a page of sources, newest first."""
+
+    async def pause(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange | None:
+        """Let the jobs of a handler or source wait, with an audit entry.
+
+        Return None if the name is unknown. Raise NotInState if it is already paused.
+        """
+
+    async def resume(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange | None:
+        """Let the jobs of a paused handler or source run again, with an audit entry.
+
+        Return None if the name is unknown. Raise NotInState if it is not paused.
         """
 
     async def job_status(self, job: int) -> JobStatus | None:
@@ -318,6 +356,13 @@ class WorkerRegistry(Protocol):
         """Return the workers whose last heartbeat is recent, by name."""
 
 
+class Pauses(Protocol):
+    """The handlers and sources that operators have paused."""
+
+    async def pauses(self) -> list[Pause]:
+        """Return the handlers and sources that are paused."""
+
+
 class UnroutedEvents(Protocol):
     """The recorded events that no handler wanted."""
 
@@ -339,6 +384,7 @@ class Store(
     SecretStore,
     Registry,
     WorkerRegistry,
+    Pauses,
     UnroutedEvents,
     Protocol,
 ):

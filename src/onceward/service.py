@@ -26,6 +26,7 @@ from onceward.model.jobs import HandlerEntry
 from onceward.model.workers import HEARTBEAT_SECONDS
 from onceward.operate.ignored_watch import IGNORED_INTERVAL_SECONDS, IgnoredWatch, Subscription
 from onceward.operate.operator import Operator
+from onceward.operate.pause_watch import PauseWatch
 from onceward.operate.retention import (
     MAINTENANCE_INTERVAL_SECONDS,
     PURGE_INTERVAL_SECONDS,
@@ -56,6 +57,8 @@ from onceward.work.worker import Worker
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
+WAKE_INTERVAL_SECONDS: Final = 15.0
+_BACKGROUND_END_SECONDS: Final = 1.0
 DATABASE_PLACES: Final = "--database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code"
 """Where the database is set, the strongest place first."""
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
@@ -105,6 +108,7 @@ class Service:
             advice=self.worker_advice,
             database_text=database_note or f"This process uses {self.database}",
         )
+        self._pause_watch = PauseWatch(self.store)
         self._ignored_watch = IgnoredWatch(
             self.store,
             _subscriptions(handlers.values()),
@@ -174,7 +178,9 @@ class Service:
             (self._register, REGISTER_INTERVAL_SECONDS),
             (self._purge, PURGE_INTERVAL_SECONDS),
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
+            (self._wake_parked, WAKE_INTERVAL_SECONDS),
             (self._watch.refresh, HEARTBEAT_SECONDS),
+            (self._pause_watch.refresh, HEARTBEAT_SECONDS),
             (self._report_ignored, IGNORED_INTERVAL_SECONDS),
             (self._check_recording, CHECK_INTERVAL_SECONDS),
         ]
@@ -190,12 +196,14 @@ class Service:
         background, self._background = self._background, []
         for task in background:
             task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        # A task may wait for a frozen database until its connection is closed. It saves nothing.
+        await asyncio.wait(background, timeout=_BACKGROUND_END_SECONDS)
         await self._recorder.close()
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._rejections.flush()
         await self.store.close()
+        await asyncio.wait(background, timeout=_BACKGROUND_END_SECONDS)
 
     async def _register(self) -> None:
         """Register routes; repeated so that they do not expire."""
@@ -207,7 +215,10 @@ class Service:
     def _entries(self) -> list[HandlerEntry]:
         return [
             HandlerEntry(
-                handler.name, handler.max_attempts or self.settings.max_attempts, handler.routes
+                handler.name,
+                handler.max_attempts or self.settings.max_attempts,
+                handler.routes,
+                handler.rules,
             )
             for handler in self.handlers.values()
         ]
@@ -220,6 +231,10 @@ class Service:
 
     async def _purge(self) -> None:
         await purge(self.store, self.settings.dedupe_window_days)
+
+    async def _wake_parked(self) -> None:
+        if self._works:
+            await self.store.wake_parked()
 
     async def _report_ignored(self) -> None:
         if self._receives:
@@ -303,6 +318,7 @@ class Service:
             warnings=lambda: (
                 *(self.store.warnings or self._recorder.warnings),
                 *self._watch.warnings,
+                *self._pause_watch.warnings,
             ),
             settings=self.settings,
             clock=self._clock,

@@ -2,12 +2,20 @@
 
 import asyncio
 from collections import Counter
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from onceward.errors import PermanentError
-from onceward.model.jobs import Claim, FailureType, HandlerEntry, JobStatus, Reschedule
+from onceward.model.jobs import (
+    Claim,
+    ClaimRequest,
+    FailureType,
+    HandlerEntry,
+    JobStatus,
+    Renewal,
+    Reschedule,
+)
 from onceward.ports import Queue, Store
 from onceward.work.leases import Leases
 from support.database import RawDatabase
@@ -132,7 +140,7 @@ async def test_workers_in_several_processes_lease_each_job_once(postgres_url: st
 async def test_a_renewed_lease_is_not_reclaimed(store: Store, raw_db: RawDatabase) -> None:
     token, _ = await leased_job(store)
     raw_db.expire_leases()
-    assert await store.renew([token], 60.0) == {token}
+    assert (await store.renew([token], 60.0)).held == {token}
     assert (await claim(store)).lease is None
     assert raw_db.count("onceward.leases") == 1
 
@@ -142,8 +150,8 @@ async def test_renew_returns_the_leases_still_held(store: Store, raw_db: RawData
     raw_db.expire_leases()
     await claim(store)
     alive, _ = await leased_job(store, "alive")
-    assert await store.renew([lost, alive, "unknown"], 60.0) == {alive}
-    assert await store.renew([], 60.0) == set()
+    assert (await store.renew([lost, alive, "unknown"], 60.0)).held == {alive}
+    assert (await store.renew([], 60.0)).held == frozenset()
 
 
 async def test_released_jobs_can_be_claimed_at_once_and_count_no_attempt(store: Store) -> None:
@@ -168,6 +176,18 @@ async def test_a_release_under_a_lost_lease_does_not_affect_the_new_one(
     await store.release(token, [job.id])
     assert (await claim(store, solo=True)).lease is None
     assert await store.settle_done(new.token, job.id)
+
+
+async def test_a_release_does_not_affect_a_job_that_left_the_lease(store: Store) -> None:
+    await store.record(arrivals(2))
+    leased = await lease(store)
+    kept, left = (job.id for job in leased.jobs)
+    await store.cancel(left, ACT)
+    await store.requeue(left, ACT)
+    new = await lease(store, worker="worker-2")
+    await store.settle_error(new.token, left, Reschedule(1000.0, "try again"), 0.1)
+    await store.release(leased.token, [kept, left])
+    assert [job.id for job in (await lease(store)).jobs] == [kept]
 
 
 async def test_an_ended_lease_is_deleted(store: Store, raw_db: RawDatabase) -> None:
@@ -213,26 +233,28 @@ async def test_a_worker_ends_a_lease_when_all_its_jobs_are_settled(
     store: Store, raw_db: RawDatabase
 ) -> None:
     await store.record(arrivals(2))
-    leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
-    leased = (await leases.claim(10, solo=False)).lease
+    leases = Leases(store, worker="worker-1", slots=4, lease_seconds=60.0)
+    leased = (await leases.claim({"credit": 10}, 10, solo=False)).lease
     assert leased is not None
     for job in leased.jobs:
-        assert await leases.renew() == set()
+        assert leases.holds(leased)
+        assert not (await leases.renew()).tokens
         await store.settle_done(leased.token, job.id)
-        leases.finish(leased, job.id)
+        leases.finish(leased, job)
+    assert not leases.holds(leased)
     await leases.end()
     assert raw_db.count("onceward.leases") == 0
 
 
 async def test_a_worker_learns_once_that_a_lease_is_lost(store: Store, raw_db: RawDatabase) -> None:
     await record(store, arrival())
-    leases = Leases(store, worker="worker-1", handlers=["credit"], lease_seconds=60.0)
-    leased = (await leases.claim(10, solo=False)).lease
+    leases = Leases(store, worker="worker-1", slots=4, lease_seconds=60.0)
+    leased = (await leases.claim({"credit": 10}, 10, solo=False)).lease
     assert leased is not None
     raw_db.expire_leases()
     await claim(store, worker="worker-2")
-    assert await leases.renew() == {leased.token}
-    assert await leases.renew() == set()
+    assert (await leases.renew()).tokens == {leased.token}
+    assert not (await leases.renew()).tokens
 
 
 async def test_a_failed_job_is_never_claimed(store: Store, raw_db: RawDatabase) -> None:
@@ -254,25 +276,72 @@ async def test_a_missing_payload_is_a_permanent_error(store: Store, raw_db: RawD
         await store.load_body(job)
 
 
-async def test_a_lease_whose_response_was_lost_is_ended_by_the_next_claim(store: Store) -> None:
+async def test_an_abandoned_lease_expires(store: Store, raw_db: RawDatabase) -> None:
+    """One of its jobs may still run, in a thread that cannot be stopped."""
+    await record(store, arrival())
+    leases = Leases(store, worker="worker-1", slots=4, lease_seconds=60.0)
+    leased = (await leases.claim({"credit": 10}, 10, solo=False)).lease
+    assert leased is not None
+    leases.abandon(leased)
+    raw_db.expire_leases()
+    assert not (await leases.renew()).tokens
+    assert (await claim(store, worker="worker-2")).solo_waiting
+
+
+async def test_a_lease_that_ends_during_its_renewal_was_not_lost(store: Store) -> None:
+    class SlowQueue:
+        claim = staticmethod(store.claim)
+
+        async def renew(self, *_: object, **__: object) -> Renewal:
+            assert leased is not None
+            leases.finish(leased, leased.jobs[0])
+            return Renewal(frozenset())
+
+    await record(store, arrival())
+    leases = Leases(cast("Queue", SlowQueue()), worker="w", slots=4, lease_seconds=60.0)
+    leased = (await leases.claim({"credit": 10}, 10, solo=False)).lease
+    assert not (await leases.renew()).tokens
+
+
+async def test_the_jobs_of_a_lease_that_ended_are_not_blamed_if_it_has_expired(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    """A worker that the database did not answer ends its lease with its next claim."""
+    token, job = await leased_job(store)
+    raw_db.expire_leases()
+    again = await lease(store, ended=[token])
+    assert again.jobs == (job,)
+
+
+async def test_a_lease_whose_response_was_lost_is_ended_by_the_next_claim(
+    store: Store, raw_db: RawDatabase
+) -> None:
     class Interrupted(ConnectionError):
         pass
 
     class UnreliableQueue:
-        loses_responses = True
+        def __init__(self) -> None:
+            self.losses = ["request", "response"]
 
-        async def claim(self, **arguments: Any) -> Claim:
-            claimed = await store.claim(**arguments)
-            if self.loses_responses:
+        async def claim(self, request: ClaimRequest) -> Claim:
+            lost = self.losses.pop(0) if self.losses else ""
+            if lost == "request":
+                raise Interrupted
+            claimed = await store.claim(request)
+            if lost == "response":
                 raise Interrupted
             return claimed
 
+    token, job = await leased_job(store, "settled")
+    assert await store.settle_done(token, job.id)
     await record(store, arrival())
     queue = UnreliableQueue()
-    leases = Leases(cast("Queue", queue), worker="w", handlers=["credit"], lease_seconds=60.0)
-    with pytest.raises(Interrupted):
-        await leases.claim(10, solo=False)
-    queue.loses_responses = False
-    leased = (await leases.claim(10, solo=False)).lease
+    leases = Leases(cast("Queue", queue), worker="w", slots=4, lease_seconds=60.0)
+    leases._ended.append(token)  # a claim that is not sent must not forget it
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            await leases.claim({"credit": 10}, 10, solo=False)
+    leased = (await leases.claim({"credit": 10}, 10, solo=False)).lease
     assert leased is not None
     assert [job.event_id for job in leased.jobs] == ["evt_1"]
+    assert raw_db.count("onceward.leases") == 1

@@ -9,7 +9,7 @@ from psycopg import sql
 from onceward.errors import ConfigurationError
 from support import postgres
 from support.postgres import Cluster
-from tests.factories import arrival, make_store, opened, record
+from tests.factories import arrival, claim, make_store, opened, record
 
 
 async def faults(url: str) -> tuple[str, ...]:
@@ -123,17 +123,7 @@ async def test_recording_waits_for_the_disk_and_claiming_does_not(postgres_url: 
                     ).format(sql.Identifier(table))
                 )
         await record(store, arrival("next"))
-        leased = (
-            await store.claim(
-                token="t",
-                worker="w",
-                handlers=["credit"],
-                limit=1,
-                solo=False,
-                lease_seconds=60.0,
-                ended=[],
-            )
-        ).lease
+        leased = (await claim(store, limit=1)).lease
         assert leased is not None
         await store.settle_done(leased.token, leased.jobs[0].id)
     with psycopg.connect(postgres_url) as connection:
@@ -142,6 +132,49 @@ async def test_recording_waits_for_the_disk_and_claiming_does_not(postgres_url: 
         ("events INSERT", "on"),
         ("jobs INSERT", "on"),
         ("leases INSERT", "off"),
+        ("leases UPDATE", "off"),
         ("jobs UPDATE", "off"),  # the reclaim, a part of every claim
         ("jobs UPDATE", "on"),
     }
+
+
+@pytest.mark.parametrize("table", ["events", "jobs", "payloads_default", "effects"])
+async def test_a_table_that_a_crash_empties_is_refused(postgres_url: str, table: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        statement = sql.SQL("ALTER TABLE {} SET UNLOGGED")
+        connection.execute(statement.format(sql.Identifier("onceward", table)))
+    weak, advice = await faults(postgres_url)
+    assert weak == (
+        f"The table onceward.{table} is UNLOGGED, so a crash empties it (repair: ALTER TABLE "
+        f"onceward.{table} SET LOGGED)."
+    )
+    assert "--allow-weak-durability" in advice
+    async with opened(postgres_url, allow_weak_durability=True) as store:
+        await record(store, arrival())
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        ("", "is missing"),
+        (
+            "ADD CONSTRAINT events_once UNIQUE (source, event_id, received_at)",
+            "is UNIQUE (source, event_id, received_at)",
+        ),
+        (
+            "ADD CONSTRAINT events_once UNIQUE (source, event_id) DEFERRABLE",
+            "is UNIQUE (source, event_id) DEFERRABLE",
+        ),
+    ],
+)
+async def test_another_key_of_events_is_refused(postgres_url: str, change: str, found: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("ALTER TABLE onceward.events DROP CONSTRAINT events_once")
+        if change:
+            connection.execute(f"ALTER TABLE onceward.events {change}".encode())
+    fault, advice = await faults(postgres_url)
+    assert fault == (
+        "The constraint events_once of the schema onceward must be UNIQUE (source, event_id), and "
+        f"{found}."
+    )
+    assert advice.startswith("Without it, an event could be applied twice.")

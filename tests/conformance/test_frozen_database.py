@@ -14,7 +14,7 @@ from onceward.ports import Store
 from onceward.store.postgres import listener, pool, store, transaction
 from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import PostgresStore
-from onceward.store.postgres.time_limit import RESPONSE_SECONDS, STATEMENT_SECONDS
+from onceward.store.postgres.time_limit import LOCK_SECONDS, RESPONSE_SECONDS, STATEMENT_SECONDS
 from support.database import RawDatabase
 from support.proxy import Proxy
 from tests.factories import (
@@ -232,7 +232,7 @@ async def test_the_server_cancels_a_slow_statement_before_the_connection_is_drop
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise each retry would leave one more statement behind in a slow server."""
-    assert RESPONSE_SECONDS > STATEMENT_SECONDS
+    assert RESPONSE_SECONDS > STATEMENT_SECONDS > LOCK_SECONDS
     monkeypatch.setattr(store, "OWN_LIMITS", {"statement_timeout": "200"})
     raw_db = RawDatabase(postgres_url)
     async with opened(postgres_url) as slow_store:

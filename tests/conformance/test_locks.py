@@ -9,7 +9,7 @@ import psycopg
 import pytest
 
 from onceward.errors import RejectionCause, StoreBlocked
-from onceward.model.admin import Rejection
+from onceward.model.admin import Pausable, Rejection
 from onceward.model.events import Outcome
 from onceward.ports import Store
 from onceward.runtime.sql_text import parse
@@ -17,8 +17,19 @@ from onceward.store.locks import Lock
 from onceward.store.postgres import lock_timeout, time_limit
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
+from onceward.store.postgres.store import PostgresStore
 from support.database import RawDatabase
-from tests.factories import ACT, HANDLERS, SOURCES, arrival, claim, make_store, opened, record
+from tests.factories import (
+    ACT,
+    HANDLERS,
+    SOURCES,
+    arrival,
+    claim,
+    failed_job,
+    make_store,
+    opened,
+    record,
+)
 
 
 async def prepare(store: Store) -> None:
@@ -47,6 +58,11 @@ OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
         ),
     ),
     "requeue": (Lock.LEDGER, lambda store: store.requeue(1, ACT)),
+    "cancel": (Lock.CLAIMS, lambda store: store.cancel(1, ACT)),
+    "pause_handler": (Lock.LEDGER, lambda store: store.pause(Pausable.HANDLER, "x", ACT)),
+    "resume_handler": (Lock.LEDGER, lambda store: store.resume(Pausable.HANDLER, "x", ACT)),
+    "pause_source": (Lock.LEDGER, lambda store: store.pause(Pausable.SOURCE, "x", ACT)),
+    "resume_source": (Lock.CLAIMS, lambda store: store.resume(Pausable.SOURCE, "x", ACT)),
     "receive_rejection": (
         Lock.LEDGER,
         lambda store: store.receive_rejection(1, [arrival()], ACT),
@@ -62,7 +78,7 @@ OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
 @contextmanager
 def holding(url: str, locks: Iterable[Lock]) -> Iterator[None]:
     """Hold locks in a transaction of another process."""
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options="-c lock_timeout=5s") as connection:
         for lock in locks:
             connection.execute(lock_statement(lock).encode())
         yield
@@ -106,10 +122,10 @@ async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 async def test_a_migration_excludes_everything_but_claims(postgres_url: str, name: str) -> None:
-    lock, operation = OPERATIONS[name]
+    _, operation = OPERATIONS[name]
     async with opened(postgres_url) as store:
         with holding(postgres_url, [Lock.MIGRATIONS]):
-            assert await is_blocked(store, operation, postgres_url) == (lock is not Lock.CLAIMS)
+            assert await is_blocked(store, operation, postgres_url) == (name != "claim")
 
 
 async def test_a_migration_waits_for_all_but_claims(bare_postgres_url: str) -> None:
@@ -130,7 +146,9 @@ async def test_a_process_starts_while_another_runs_its_at_start_functions(
             assert await asyncio.wait_for(store.requeue(1, ACT), 5) is None
 
 
-@pytest.mark.parametrize("name", ["register", "store_secret", "add_rejections", "requeue"])
+@pytest.mark.parametrize(
+    "name", ["register", "store_secret", "add_rejections", "requeue", "cancel"]
+)
 async def test_an_operation_does_not_wait_for_ever(
     postgres_url: str, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,15 +166,56 @@ async def test_an_operation_does_not_wait_for_ever(
 async def test_an_at_start_function_does_not_wait_for_ever(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = parse(f"SET LOCAL lock_timeout = '0.1s'; {lock_statement(Lock.SETUP)}")
-    monkeypatch.setattr(postgres_store, "_LOCK_SETUP", limited)
+    statements = "; ".join(statement.text for statement in postgres_store._LOCK_SETUP)
+    limited = statements.replace(f"'{lock_timeout.SETUP_TIMEOUT_SECONDS}s'", "'0.1s'")
+    monkeypatch.setattr(postgres_store, "_LOCK_SETUP", parse(limited))
     async with opened(postgres_url) as store:
         with (
             holding(postgres_url, [Lock.SETUP]),
             pytest.raises(StoreBlocked, match="the lock for the at_start functions of the app"),
         ):
-            await prepare(store)
+            await asyncio.wait_for(prepare(store), 5)
         await prepare(store)
+
+
+async def test_the_timeout_of_a_lock_does_not_apply_to_the_statements_after_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lock_timeout, "LOCK_TIMEOUT_SECONDS", 0.1)
+    async with opened(postgres_url) as store:
+        job = await failed_job(store)
+        with RawDatabase(postgres_url).connection() as connection:
+            connection.execute("SELECT 1 FROM onceward.jobs FOR UPDATE")
+            requeue = asyncio.create_task(store.requeue(job.id, ACT))
+            await asyncio.sleep(0.5)
+            assert not requeue.done()
+        assert await asyncio.wait_for(requeue, 5) is not None
+
+
+async def test_at_start_functions_have_the_lock_timeout_of_the_role(postgres_url: str) -> None:
+    name = postgres_url.rpartition("/")[2]
+    RawDatabase(postgres_url).rows(f"ALTER DATABASE {name} SET lock_timeout = '7s'")
+    async with opened(postgres_url) as store, store.prepare() as transaction:
+        shown = await transaction.run(parse("SHOW lock_timeout")[0], {})
+    assert shown.rows == [{"lock_timeout": "7s"}]
+
+
+async def test_maintenance_does_not_wait_for_ever(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        with (
+            holding(postgres_url, [Lock.PARTITIONS]),
+            pytest.raises(StoreBlocked, match="holds a lock"),
+        ):
+            await asyncio.wait_for(store.maintenance(), 10)
+        await store.maintenance()
+
+
+async def test_a_lost_registration_is_restored_under_its_lock(postgres_url: str) -> None:
+    """Receivers that restore the same rows in different orders would deadlock."""
+    async with opened(postgres_url) as store:
+        RawDatabase(postgres_url).rows("DELETE FROM onceward.routes")
+        with holding(postgres_url, [Lock.REGISTRY]):
+            assert await is_blocked(store, lambda store: record(store, arrival()), postgres_url)
 
 
 async def test_recording_takes_no_lock(postgres_url: str) -> None:
@@ -164,6 +223,15 @@ async def test_recording_takes_no_lock(postgres_url: str) -> None:
         with holding(postgres_url, [*set(Lock) - {Lock.MIGRATIONS}]):
             (receipt,) = await asyncio.wait_for(record(store, arrival()), 5)
     assert receipt.outcome is Outcome.RECORDED
+
+
+async def test_every_statement_of_its_own_has_a_timeout_for_locks(postgres_url: str) -> None:
+    async with opened(postgres_url) as store:
+        assert isinstance(store, PostgresStore)
+        for pool in (store._writers, store._claiming, store._renewals, store._notifications):
+            async with pool.use() as connection:
+                cursor = await connection.execute("SHOW lock_timeout")
+                assert await cursor.fetchall() == [{"lock_timeout": "8s"}]
 
 
 @pytest.mark.parametrize("operation", [claim, lambda store: record(store, arrival("evt_2"))])

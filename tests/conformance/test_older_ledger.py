@@ -9,14 +9,16 @@ import pytest
 
 from onceward.errors import OutcomeUnknown
 from onceward.model.events import Outcome
-from onceward.model.jobs import HandlerEntry, Route
+from onceward.model.jobs import HandlerEntry, QueueRules, Route
 from onceward.ports import Store
+from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.factories import (
     EVERYTHING,
     HANDLERS,
     SOURCES,
     arrival,
+    claim,
     lease,
     make_store,
     opened,
@@ -116,6 +118,36 @@ async def test_a_worker_claims_the_jobs_of_its_own_handlers_after_a_restore(
         assert (job.handler, job.event_id) == ("credit", "after")
 
 
+@pytest.mark.parametrize("is_older", [False, True], ids=["missing", "with other rules"])
+async def test_handlers_are_registered_again_with_their_rules(
+    restore: Callable[[], tuple[str, Restore]], *, is_older: bool
+) -> None:
+    """The own handlers, and those of another process."""
+    url, older = restore()
+    routes = (Route("invoice.*"),)
+    rules = QueueRules("id", False, 4, 0.6)  # noqa: FBT003
+    own, other = HandlerEntry("own", 3, routes, rules), HandlerEntry("other", 3, routes, rules)
+    if is_older:
+        former = [HandlerEntry(name, 3, routes) for name in ("own", "other")]
+        async with opened(url, handlers=former):
+            pass
+    older.take()
+    async with opened(url, handlers=[own]) as store:
+        async with opened(url, serving=False, handlers=[other]):
+            pass
+        await store.register(SOURCES, [own], [])  # learns of the other
+        older.put_back()
+        await record(store, arrival("after", body=b'{"id": "key"}'))
+    with psycopg.connect(url) as connection:
+        found = connection.execute(
+            "SELECT name, ordering_key, holds_key, concurrency, rate_interval_seconds"
+            " FROM onceward.handlers ORDER BY name"
+        ).fetchall()
+        keys = connection.execute("SELECT ordering_key FROM onceward.jobs").fetchall()
+    assert found == [("other", "id", False, 4, 0.6), ("own", "id", False, 4, 0.6)]
+    assert keys == [("key",), ("key",)]
+
+
 async def test_a_new_connection_to_the_same_database_changes_nothing(
     postgres_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,3 +195,74 @@ async def test_nothing_is_recorded_with_the_routes_of_a_ledger_that_was_restored
             await record(store, arrival(event_id))
             assert await handlers_of(store, event_id) == ["credit"]
         assert {event.source for event in await store.events(EVERYTHING)} == {"stripe"}
+
+
+RECONNECT = (
+    "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+)
+
+
+async def test_routes_from_before_their_last_renewal_are_renewed(postgres_url: str) -> None:
+    """Another process would soon delete them."""
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        raw_db.rows("UPDATE onceward.routes SET seen_at = seen_at - interval '1 hour'")
+        raw_db.rows(RECONNECT)
+        await record(store, arrival())
+    fresh = "SELECT count(*) FROM onceward.routes WHERE seen_at > now() - interval '1 minute'"
+    assert raw_db.value(fresh) == 2
+
+
+async def test_routes_of_a_retired_handler_are_not_registered_again(postgres_url: str) -> None:
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        store._registration.set(SOURCES, [], ["credit"])  # type: ignore[attr-defined] # PostgreSQL's
+        raw_db.rows("DELETE FROM onceward.routes")
+        raw_db.rows(RECONNECT)
+        await record(store, arrival())
+        assert await handlers_of(store, "evt_1") == []
+    assert raw_db.count("onceward.routes") == 1
+
+
+def swap_names(raw_db: RawDatabase, table: str, first: str, second: str) -> None:
+    for old, new in ((first, "other"), (second, first), ("other", second)):
+        raw_db.rows(f"UPDATE onceward.{table} SET name = '{new}' WHERE name = '{old}'")  # noqa: S608 - no outside data
+
+
+async def test_a_worker_claims_by_the_ids_of_a_ledger_that_has_the_same_routes(
+    postgres_url: str,
+) -> None:
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        await record(store, arrival())
+        swap_names(raw_db, "handlers", "credit", "notify")
+        ids = "(SELECT sum(id) FROM onceward.handlers)"
+        raw_db.rows(f"UPDATE onceward.routes SET handler = {ids} - handler")  # noqa: S608 - no outside data
+        raw_db.rows(RECONNECT)
+        (job,) = (await lease(store, handlers=["notify"])).jobs
+        assert job.handler == "notify"
+
+
+async def test_events_are_recorded_by_the_ids_of_a_ledger_that_has_the_same_routes(
+    postgres_url: str,
+) -> None:
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        swap_names(raw_db, "sources", *SOURCES)
+        raw_db.rows(RECONNECT)
+        await record(store, arrival(source="stripe"))
+        (event,) = await store.events(EVERYTHING)
+        assert event.source == "stripe"
+
+
+async def test_a_claim_on_a_new_connection_finds_jobs_below_the_floors(postgres_url: str) -> None:
+    """The floors are those of the ledger before a failover."""
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        await claim(store)
+        await record(store, arrival())
+        raw_db.rows("UPDATE onceward.jobs SET available_at = now() - interval '1 hour'")
+        assert (await claim(store)).lease is None
+        raw_db.rows(RECONNECT)
+        assert (await claim(store)).lease is not None

@@ -252,6 +252,10 @@ async def test_a_job_is_not_blamed_for_a_connection_to_a_standby(postgres_url: s
         async with working(store) as work:
             with pytest.raises(ConnectionLost, match="The database is read-only"):
                 await work.tx.execute(insert)
+        async with working(store) as work:
+            await work.tx.execute("SELECT 1")
+            with pytest.raises(ConnectionLost, match="The database is read-only"):
+                await work.unit.settle("token", 1)
         with psycopg.connect(postgres_url, autocommit=True) as connection:
             connection.execute("SET default_transaction_read_only = off")
             connection.execute(f"ALTER DATABASE {name} RESET default_transaction_read_only")

@@ -3,12 +3,12 @@
 import psycopg
 import pytest
 
-from onceward.errors import OutcomeUnknown, StoreBlocked
+from onceward.errors import OutcomeUnknown, StoreBlocked, StoreError
 from onceward.runtime.sql_text import parse
 from onceward.store.postgres.connections import STATEMENT_TIMEOUT, translate_error
 from onceward.store.postgres.store import PostgresStore
 from support.database import RawDatabase
-from tests.factories import arrival, make_store, opened, record
+from tests.factories import arrival, claim, make_store, opened, record
 
 
 def set_for_database(url: str, setting: str) -> None:
@@ -22,7 +22,7 @@ async def test_the_statement_timeout_of_a_role_applies_to_handlers_alone(
     set_for_database(bare_postgres_url, "statement_timeout = '300ms'")
     async with opened(bare_postgres_url) as store:
         assert isinstance(store, PostgresStore)
-        for pool, limit in ((store._admin, "0"), (store._claims, "10s"), (store._writers, "10s")):
+        for pool, limit in ((store._admin, "0"), (store._claiming, "10s"), (store._writers, "10s")):
             async with pool.use() as connection:
                 cursor = await connection.execute("SHOW statement_timeout")
                 assert await cursor.fetchall() == [{"statement_timeout": limit}]
@@ -55,3 +55,17 @@ async def test_a_read_only_database_is_refused_at_start(
         "The database is read-only: a standby, or default_transaction_read_only is set for the "
         "role or database"
     )
+
+
+async def test_claims_work_again_after_their_statements_could_not_be_prepared(
+    postgres_url: str,
+) -> None:
+    """PREPARE is not undone by an error: a repetition would find some names in use."""
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        await record(store, arrival())
+        raw_db.rows("ALTER TABLE onceward.jobs RENAME TO hidden")
+        with pytest.raises(StoreError):
+            await claim(store)
+        raw_db.rows("ALTER TABLE onceward.hidden RENAME TO jobs")
+        assert (await claim(store)).lease is not None

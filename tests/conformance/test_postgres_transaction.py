@@ -8,7 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from onceward.errors import StoreError, StoreUnavailable, TransactionMisuse
+from onceward.errors import StoreError, StoreUnavailable, TransactionMisuse, Unwritable
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from support.database import RawDatabase
@@ -232,3 +232,24 @@ async def test_a_server_that_stops_counts_as_an_outage_and_not_as_a_failed_state
         raw_db.rows(f"SELECT pg_terminate_backend({backend})")
         with pytest.raises(StoreUnavailable, match="administrator command"):
             await (work.unit.settle("token", 1) if is_settling else work.tx.fetch("SELECT 1"))
+
+
+@pytest.mark.parametrize(
+    ("statement", "reason"),
+    [
+        ("SET ROLE pg_monitor", "permission denied for schema onceward. If the handler runs SET"),
+        ("SET LOCAL ROLE pg_monitor", "permission denied for schema onceward. If the handler"),
+        ("SET TRANSACTION READ ONLY", "the handler made its transaction read-only"),
+    ],
+)
+async def test_a_handler_that_takes_the_right_to_end_its_job_gets_the_reason(
+    store: Store, raw_db: RawDatabase, statement: str, reason: str
+) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.execute(INSERT, {"id": 1, "note": ""})
+        await work.tx.execute(statement)
+        with pytest.raises(Unwritable, match=f"the job cannot be marked as done: {reason}"):
+            await work.unit.settle(token, job.id)
+    assert raw_db.count("notes") == 0
+    assert await store.settle_done(token, job.id)

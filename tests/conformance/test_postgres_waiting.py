@@ -128,7 +128,7 @@ async def test_every_connection_of_a_store_obeys_the_setting(
     async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
         await record(store, arrival())
         leased = await lease(store)
-        assert await store.renew([leased.token], 60.0) == {leased.token}
+        assert (await store.renew([leased.token], 60.0)).held == {leased.token}
         async with working(store) as work:
             assert await work.tx.fetch_value("SELECT 1") == 1
         await store.maintenance()

@@ -11,6 +11,7 @@ import pytest
 
 from onceward import Event, Inbox, PermanentError
 from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.model.admin import Pausable
 from onceward.ports import EVERY_DUTY, Duty
 from onceward.runtime.redact import LIMIT_CHARACTERS, one_line
 from onceward.runtime.sql_text import Sql
@@ -155,6 +156,10 @@ async def test_a_role_with_grants_on_the_tables_can_receive_and_work(granted_url
         (
             "USAGE ON SEQUENCE onceward.ledger_ids",
             "USAGE on the sequence onceward.ledger_ids",
+        ),
+        (
+            "USAGE ON SEQUENCE onceward.worker_numbers",
+            "USAGE on the sequence onceward.worker_numbers",
         ),
     ],
 )
@@ -323,18 +328,19 @@ def explain(connection: psycopg.Connection, statement: Sql) -> None:
     psycopg.ClientCursor(connection).execute(b"EXPLAIN " + statement.pyformat, nulls)
 
 
-# The statements of each duty; those of all others run in every serving process. The last is that of
-# a command.
+# The statements of each duty, and of commands. All others run in every serving process.
 STATEMENTS = {
     Duty.RECEIVE: """
-        accept_conflict add_audit_entry add_first_token add_rejection audit_page count_rejections
-        deliveries_page effects_page events_page failed_attempts job_status jobs_page
-        load_conflict load_rejection ping receive_rejection record_duplicates record_new
-        record_redeliveries rejection_counts rejections_page requeue store_secret trim_rejections
+        accept_conflict add_audit_entry add_first_token add_rejection audit_page await_settlement
+        cancel count_rejections deliveries_page effects_page events_page failed_attempts
+        handler_pause handlers_page job_status jobs_page load_conflict load_rejection
+        pause_handler pause_source ping receive_rejection record_duplicates record_new
+        record_redeliveries rejection_counts rejections_page requeue resume_handler resume_source
+        source_pause sources_page store_secret trim_rejections unlease waiting_behind
     """,
     Duty.WORK: """
-        claim end_leases load_body load_jobs mark_effect next_due postpone reclaim_expired release
-        remove_worker renew renew_worker settle_done settle_error
+        claim end_leases load_body load_jobs mark_effect next_due postpone reclaim release
+        remove_worker renew renew_worker settle_done settle_error wake_keys
     """,
     None: "delete_secrets",
 }
@@ -343,12 +349,9 @@ STATEMENTS = {
 def statements(duties: Duty) -> list[Sql]:
     """Return the named statements of some duties, with the blocks of every condition."""
     queries = Queries("postgres")
-    unused = {
-        name
-        for duty, names in STATEMENTS.items()
-        if duty is None or duty not in duties
-        for name in names.split()
-    }
+    unneeded = [names for duty, names in STATEMENTS.items() if duty is None or duty not in duties]
+    unused = set(" ".join(unneeded).split())
+    assert unused <= queries._texts.keys()
     return [
         statement
         for name, text in queries._texts.items()
@@ -454,6 +457,10 @@ async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
         failed = (await bench.jobs())["failing/credit"]
         assert failed.failure_type == "permanent"
         assert await bench.service.store.requeue(int(failed.id), ACT)
+        assert await bench.service.store.cancel(int(failed.id), ACT)
+        for kind, name in ((Pausable.HANDLER, "credit"), (Pausable.SOURCE, "ingest")):
+            assert await bench.service.store.pause(kind, name, ACT)
+            assert await bench.service.store.resume(kind, name, ACT)
         for service in (bench.service, working_service):
             await service.store.maintenance()
             await service._purge()
@@ -468,3 +475,23 @@ async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
         with pytest.raises(ConfigurationError, match="lacks"):
             await store.open(serving=True, duties=duties)
         await store.close()
+
+
+@pytest.mark.parametrize("migrate_at_start", [True, False])
+async def test_a_missing_grant_of_one_duty_does_not_name_those_of_the_other(
+    separate_urls: tuple[str, str, str], *, migrate_at_start: bool
+) -> None:
+    owner, _, worker_url = separate_urls
+    run(owner, "REVOKE SELECT ON onceward.migrations FROM shop_worker")
+    store = make_store(worker_url, migrate_at_start=migrate_at_start)
+    with pytest.raises(ConfigurationError, match=r"lacks SELECT on the table \S+migrations\.\n"):
+        await store.open(serving=True, duties=Duty.WORK)
+
+
+async def test_a_worker_with_the_role_of_a_receiver_does_not_start(
+    separate_urls: tuple[str, str, str],
+) -> None:
+    service = Inbox().service({"database_url": separate_urls[1]})
+    service.worker()
+    with pytest.raises(ConfigurationError, match="role shop_receiver lacks"):
+        await service.open(receives=False)

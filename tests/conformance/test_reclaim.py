@@ -238,7 +238,7 @@ async def test_a_renewal_does_not_wait_for_a_settlement_in_flight(postgres_url: 
         token, job = await leased_job(store)
         async with store.begin(str) as transaction:
             await transaction.settle(token, job.id)
-            assert await asyncio.wait_for(store.renew([token], 60.0), 2.0) == {token}
+            assert (await asyncio.wait_for(store.renew([token], 60.0), 2.0)).held == {token}
             await transaction.commit()
 
 
@@ -279,3 +279,14 @@ async def test_a_job_settled_during_a_reclaim_stays_settled(postgres_url: str) -
             await claiming
             item = await job_item(store, job.id)
             assert (item.status, item.attempts) == (JobStatus.DONE, 0)
+
+
+async def test_a_job_that_runs_alone_is_found_after_claims_of_others(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await record(store, *arrivals(2))
+    past = "1" if raw_db.is_sqlite else "now() - interval '1 hour'"
+    raw_db.rows(f"UPDATE onceward.jobs SET solo = (id = 1), available_at = {past}")  # noqa: S608 - no outside data
+    assert [job.id for job in (await lease(store)).jobs] == [2]
+    await claim(store)
+    assert [job.id for job in (await lease(store, solo=True)).jobs] == [1]

@@ -1,23 +1,16 @@
-"""Rejections, conflicts, secrets and purges on both stores."""
+"""Rejections, conflicts and secrets on both stores."""
 
-import asyncio
 import hashlib
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import psycopg
 import pytest
 
 from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import PageQuery, Rejection
-from onceward.model.events import DuplicateBody, Outcome
+from onceward.model.events import Outcome
 from onceward.ports import Store
-from support.database import RawDatabase
-from support.processes import eventually_async
-from tests.factories import ACT, EVERYTHING, arrival, checked, lease, opened, record
-
-FLAG = DuplicateBody.FLAGGED
-
+from tests.factories import ACT, EVERYTHING, arrival, opened, record
 
 # Rejected requests.
 
@@ -203,55 +196,3 @@ async def test_a_provisioned_secret_is_stored_once(database_url: str) -> None:
         secrets = await store.provisioned_secrets()
     assert [provisioned.source for provisioned in secrets] == ["stripe", "stripe"]
     assert {bytes(provisioned.secret) for provisioned in secrets} == {b"first-secret", b"second"}
-
-
-# Purges.
-
-TABLES = ["events", "payloads", "jobs", "attempts", "deliveries", "body_hashes", "duplicate_bodies"]
-
-
-async def test_a_purge_deletes_old_events_with_all_their_rows(
-    store: Store, raw_db: RawDatabase
-) -> None:
-    await record(store, *(checked(f"old{number}", FLAG, covered=b"7") for number in range(7)))
-    await record(store, checked("old1", FLAG, body=b"[]"), arrival("needed", type="order.made"))
-    done = await lease(store, handlers=["credit"], limit=10)
-    assert await store.settle_done(done.token, *(job.id for job in done.jobs))
-    age(raw_db, days=10)
-    await record(store, arrival("new"))
-    progress = await store.purge_events(0, limit=5, horizon_seconds=5 * 86_400)
-    assert (progress.events, progress.next is None) == (5, False)
-    progress = await store.purge_events(progress.next or 0, limit=5, horizon_seconds=5 * 86_400)
-    assert (progress.events, progress.next) == (2, None)
-    assert {item.event_id for item in await store.events(EVERYTHING)} == {"needed", "new"}
-    counts = {name: raw_db.count(f"onceward.{name}") for name in TABLES}
-    assert counts == dict.fromkeys(TABLES, 0) | {"events": 2, "payloads": 2, "jobs": 2}
-    assert (await record(store, arrival("old1")))[0].outcome is Outcome.RECORDED
-
-
-async def test_a_purge_deletes_the_redelivery_for_which_it_waited(postgres_url: str) -> None:
-    raw_db = RawDatabase(postgres_url)
-    async with opened(postgres_url) as store:
-        await record(store, arrival(type="unwanted"))
-        age(raw_db, days=10)
-        with psycopg.connect(postgres_url) as receiver:
-            receiver.execute("UPDATE onceward.events SET deliveries = 2")
-            receiver.execute(
-                "INSERT INTO onceward.deliveries (id, event, received_at, outcome, body_sha256) "
-                "SELECT 0, id, now(), 'duplicate', body_sha256 FROM onceward.events"
-            )
-            purge = asyncio.create_task(store.purge_events(0, limit=5, horizon_seconds=5 * 86_400))
-
-            async def is_waiting() -> bool:
-                return bool(raw_db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-
-            await eventually_async(is_waiting, "the purge waits for the receiver")
-        assert (await purge).events == 1
-    assert raw_db.count("onceward.deliveries") == 0
-
-
-def age(raw_db: RawDatabase, days: int) -> None:
-    """Move everything received so far into the past."""
-    shift = str(days * 86_400_000_000) if raw_db.is_sqlite else f"interval '{days} days'"
-    for table in ("events", "payloads", "jobs"):
-        raw_db.rows(f"UPDATE onceward.{table} SET received_at = received_at - {shift}")  # noqa: S608 - no outside data

@@ -2,15 +2,18 @@
 
 import asyncio
 from collections import Counter
+from datetime import timedelta
 
 import pytest
 
+from onceward import Inbox, service
 from onceward.model.admin import PageQuery
 from onceward.model.events import ProcessingState
-from onceward.model.jobs import HandlerEntry, Route
+from onceward.model.jobs import HandlerEntry, QueueRules, Route
 from onceward.ports import Store
 from onceward.store import registration
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.factories import (
     CREDIT,
     EVERYTHING,
@@ -22,6 +25,7 @@ from tests.factories import (
     opened,
     record,
 )
+from tests.inprocess import receive_only
 
 
 async def handlers_of(store: Store, type: str, *routes: Route, source: str = "stripe") -> list[str]:
@@ -149,6 +153,58 @@ async def test_routes_that_no_process_renews_are_deleted(
     assert item.external_event_id == "b"
 
 
+@pytest.mark.parametrize(("minutes", "is_kept"), [(9, True), (11, False)])
+async def test_a_route_lasts_ten_minutes_without_a_renewal(
+    store: Store, raw_db: RawDatabase, minutes: int, *, is_kept: bool
+) -> None:
+    registered = store._registration  # type: ignore[attr-defined] # both stores have one
+    await store.register(SOURCES, [CHANGED], [])
+    registered._renewing_since -= timedelta(hours=1)  # long enough to judge others
+    age_routes(raw_db, minutes)
+    await store.register(SOURCES, [CHANGED], [])
+    other = arrival("c", type="order.new")  # of a handler that this process does not have
+    await record(store, arrival("a"), arrival("b", type="invoice.voided"), other)
+    events = {item.external_event_id for item in await store.jobs(EVERYTHING)}
+    assert events == ({"a", "b", "c"} if is_kept else {"b", "c"})
+
+
+async def test_a_process_judges_nobody_after_the_clock_was_set_back(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    registered = store._registration  # type: ignore[attr-defined] # both stores have one
+    await store.register(SOURCES, [CHANGED], [])
+    registered._renewing_since -= timedelta(hours=1)
+    registered._known.at += timedelta(hours=1)
+    age_routes(raw_db, 11)
+    await store.register(SOURCES, [CHANGED], [])
+    await record(store, arrival("a"))
+    assert len(await store.jobs(EVERYTHING)) == 1
+
+
+async def test_a_service_renews_its_routes(
+    database_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "REGISTER_INTERVAL_SECONDS", 0.05)
+    inbox = Inbox()
+
+    @inbox.on("a")
+    async def handle() -> None: ...
+
+    stale = f"SELECT count(*) FROM onceward.routes WHERE seen_at = {raw_db.past}"  # noqa: S608 - no outside data
+    async with receive_only(inbox, database_url):
+        raw_db.rows(f"UPDATE onceward.routes SET seen_at = {raw_db.past}")  # noqa: S608 - no outside data
+
+        async def is_renewed() -> bool:
+            return not raw_db.value(stale)
+
+        await eventually_async(is_renewed, "the route is renewed")
+
+
+def age_routes(raw_db: RawDatabase, minutes: int) -> None:
+    shift = minutes * 60_000_000 if raw_db.is_sqlite else f"interval '{minutes} minutes'"
+    raw_db.rows(f"UPDATE onceward.routes SET seen_at = seen_at - {shift}")  # noqa: S608 - no outside data
+
+
 async def test_routes_outlive_an_outage_in_which_nobody_could_renew_them(
     store: Store, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -172,8 +228,7 @@ async def test_a_renewed_route_outlives_the_registration_of_another_version(
     store: Store, raw_db: RawDatabase
 ) -> None:
     for version in (CREDIT, CHANGED):
-        minutes = 6 * 60_000_000 if raw_db.is_sqlite else "interval '6 minutes'"
-        raw_db.rows(f"UPDATE onceward.routes SET seen_at = seen_at - {minutes}")  # noqa: S608 - no outside data
+        age_routes(raw_db, 6)
         await store.register(SOURCES, [version], [])
     await record(store, arrival("a"))
     (item,) = await store.jobs(EVERYTHING)
@@ -209,6 +264,44 @@ async def test_registering_again_uses_up_no_ids(
     more = HandlerEntry("more", 3, (Route("more.*", "later"),))
     async with opened(database_url, sources=[*SOURCES, "later"], handlers=[*HANDLERS, more]):
         assert raw_db.value(f"SELECT max(id) FROM onceward.{table}") == 3  # noqa: S608 - no outside data
+
+
+RULES = QueueRules("data.id", False, 4, 0.6)  # noqa: FBT003
+
+
+OPTIONS = "name, max_attempts, ordering_key, holds_key, concurrency, rate_interval_seconds"
+
+
+def options(raw_db: RawDatabase) -> dict[str, tuple[object, ...]]:
+    rows = raw_db.rows(f"SELECT {OPTIONS} FROM onceward.handlers")  # noqa: S608 - no outside data
+    return {name: tuple(values) for name, *values in rows}
+
+
+async def test_the_rules_of_a_handler_are_stored_and_changed(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    assert options(raw_db)["credit"] == (3, None, True, None, None)
+    ids = raw_db.rows("SELECT id FROM onceward.handlers ORDER BY id")
+    await store.register(SOURCES, [HandlerEntry("credit", 4, CREDIT.routes, RULES)], [])
+    assert options(raw_db)["credit"] == (4, "data.id", False, 4, 0.6)
+    assert options(raw_db)["notify"] == (5, None, True, None, None)
+    await store.register(SOURCES, HANDLERS, [])
+    assert options(raw_db)["credit"] == (3, None, True, None, None)
+    assert raw_db.rows("SELECT id FROM onceward.handlers ORDER BY id") == ids
+
+
+async def test_a_new_handler_is_stored_with_its_rules(store: Store, raw_db: RawDatabase) -> None:
+    await store.register(SOURCES, [HandlerEntry("more", 9, (), RULES)], [])
+    assert options(raw_db)["more"] == (9, "data.id", False, 4, 0.6)
+
+
+async def test_a_handler_is_written_only_if_its_rules_change(postgres_url: str) -> None:
+    """A write would leave a dead row each minute."""
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url, handlers=[HandlerEntry("credit", 3, (), RULES)]) as store:
+        before = raw_db.value("SELECT xmin::text FROM onceward.handlers")
+        await store.register(SOURCES, [HandlerEntry("credit", 3, (), RULES)], [])
+    assert raw_db.value("SELECT xmin::text FROM onceward.handlers") == before
 
 
 async def test_each_event_of_a_batch_gets_the_jobs_of_its_type(store: Store) -> None:

@@ -19,6 +19,7 @@ from tests.factories import arrival, arrivals, claim, make_store, opened, record
 
 ROOT = Path(__file__).parents[2]
 BESIDE = ("", "-wal", "-shm", ".lock")
+EVENT_IDS = "SELECT event_id FROM onceward_events"
 
 
 @pytest.fixture
@@ -60,11 +61,26 @@ def put_a_file_in_place_of_the_folder(file: Path) -> None:
     file.parent.touch()
 
 
+def move_and_link(file: Path) -> None:
+    """Move the file, without its WAL, and leave a symbolic link to it."""
+    target = file.with_name("moved.db")
+    file.rename(target)
+    file.symlink_to(target)
+
+
+def event_ids(file: Path) -> str:
+    """Read the events in another process: this one may have the file open under another name."""
+    script = f"import sqlite3; print(sqlite3.connect('{file}').execute('{EVENT_IDS}').fetchall())"
+    command = [sys.executable, "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 LOSSES = {
     **{f"unlink {suffix or 'db'}": unlink(suffix) for suffix in BESIDE},
     **{f"replace {suffix or 'db'}": replace(suffix) for suffix in BESIDE},
     "move folder": move_folder,
     "replace folder": put_a_file_in_place_of_the_folder,
+    "move and link": move_and_link,
 }
 
 
@@ -87,6 +103,29 @@ async def test_nothing_is_acknowledged_after_a_file_is_taken_away(
     errors = [entry for entry in caplog.records if entry.levelname == "ERROR"]
     assert len(errors) == 1
     assert "nothing can be saved" in errors[0].message
+
+
+async def test_a_link_to_a_file_that_was_moved_without_its_wal_is_refused(file: Path) -> None:
+    async with opened(url_of(file)) as store:
+        await record(store, arrival("acknowledged"))
+        move_and_link(file)
+        with pytest.raises(LedgerReplaced):
+            await record(store, arrival("refused"))
+    moved, stray = file.with_name("moved.db"), beside(file, "-wal")
+    with pytest.raises(ConfigurationError, match=f"Move it to {moved}-wal before you start"):
+        await make_store(url_of(file)).open(serving=True)
+    stray.rename(beside(moved, "-wal"))
+    assert event_ids(file) == "[('acknowledged',)]\n"
+
+
+async def test_a_folder_behind_a_link_is_no_stray_wal(file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(file.parent)
+    async with opened(url_of(link / file.name)) as store:
+        await record(store, arrival())
+        other = make_store(url_of(link / file.name))
+        await other.open(serving=False)
+        await other.close()
 
 
 async def test_a_commit_that_cannot_be_checked_has_an_unknown_outcome(file: Path) -> None:

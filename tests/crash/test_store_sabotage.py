@@ -1,23 +1,25 @@
-"""The stages of a store that freezes or vanishes can fail: each turns red when sabotaged.
+"""The stages of a store that freezes or vanishes, of poolers and of the queue can fail.
 
-The sabotages of the failover, the poolers and the clock steps take too long for a test;
-docs/proof.md has their commands.
+The sabotages of the failover, the time limit, the clock steps, the pauses and the times of the
+queue take too long for a test; docs/proof.md has their commands.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 
 import pytest
 
-from prove import cancellations, experiment, frozen_host, vanished_file
+from prove import cancellations, experiment, frozen_host, poolers, vanished_file
 from prove.plan import SHORT, StorePlan
+from prove.queueing.rules import keep_rules
 from prove.sabotage import VARIABLE, Sabotage
 from prove.stages import StageRunner
 from prove.workbench import Workbench
 from support.ledger_checker import Violation
 
 SEED = 20_261_117
+SHORT_QUEUE = {"queue_seconds": 2, "queue_kills": 0, "pauses": 0}
 
 
 @dataclass(frozen=True)
@@ -26,9 +28,10 @@ class Case:
     store: str
     run: Callable[[Workbench], None]
     violation: Violation
-    plan: dict[str, int]
+    plan: Mapping[str, int]
     limits: tuple[tuple[ModuleType, str], ...] = ()
     """Limits of time that the sabotage will exceed."""
+    limit_seconds: float = 1.0
 
 
 CASES = [
@@ -49,6 +52,15 @@ CASES = [
         ((cancellations, "ENDING_SECONDS"),),
     ),
     Case(
+        Sabotage.SHARED_SESSIONS,
+        "postgres",
+        poolers.run_behind_poolers,
+        Violation.NOT_RECOVERED,
+        {},
+        ((experiment, "RECOVERY_SECONDS"),),
+        limit_seconds=5.0,  # session mode must recover within it
+    ),
+    Case(
         Sabotage.IGNORE_FILE,
         "sqlite",
         vanished_file.vanish,
@@ -56,6 +68,8 @@ CASES = [
         {"removed_files": 1},
         ((vanished_file, "END_LIMIT_SECONDS"),),
     ),
+    Case(Sabotage.NO_KEY_CHECK, "postgres", keep_rules, Violation.OVERLAPPED, SHORT_QUEUE),
+    Case(Sabotage.NO_CAP, "postgres", keep_rules, Violation.LIMIT_EXCEEDED, SHORT_QUEUE),
 ]
 
 
@@ -64,10 +78,21 @@ def test_a_sabotaged_store_is_found(monkeypatch: pytest.MonkeyPatch, case: Case)
     monkeypatch.setenv(VARIABLE, case.sabotage)
     monkeypatch.setattr(experiment, "DRAIN_SECONDS", 5.0)
     for module, limit in case.limits:
-        monkeypatch.setattr(module, limit, 1.0)
+        monkeypatch.setattr(module, limit, case.limit_seconds)
     runner = make_runner(case.store, **case.plan)
     case.run(runner)
+    for reason in runner.result.not_run.values():
+        pytest.skip(reason)
     assert runner.result.counts[case.violation] > 0, runner.result
+
+
+@pytest.mark.parametrize("store", ["postgres", "sqlite"])
+def test_an_intact_queue_keeps_its_rules(monkeypatch: pytest.MonkeyPatch, store: str) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    runner = make_runner(store, **SHORT_QUEUE)
+    keep_rules(runner)
+    assert not runner.result.counts, runner.result.findings
+    assert runner.result.tally["ordered jobs done"] > 0
 
 
 def make_runner(store: str, **counts: int) -> StageRunner:

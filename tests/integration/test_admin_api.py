@@ -15,6 +15,7 @@ from tests.integration.running import RunningInbox, make_inbox, stripe_webhook
 
 ACTION = {"actor": "ann", "reason": "the order was created manually"}
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
+NAMES = ("handlers", "sources")
 LONE_SURROGATE = b'{"actor":"x","reason":"\\ud800"}'
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
@@ -22,11 +23,14 @@ FIELDS = {
     "events": "id source event_id event_type related_reference received_at processed_at "
     "processing_state deliveries conflicts duplicate_body_of",
     "jobs": "id status event_ledger_id source event_type external_event_id handler attempts "
-    "max_attempts failure_type last_error available_at created_at finished_at",
+    "max_attempts failure_type last_error available_at created_at finished_at ordering_key "
+    "waiting waits_for",
     "effects": "id idempotency_key job_id reference status error_message created_at updated_at",
     "deliveries": "id event_ledger_id source event_id outcome received_at accepted_as",
     "rejections": "id source cause check count received_at last_at kept received_as",
     "audit": "id job_id subject action actor authenticated_as reason created_at",
+    "handlers": "id name paused_at ordering_key on_head_failed concurrency rate max_attempts",
+    "sources": "id name paused_at",
 }
 
 ATTEMPT = "number worker started_at ended_at error traceback"
@@ -104,7 +108,7 @@ def test_a_job_is_shown_with_its_failed_attempts(service: RunningInbox) -> None:
     job = service.settled_job("detail")
     shown = service.http.get(f"/admin/jobs/{job['id']}").json()
     second, first = shown.pop("failed_attempts")
-    assert shown == job
+    assert shown == {**job, "waiting_behind": 0}
     assert (first["number"], second["number"]) == (1, 2)
     for attempt in (first, second):
         assert set(attempt) == set(ATTEMPT.split())
@@ -253,7 +257,7 @@ def test_sql_in_a_filter_is_only_a_value(service: RunningInbox, value: str) -> N
     ],
 )
 def test_an_invalid_filter_gets_422(service: RunningInbox, query: str) -> None:
-    for kind in LISTS:
+    for kind in LISTS + NAMES:
         response = service.http.get(f"/admin/{kind}?{query}")
         assert response.status_code == 422
         assert response.json()["error"] == "bad_filter"

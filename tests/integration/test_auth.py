@@ -26,7 +26,7 @@ TOKEN = "token-of-ann-0123456789"
 OTHER_TOKEN = "token-of-bob-0123456789"
 EVENT = {"event_id": "evt_1", "event_type": "order.paid", "payload": {}}
 ACT = {"actor": "ann", "reason": "because"}
-LISTS = ("events", "jobs", "effects", "deliveries", "audit")
+LISTS = ("events", "jobs", "effects", "deliveries", "audit", "handlers", "sources")
 GUARDED = [
     ("POST", "/events/ingest", EVENT),
     *(("GET", f"/admin/{kind}", None) for kind in LISTS),

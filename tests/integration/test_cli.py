@@ -303,9 +303,9 @@ def test_a_role_without_a_grant_does_not_start(folder: Path, bare_postgres_url: 
         finally:
             connection.execute("DROP OWNED BY onceward_cli; DROP ROLE onceward_cli")
     missing, advice = error.splitlines()
-    sequence = "onceward.ledger_ids"
-    assert missing == f"onceward: The role onceward_cli lacks USAGE on the sequence {sequence}."
-    assert f"GRANT USAGE ON SEQUENCE {sequence} TO onceward_cli. docs/install.md" in advice
+    names = "onceward.ledger_ids, onceward.worker_numbers"
+    assert missing == f"onceward: The role onceward_cli lacks USAGE on the sequences {names}."
+    assert f"GRANT USAGE ON SEQUENCE {names} TO onceward_cli. docs/install.md" in advice
 
 
 def test_weak_durability_of_sqlite_must_be_allowed(folder: Path) -> None:

@@ -2,10 +2,11 @@
 
 import asyncio
 import time
+from typing import Any
 
 import pytest
 
-from onceward import Inbox
+from onceward import Event, Inbox
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts
 from onceward.work import scheduler
@@ -86,5 +87,36 @@ async def test_a_free_slot_is_used_while_slow_handlers_occupy_the_others(
                 return (await bench.job(event_id)).status is JobStatus.DONE
 
             await eventually_async(is_done, f"{event_id} is done")
+        release.set()
+        await bench.wait_until_idle()
+
+
+async def test_jobs_behind_one_that_hangs_are_given_back(database_url: str) -> None:
+    inbox = Inbox()
+    release = asyncio.Event()
+
+    @inbox.on("work")
+    async def work(event: Event[Any]) -> None:
+        if event.id != "quick":
+            await release.wait()
+
+    async with run_inbox(inbox, database_url, workers=1) as bench:
+        await bench.post("work", event_id="quick")
+        await bench.wait_until_idle()
+        for number in range(3):
+            await bench.post("work", event_id=f"evt_{number}")
+
+        async def running() -> int:
+            jobs = [await bench.job(f"evt_{number}") for number in range(3)]
+            return sum(job.status is JobStatus.IN_PROGRESS for job in jobs)
+
+        async def are_claimed_ahead() -> bool:
+            return await running() == 3
+
+        async def are_given_back() -> bool:
+            return await running() == 1
+
+        await eventually_async(are_claimed_ahead, "the jobs are claimed ahead")
+        await eventually_async(are_given_back, "all but the one that runs are given back")
         release.set()
         await bench.wait_until_idle()

@@ -48,13 +48,19 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
     postgres_url: str, tmp_path: Path
 ) -> None:
     with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
-        for number in range(3):
-            wait = {"seconds": 0.7, "touch": str(tmp_path / f"{number}")}
-            service.accept(f"evt_{number}", "slow", wait)
+        service.accept("quick", "slow", {"seconds": 0.0, "touch": str(tmp_path / "quick")})
         with Work(MISCHIEF, postgres_url, "--workers", "1", poll_seconds=30) as stopping:
+            service.wait_until_idle()  # jobs of a quick handler are claimed ahead
+            for number in range(3):
+                wait = {"seconds": 0.7, "touch": str(tmp_path / f"{number}")}
+                service.accept(f"evt_{number}", "slow", wait)
             eventually((tmp_path / "0").exists, "the first handler runs")
-            statuses = Counter(job["status"] for job in service.items("jobs"))
-            assert statuses == {"in_progress": 3}
+
+            def are_all_claimed() -> bool:
+                statuses = Counter(job["status"] for job in service.items("jobs"))
+                return statuses == {"done": 1, "in_progress": 3}
+
+            eventually(are_all_claimed, "the others are claimed ahead", 0.5)
             with Work(MISCHIEF, postgres_url, poll_seconds=30):
                 stopping.terminate()
                 eventually((tmp_path / "2").exists, "another worker runs the others", 2)
@@ -62,9 +68,9 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
                 assert RawDatabase(postgres_url).count("onceward.workers") == 1
                 service.wait_until_idle()
         jobs = service.items("jobs")
-    assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 3
+    assert [(job["status"], job["attempts"]) for job in jobs] == [("done", 1)] * 4
     raw_db = RawDatabase(postgres_url)
-    assert notes(raw_db) == {"evt_0": 1, "evt_1": 1, "evt_2": 1}
+    assert notes(raw_db) == {"quick": 1, "evt_0": 1, "evt_1": 1, "evt_2": 1}
     assert raw_db.count("onceward.attempts") == 0
     assert raw_db.value("SELECT count(*) FROM onceward.jobs WHERE solo") == 0
 
@@ -131,7 +137,7 @@ def test_a_job_that_kills_its_worker_is_failed_and_its_neighbours_are_done(
     with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
         for number in range(12):
             service.accept(f"evt_{number}", "deadly" if number == 6 else "plain", {})
-    deaths = 0
+    deaths, log = 0, ""
     while raw_db.value("SELECT count(*) FROM onceward.jobs WHERE status = 'queued'"):
         with Serve(MISCHIEF, database_url, forked=True, lease_seconds=0.4, poll_seconds=0.1) as (
             service
@@ -141,12 +147,14 @@ def test_a_job_that_kills_its_worker_is_failed_and_its_neighbours_are_done(
                 "the service dies or has no more jobs",
             )
             deaths += not service.running
+            log += service.log
             assert deaths < 10
     with Serve(MISCHIEF, database_url, "--workers", "0", forked=True) as service:
         jobs = {job["external_event_id"]: job for job in service.items("jobs")}
     deadly = jobs.pop("evt_6")
     assert (deadly["status"], deadly["failure_type"]) == ("failed", "exhausted")
     assert (deadly["attempts"], deadly["last_error"]) == (2, KILLED)
+    assert f"job {deadly['id']} of handler '{deadly['handler']}' runs alone, because" in log
     assert deaths == 3  # once beside others, which counts no attempt, and twice alone
     assert {(job["status"], job["attempts"]) for job in jobs.values()} == {("done", 1)}
     assert notes(raw_db) == dict.fromkeys(jobs, 1)

@@ -31,6 +31,7 @@ BEARER: Final = {"Authorization": f"Bearer {TOKEN}"}
 API_PAGE: Final = Path(__file__).parents[2] / "docs" / "api.md"
 BROKEN: Final = {"event_id": "broken", "event_type": "order.broken", "payload": {}}
 ACTION: Final = {"actor": "ann", "reason": "because"}
+PAUSING: Final = ("pause", "resume")
 EXAMPLES: Final = 10
 
 Document = dict[str, Any]
@@ -114,7 +115,8 @@ def aim(case: Case, service: RunningInbox) -> None:
     Leave out requests with an unknown parameter that has no values: it is not sent at all.
     """
     assume([] not in (case.query or {}).values())
-    needs_job = case.operation.definition.raw["operationId"] in ("get_job", "requeue_jobs")
+    operation = case.operation.definition.raw["operationId"]
+    needs_job = operation in ("get_job", "requeue_jobs", "cancel_jobs")
     if needs_job and re.fullmatch("[0-9]{1,18}", str(case.path_parameters.get("id"))):
         job = service.raw_db.value("SELECT min(id) FROM onceward.jobs")
         case.path_parameters["id"] = str(job)
@@ -186,14 +188,18 @@ def paths_of(service: RunningInbox) -> set[str]:
     constants = [value for name, value in vars(receive_app).items() if name.isupper()]
     return {
         INDEX_PATH,
-        *(path.format(kind=kind, id="{id}") for path in routes for kind in LISTS),
+        *(
+            path.replace(":path", "").format(kind=kind, id="{id}", name="{name}")
+            for path in routes
+            for kind in LISTS
+        ),
         *(value for value in constants if isinstance(value, str) and value.startswith("/")),
     } - {receive_app.WEBHOOKS} | {f"{receive_app.WEBHOOKS}{{source}}"}
 
 
 def methods_at(service: RunningInbox, path: str) -> set[str]:
     """Return the methods that the service allows on a path."""
-    response = service.http.request("TRACE", path.format(id="1", source="lab"))
+    response = service.http.request("TRACE", path.format(id="1", name="credit", source="lab"))
     assert response.status_code == 405
     return set(response.headers["allow"].split(", ")) - {"HEAD"}
 
@@ -212,8 +218,10 @@ async def test_a_mounted_admin_app_describes_only_itself(
     actions = {
         "/jobs/{id}",
         "/jobs/{id}/requeue",
+        "/jobs/{id}/cancel",
         "/rejections/{id}/verify",
         "/deliveries/{id}/accept",
+        *(f"/{kind}/{{name}}/{verb}" for kind in ("handlers", "sources") for verb in PAUSING),
     }
     assert set(served["paths"]) == {f"/{kind}" for kind in LISTS} | actions | {OPENAPI}
     assert list(served["components"]["securitySchemes"]) == ["admin_token"]
@@ -301,6 +309,26 @@ def test_real_responses_have_exactly_the_documented_members(service: RunningInbo
         assert len(page["items"]) == 1
     for path in ("/", "/healthz", "/readyz"):
         check(path, service.http.get(path), 200)
+
+
+def test_responses_about_the_queue_have_exactly_the_documented_members(
+    service: RunningInbox,
+) -> None:
+    api = schema_of(strict(OPEN))
+
+    def check(path: str, status: int, **names: str) -> None:
+        response = service.http.post(path.format(**names), json=ACTION)
+        assert response.status_code == status
+        api[path]["POST"].validate_response(response)
+
+    service.post("openapi-cancelled", "order.broken")
+    job = service.settled_job("openapi-cancelled")["id"]
+    for number, status in ((job, 200), (job, 409), ("999999999", 404)):
+        check("/admin/jobs/{id}/cancel", status, id=number)
+    for kind, name in (("handlers", "follow"), ("sources", "xero")):
+        for verb, status in (("pause", 200), ("pause", 409), ("resume", 200), ("resume", 409)):
+            check(f"/admin/{kind}/{{name}}/{verb}", status, name=name)
+        check(f"/admin/{kind}/{{name}}/pause", 404, name="nobody")
 
 
 # The page.

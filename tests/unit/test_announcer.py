@@ -86,3 +86,35 @@ async def test_closing_does_not_wait_for_a_server_that_does_not_respond(
     await asyncio.wait_for(sender.close(), 5)
     sender_without_jobs = Announcer(Server().notify)
     await sender_without_jobs.close()
+
+
+async def yield_often() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+async def test_commits_soon_after_a_notification_share_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(announcer, "PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(announcer, "CLOSE_SECONDS", 0.0)
+    server = Server()
+    server.responds.set()
+    sender = Announcer(server.notify)
+    for _ in range(3):
+        sender.announce()
+        await yield_often()
+    assert server.count == 1
+    await sender.close()
+
+
+async def test_a_commit_after_a_quiet_time_is_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcer, "PAUSE_SECONDS", 0.0)
+    server = Server()
+    server.responds.set()
+    sender = Announcer(server.notify)
+    for number in (1, 2):
+        sender.announce()
+        await yield_often()
+        assert server.count == number
+    await sender.close()

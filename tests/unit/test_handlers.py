@@ -183,7 +183,7 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     ("options", "fault"),
     [
         ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
-        ({"patterns": ["a"]}, "unknown option 'patterns'; the options are max_attempts, "),
+        ({"patterns": ["a"]}, "unknown option 'patterns'; the options are concurrency, "),
         ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number from 1 to 1000000"),
         ({"max_attempts": True}, "max_attempts is True; use a whole number from 1 to 1000000"),
         ({"max_attempts": 0}, "max_attempts is 0; use a whole number from 1 to 1000000"),

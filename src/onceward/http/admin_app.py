@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from onceward.http.paths import no_such_path, require_plain_path, root_path
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
 from onceward.http.responses import INTERNAL_ERROR, Response, error_response, json_response
-from onceward.model.admin import ManualRecording, OperatorAction
+from onceward.model.admin import ManualRecording, OperatorAction, Pausable, PauseChange
 from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
 from onceward.operate.operator import Operator
@@ -84,8 +85,10 @@ class AdminApp:
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}", self._job, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
+                Route(f"{prefix}/jobs/{{id}}/cancel", self._cancel, methods=["POST"]),
                 Route(f"{prefix}/rejections/{{id}}/verify", self._verify, methods=["POST"]),
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
+                *self._pause_routes(prefix),
             ],
             exception_handlers={
                 404: _no_route,
@@ -97,6 +100,15 @@ class AdminApp:
         )
         api.router.redirect_slashes = False  # a redirect would trust the request's Host
         return api
+
+    def _pause_routes(self, prefix: str) -> list[Route]:
+        # The name of a handler may contain slashes. They are sent as they are: paths are plain.
+        paths = {Pausable.HANDLER: "handlers/{name:path}", Pausable.SOURCE: "sources/{name}"}
+        return [
+            Route(f"{prefix}/{path}/{verb}", functools.partial(serve, kind), methods=["POST"])
+            for kind, path in paths.items()
+            for verb, serve in (("pause", self._pause), ("resume", self._resume))
+        ]
 
     def _authenticate(self, request: Request) -> None:
         headers = bounded_headers(request.scope, self._settings)
@@ -143,6 +155,33 @@ class AdminApp:
             )
         )
 
+    async def _cancel(self, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            cancelled = await self._operator.cancel(request.path_params["id"], action)
+        return _starlette(
+            json_response(
+                200,
+                {
+                    "ok": True,
+                    "id": cancelled.job,
+                    "status": "cancelled",
+                    "finished_at": cancelled.finished_at,
+                    "audit": cancelled.audit,
+                },
+            )
+        )
+
+    async def _pause(self, kind: Pausable, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            return _changed(await self._operator.pause(kind, request.path_params["name"], action))
+
+    async def _resume(self, kind: Pausable, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            return _changed(await self._operator.resume(kind, request.path_params["name"], action))
+
     async def _verify(self, request: Request) -> StarletteResponse:
         action = await self._action(request)
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
@@ -176,6 +215,11 @@ def _recorded(recording: ManualRecording) -> StarletteResponse:
         {"id": str(receipt.event), "outcome": receipt.outcome} for receipt in recording.events
     ]
     return _starlette(json_response(200, {"ok": True, "events": events, "audit": recording.audit}))
+
+
+def _changed(change: PauseChange) -> StarletteResponse:
+    result = {"ok": True, "name": change.name, "paused_at": change.paused_at}
+    return _starlette(json_response(200, {**result, "audit": change.audit}))
 
 
 def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
+from typing import Final
 
 from onceward.errors import RejectionCause
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Outcome, ProcessingState, Receipt
 from onceward.model.jobs import FailureType, JobStatus
+
+MAX_WAITING_COUNTED: Final = 1000
+"""The number up to which the jobs that wait behind a job are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +34,37 @@ class EventItem:
     """An earlier event with the same body, if the source checks for duplicate bodies."""
 
 
+class WaitReason(StrEnum):
+    """Why a queued job would not run even if its time had come."""
+
+    KEY = "key"
+    PAUSED_HANDLER = "paused_handler"
+    PAUSED_SOURCE = "paused_source"
+
+
+class HeadFailure(StrEnum):
+    """How a failed job affects the later jobs of its ordering key."""
+
+    HOLD = "hold"
+    CONTINUE = "continue"
+
+
+class Pausable(StrEnum):
+    """The kinds of things that an operator may pause."""
+
+    HANDLER = "handler"
+    SOURCE = "source"
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """A handler or source that an operator paused."""
+
+    kind: Pausable
+    name: str
+    paused_at: datetime
+
+
 @dataclass(frozen=True, slots=True)
 class JobItem:
     """One entry of the list of jobs."""
@@ -47,6 +83,10 @@ class JobItem:
     available_at: datetime
     created_at: datetime
     finished_at: datetime | None
+    ordering_key: str | None
+    waiting: WaitReason | None
+    waits_for: str | None
+    """The job of the same handler and ordering key that must end first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +107,31 @@ class JobDetail(JobItem):
     """A job with its newest failed attempts, newest first."""
 
     failed_attempts: tuple[AttemptItem, ...]
+    waiting_behind: int
+    """The queued jobs of the same handler and ordering key that come later."""
+
+
+@dataclass(frozen=True, slots=True)
+class HandlerItem:
+    """One entry of the list of handlers."""
+
+    id: str
+    name: str
+    paused_at: datetime | None
+    ordering_key: str | None
+    on_head_failed: HeadFailure
+    concurrency: int | None
+    rate: str | None
+    max_attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceItem:
+    """One entry of the list of sources."""
+
+    id: str
+    name: str
+    paused_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +218,8 @@ class PageQuery:
     handler: str | None = None
     event_id: str | None = None
     reference: str | None = None
+    ordering_key: str | None = None
+    subject: str | None = None
     duplicate_body: bool = False
 
 
@@ -171,6 +238,24 @@ class Requeued:
 
     job: str
     available_at: datetime
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """The result of a cancellation."""
+
+    job: str
+    finished_at: datetime
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class PauseChange:
+    """The result of a pause, or of a resume: then `paused_at` is None."""
+
+    name: str
+    paused_at: datetime | None
     audit: AuditItem
 
 

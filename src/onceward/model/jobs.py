@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -36,9 +37,16 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.IN_PROGRESS, JobStatus.FAILED),
         (JobStatus.FAILED, JobStatus.QUEUED),
         (JobStatus.CANCELLED, JobStatus.QUEUED),
+        (JobStatus.QUEUED, JobStatus.CANCELLED),
+        (JobStatus.IN_PROGRESS, JobStatus.CANCELLED),
+        (JobStatus.FAILED, JobStatus.CANCELLED),
+        (JobStatus.IGNORED, JobStatus.CANCELLED),
     }
 )
-"""Every legal transition. The last two are an operator's requeue."""
+"""Every legal transition. An operator requeues or cancels a job; the worker does the rest."""
+
+CANCELLABLE: Final = frozenset(start for start, end in TRANSITIONS if end is JobStatus.CANCELLED)
+"""The states from which an operator may cancel a job."""
 
 REQUEUEABLE: Final = frozenset(start for start, end in TRANSITIONS if end is JobStatus.QUEUED) - {
     JobStatus.IN_PROGRESS
@@ -80,12 +88,27 @@ class UnroutedType:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueRules:
+    """The order and the limits of a handler's jobs, over all processes."""
+
+    ordering_key: str | None = None
+    """A path into the payload. Jobs with the same value run one at a time, in order of arrival."""
+    holds_key: bool = True
+    """Whether a job that failed for good holds up the later jobs of its key."""
+    concurrency: int | None = None
+    """The number of jobs that may be leased at once."""
+    rate_interval_seconds: float | None = None
+    """The time between two jobs, on average."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerEntry:
     """A handler as registered in the store."""
 
     name: str
     max_attempts: int
     routes: tuple[Route, ...]
+    rules: QueueRules = QueueRules()
 
 
 class Job(NamedTuple):
@@ -103,6 +126,7 @@ class Job(NamedTuple):
     received_at: datetime
     headers: bytes
     body: bytes | None
+    ordering_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +138,38 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
+class Renewal:
+    """The leases that a worker still holds, and those of its jobs that an operator cancelled."""
+
+    held: frozenset[str]
+    cancelled: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """The jobs that a worker wants to lease, and the news that it has for the queue."""
+
+    token: str
+    """Chosen by the worker, so that it can end a lease whose response was lost."""
+    worker: str
+    wanted: Mapping[str, int]
+    """The number of jobs wanted of each handler."""
+    limit: int
+    """The number of jobs wanted of all handlers together."""
+    solo: bool
+    """Whether to lease at most one job that must run alone, or none of those."""
+    slots: int
+    """The number of jobs of one handler that the worker runs at once."""
+    lease_seconds: float
+    owner: int = 0
+    """The number that stands for the worker in `Queue.presence`."""
+    ended: Sequence[str] = ()
+    """Leases whose jobs are all settled."""
+    settled: Sequence[int] = ()
+    """Jobs with an ordering key that were settled: the next of their keys may run."""
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """The result of a claim."""
 
@@ -121,7 +177,7 @@ class Claim:
     solo_waiting: bool
     """Whether a job that must run alone is due."""
     next_due_seconds: float | None
-    """The time until the next job is due; None if no job is waiting."""
+    """The time until the next claim may find a job or a dead worker; None if it will not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,13 @@ ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 _PAGE: Final = ("limit", "after")
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "events": (*_PAGE, "source", "handler", "event_id", "status", "reference", "duplicate_body"),
-    "jobs": (*_PAGE, "source", "handler", "event_id", "status"),
+    "jobs": (*_PAGE, "source", "handler", "event_id", "status", "ordering_key"),
     "effects": (*_PAGE, "source", "handler", "event_id", "status", "reference"),
     "deliveries": (*_PAGE, "source", "event_id", "status"),
     "rejections": (*_PAGE, "source", "cause"),
-    "audit": (*_PAGE, "event_id"),
+    "audit": (*_PAGE, "event_id", "subject"),
+    "handlers": _PAGE,
+    "sources": _PAGE,
 }
 """The query parameters of each list."""
 
@@ -55,6 +57,8 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
         handler=_text("handler", parameters.get("handler")),
         event_id=_text("event_id", parameters.get("event_id")),
         reference=_text("reference", parameters.get("reference")),
+        ordering_key=_text("ordering_key", parameters.get("ordering_key")),
+        subject=_text("subject", parameters.get("subject")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
 

@@ -1,26 +1,37 @@
-"""Lists and actions for operators: requeue, verify again, accept. Each action is audited."""
+"""Lists and actions for operators. Each action is audited."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
 from onceward.model.admin import (
+    Cancelled,
     JobDetail,
     ManualRecording,
     OperatorAction,
+    Pausable,
+    PauseChange,
     RejectionCount,
     Requeued,
     StoredDelivery,
     StoredRejection,
 )
-from onceward.model.events import ID_LIMIT_BYTES, INGEST_SOURCE, Arrival, Identity, Outcome
+from onceward.model.events import (
+    ID_LIMIT_BYTES,
+    INGEST_SOURCE,
+    Arrival,
+    Identity,
+    Outcome,
+    invalid_text_reason,
+)
 from onceward.model.jobs import REQUEUEABLE
 from onceward.operate.filters import page_query, parse_id
 from onceward.ports import AdminStore
+from onceward.runtime.redact import printable
 from onceward.sources.challenge import Reply
 from onceward.sources.envelope import identify_envelope
 from onceward.sources.kept_request import unpack
@@ -86,6 +97,25 @@ class Operator:
         message = f"Job {job} is {status}; only {_REQUEUEABLE} jobs can be requeued."
         raise NotInState(message)
 
+    async def cancel(self, job: str, action: OperatorAction) -> Cancelled:
+        """Cancel a job that has not ended. Raises NotFound or NotInState."""
+        cancelled = await self._store.cancel(_parse_id("job", job), action)
+        if cancelled is None:
+            raise _not_found("job", job)
+        return cancelled
+
+    async def pause(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange:
+        """Let the jobs of a handler or source wait. Raises NotFound or NotInState."""
+        _require_name(kind, name)
+        change = await self._store.pause(kind, name, action)
+        return change or _raise_unknown_name(kind, name)
+
+    async def resume(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange:
+        """Let the jobs of a handler or source run again. Raises NotFound or NotInState."""
+        _require_name(kind, name)
+        change = await self._store.resume(kind, name, action)
+        return change or _raise_unknown_name(kind, name)
+
     async def verify_again(self, rejection: str, action: OperatorAction) -> ManualRecording:
         """Verify a kept request with the current secrets, and record its events.
 
@@ -133,6 +163,16 @@ def _parse_id(kind: str, text: str) -> int:
 
 def _not_found(kind: str, text: str) -> NotFound:
     return NotFound(f"There is no {kind} {text[:40]}. Check the id in its list.")
+
+
+def _require_name(kind: Pausable, name: str) -> None:
+    """Raise NotFound for a text that no handler or source can have as its name."""
+    if invalid_text_reason(name):
+        _raise_unknown_name(kind, name)
+
+
+def _raise_unknown_name(kind: Pausable, name: str) -> NoReturn:
+    raise NotFound(f"There is no {kind} {printable(name[:40])}. GET /admin/{kind}s lists them.")
 
 
 def _kept_request(rejection: str, kept: StoredRejection) -> Request:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any, Final
 
 from onceward.errors import NotInState, RejectionCause
 from onceward.model.admin import (
+    MAX_WAITING_COUNTED,
     AttemptItem,
     AuditItem,
     DeliveryItem,
@@ -22,25 +22,28 @@ from onceward.model.admin import (
     Rejection,
     RejectionCount,
     RejectionItem,
-    Requeued,
     StoredDelivery,
     StoredRejection,
+    WaitReason,
 )
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Arrival, Outcome, ProcessingState
 from onceward.model.jobs import FailureType, JobStatus
 from onceward.ports import Row
-from onceward.store.base import BaseStore, LedgerTransaction
+from onceward.store.audit import add_audit_entry
 from onceward.store.locks import Lock
+from onceward.store.queue_admin import SqlQueueAdmin
 
 NO_EVENT: Final = 0
 """Stands for the event of a received rejection that contained none."""
 
-_FILTERS: Final = ("after", "status", "source", "handler", "event_id", "reference")
+_FILTERS: Final = (
+    *("after", "status", "source", "handler", "event_id", "reference", "ordering_key", "subject"),
+)
 _LIVE: Final = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 
 
-class SqlAdminStore(BaseStore):
+class SqlAdminStore(SqlQueueAdmin):
     """The ports `AdminStore` and `RejectionStore`."""
 
     async def events(self, query: PageQuery) -> list[EventItem]:
@@ -69,7 +72,10 @@ class SqlAdminStore(BaseStore):
             return None
         failed = await self._read("failed_attempts", job=id, limit=attempts)
         items = tuple(AttemptItem(**row) for row in failed)
-        return JobDetail(**_job_fields(rows[0]), failed_attempts=items)
+        (behind,) = await self._read("waiting_behind", job=id, limit=MAX_WAITING_COUNTED)
+        return JobDetail(
+            **_job_fields(rows[0]), failed_attempts=items, waiting_behind=behind["jobs"]
+        )
 
     async def effects(self, query: PageQuery) -> list[EffectItem]:
         """Return a page of effects, newest first."""
@@ -145,7 +151,7 @@ class SqlAdminStore(BaseStore):
             first = receipts[0].event if receipts else NO_EVENT
             if not await transaction.run("receive_rejection", id=id, event=first):
                 raise NotInState(f"Another operator has received rejection {id}.")
-            entry = await _add_audit_entry(transaction, action, "verify_again", f"rejection:{id}")
+            entry = await add_audit_entry(transaction, action, "verify_again", f"rejection:{id}")
             return ManualRecording(tuple(receipts), entry)
 
     async def conflict(self, delivery: int) -> StoredDelivery | None:
@@ -167,70 +173,16 @@ class SqlAdminStore(BaseStore):
             if not await transaction.run("accept_conflict", id=delivery, event=receipt.event):
                 raise NotInState(f"Another operator has accepted delivery {delivery}.")
             subject = f"delivery:{delivery}"
-            entry = await _add_audit_entry(transaction, action, "accept_conflict", subject)
+            entry = await add_audit_entry(transaction, action, "accept_conflict", subject)
             return ManualRecording((receipt,), entry)
-
-    async def requeue(self, job: int, action: OperatorAction) -> Requeued | None:
-        """Queue a failed or cancelled job again, with an audit entry.
-
-        Return None if the job is neither.
-        """
-        async with self._transaction(Lock.LEDGER) as transaction:
-            rows = await transaction.run(
-                "requeue",
-                job=job,
-                actor=action.actor,
-                authenticated_as=action.authenticated_as,
-                reason=action.reason,
-            )
-        if not rows:
-            return None
-        row = rows[0]
-        entry = _audit_item(
-            action, "manual_requeue", f"job:{job}", id=row["audit"], created_at=row["created_at"]
-        )
-        return Requeued(str(job), row["available_at"], entry)
-
-    async def job_status(self, job: int) -> JobStatus | None:
-        """Return the status of a job, or None if the id is unknown."""
-        rows = await self._read("job_status", job=job)
-        return JobStatus(rows[0]["status"]) if rows else None
-
-
-async def _add_audit_entry(
-    transaction: LedgerTransaction, action: OperatorAction, name: str, subject: str
-) -> AuditItem:
-    (row,) = await transaction.run(
-        "add_audit_entry",
-        actor=action.actor,
-        authenticated_as=action.authenticated_as,
-        action=name,
-        reason=action.reason,
-        subject=subject,
-    )
-    return _audit_item(action, name, subject, **row)
-
-
-def _audit_item(
-    action: OperatorAction, name: str, subject: str, *, id: str, created_at: datetime
-) -> AuditItem:
-    return AuditItem(
-        id=id,
-        job_id=subject.removeprefix("job:") if subject.startswith("job:") else None,
-        subject=subject,
-        action=name,
-        actor=action.actor,
-        authenticated_as=action.authenticated_as,
-        reason=action.reason,
-        created_at=created_at,
-    )
 
 
 def _job_fields(row: Row) -> dict[str, Any]:
-    failure = row["failure_type"]
+    failure, waiting = row["failure_type"], row["waiting"]
     typed = {
         "status": JobStatus(row["status"]),
         "failure_type": FailureType(failure) if failure else None,
+        "waiting": WaitReason(waiting) if waiting else None,
     }
     return {**row, **typed}
 

@@ -12,14 +12,26 @@ from onceward.errors import ConfigurationError, PermanentError
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.ports import PurgeProgress, Row
+from onceward.store.keyed_routes import KeyedRoutes
 from onceward.store.locks import Lock
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a claimed batch fits in memory."""
 
+RATE_BURST_SECONDS: Final = 0.1
+"""How much of its rate a handler may use at once."""
+
+MIN_LOOK_JOBS: Final = 32
+"""The due jobs of a handler that a claim looks at, at least, if some may have to wait for their key
+or their source: they must not hide the others."""
+
 ENDED_BY_HANDLER: Final = "the handler ended its own transaction; only its return may end it"
 HELD_AS_DUPLICATE_BODY: Final = (
     "An earlier event has the same body under another id; requeue this job to run it"
+)
+ALTERED_ROWS: Final = (
+    "a trigger or a rule on the table {table} discards or changes Onceward's rows. Drop it: "
+    "docs/operating.md has the query that lists triggers"
 )
 LEASE_LOST: Final = "the lease expired before the job was settled; nothing was committed"
 WORKER_DIED: Final = "The worker died while it ran this job alone"
@@ -41,6 +53,7 @@ class BaseStore(ABC):
     def __init__(self) -> None:
         self._source_ids: dict[str, int] = {}
         self._handler_ids: dict[str, int] = {}
+        self._keyed_routes = KeyedRoutes()
 
     @abstractmethod
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:

@@ -4,6 +4,10 @@ PostgreSQL takes them as advisory locks. SQLite needs none: its only writer excl
 """
 
 from enum import IntEnum
+from typing import Final
+
+PRESENCE_NAMESPACE: Final = 7136232
+"""The first key of the locks that workers hold while they live. The second is their number."""
 
 
 class Lock(IntEnum):
@@ -13,13 +17,19 @@ class Lock(IntEnum):
     """
 
     CLAIMS = 1
-    """Reclaim and claim: two claims that do not see each other's leases would share jobs."""
+    """Reclaim and claim: two claims that do not see each other's leases would share jobs.
+
+    Cancel a job, resume a source and look for jobs to wake, too: all of them wake jobs, which only
+    claims park. These three also take the lock of migrations, shared. Every worker waits meanwhile,
+    so they must be short.
+    """
 
     MIGRATIONS = 2
     """Migrate: each migration is applied once.
 
     The purposes below also take this lock, shared. A migration locks whole tables, and would
-    deadlock with a transaction that has already written to one of them.
+    deadlock with a transaction that has already written to one of them. Claims do not: they are
+    one message each, and run all the time.
     """
 
     PARTITIONS = 3
@@ -39,7 +49,7 @@ class Lock(IntEnum):
     """Store and trim rejections: receivers count the same causes in different orders."""
 
     LEDGER = 7
-    """Requeue, receive a rejection, accept a conflict, purge.
+    """Requeue, pause, resume a handler, receive a rejection, accept a conflict, purge.
 
     Operator actions are recorded one after the other. A purge deletes the finished jobs of an old
     event; without the lock it could delete one that an operator has just requeued.

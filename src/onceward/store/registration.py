@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
 
-from onceward.model.jobs import HandlerEntry
+from onceward.errors import StoreBlocked
+from onceward.model.jobs import HandlerEntry, QueueRules
 from onceward.ports import Row
 from onceward.runtime.log_fields import LogFields
-from onceward.store.base import LedgerTransaction
+from onceward.store.base import ALTERED_ROWS, LedgerTransaction
 
 _log = logging.getLogger("onceward.store")
 
@@ -36,6 +37,13 @@ class _Route(NamedTuple):
     is_prefix: bool
 
 
+class _Options(NamedTuple):
+    """The columns of a handler that follow from its code."""
+
+    max_attempts: int
+    rules: QueueRules
+
+
 @dataclass(slots=True)
 class _Registered:
     """The sources, handlers and routes that a ledger has."""
@@ -44,7 +52,7 @@ class _Registered:
     """The time on the ledger's clock."""
     source_ids: dict[str, int]
     handler_ids: dict[str, int]
-    max_attempts: dict[str, int]
+    options: dict[str, _Options]
     routes: dict[_Route, datetime]
     """When a process last renewed each route."""
     added: int = 0
@@ -72,7 +80,8 @@ class Registration:
     async def renew(self, transaction: LedgerTransaction) -> list[str]:
         """Register everything, and delete the routes that no process renews.
 
-        Return the names of all handlers that have routes, in whichever process they run.
+        Return the names of all handlers that have routes, in whichever process they run. Raise
+        StoreBlocked if the ledger did not keep something.
         """
         ledger = await _load(transaction)
         for name in self._retired:
@@ -80,7 +89,8 @@ class Registration:
         if self._may_judge_others(ledger.at):
             await self._drop_stale_routes(transaction, ledger)
         await self._register(transaction, ledger, self._own_routes())
-        self._known = ledger = await _load(transaction)
+        ledger = await self._load_kept(transaction)
+        self._known = ledger
         return sorted({route.handler for route in ledger.routes})
 
     async def is_complete(self, transaction: LedgerTransaction) -> bool:
@@ -95,11 +105,15 @@ class Registration:
         )
 
     async def restore(self, transaction: LedgerTransaction) -> None:
-        """Register what is missing, before anything is recorded on a new connection."""
+        """Register what is missing, before anything is recorded on a new connection.
+
+        Raise StoreBlocked if the ledger did not keep something.
+        """
         if self._known is None:
             return
         ledger = await _load(transaction)
         await self._register(transaction, ledger, self._missing_routes(ledger, self._known))
+        await self._load_kept(transaction)
         if ledger.added:
             _log.warning(
                 "the database went back to an earlier state: %d sources, handlers or routes were "
@@ -108,6 +122,22 @@ class Registration:
                 ledger.added,
                 extra=LogFields(count=ledger.added),
             )
+
+    async def _load_kept(self, transaction: LedgerTransaction) -> _Registered:
+        """Load what the ledger has now. Raise StoreBlocked if it lacks something of this process.
+
+        Without its routes, events would be acknowledged and never handled.
+        """
+        ledger = await _load(transaction)
+        is_kept = {
+            "sources": self._source_ids.items() <= ledger.source_ids.items(),
+            "handlers": self._handler_ids.items() <= ledger.handler_ids.items(),
+            "routes": ledger.routes.keys() >= set(self._own_routes()),
+        }
+        for table, is_complete in is_kept.items():
+            if not is_complete:
+                raise StoreBlocked(ALTERED_ROWS.format(table=table))
+        return ledger
 
     def _own_routes(self) -> Iterator[_Route]:
         for handler in self._handlers:
@@ -127,20 +157,22 @@ class Registration:
     async def _register(
         self, transaction: LedgerTransaction, ledger: _Registered, routes: Iterable[_Route]
     ) -> None:
-        """Add sources and handlers that the ledger lacks; add or renew `routes`."""
+        """Add the sources and handlers that the ledger lacks; add or renew `routes`.
+
+        The handlers of other processes get the options that they had at the last renewal.
+        """
         for name in self._sources:
             self._source_ids[name] = await _source_id(transaction, ledger, name)
-        limits = {handler.name: handler.max_attempts for handler in self._handlers}
-        for name, limit in limits.items():
-            self._handler_ids[name] = await _handler_id(transaction, ledger, name, limit)
-            if ledger.max_attempts[name] != limit:
-                await transaction.run("set_max_attempts", name=name, max_attempts=limit)
-        known_limits = self._known.max_attempts if self._known else {}
+        options = self._known.options if self._known else {}
+        own = {each.name: _Options(each.max_attempts, each.rules) for each in self._handlers}
+        options = {**options, **own}
+        for name in own:
+            self._handler_ids[name] = await _handler_id(transaction, ledger, name, options[name])
         for route in routes:
-            limit = {**known_limits, **limits}[route.handler]
+            name = route.handler
             await transaction.run(
                 "add_route",
-                handler=await _handler_id(transaction, ledger, route.handler, limit),
+                handler=await _handler_id(transaction, ledger, name, options[name]),
                 source=await _source_id(transaction, ledger, route.source),
                 type=route.type,
                 is_prefix=route.is_prefix,
@@ -189,26 +221,47 @@ async def _load(transaction: LedgerTransaction) -> _Registered:
         at=kinds["clock"][0]["seen_at"],
         source_ids={row["name"]: row["id"] for row in kinds["source"]},
         handler_ids={row["name"]: row["id"] for row in kinds["handler"]},
-        max_attempts={row["name"]: row["max_attempts"] for row in kinds["handler"]},
+        options={row["name"]: _options(row) for row in kinds["handler"]},
         routes=routes,
     )
+
+
+def _options(row: Row) -> _Options:
+    rules = QueueRules(
+        ordering_key=row["ordering_key"],
+        holds_key=bool(row["holds_key"]),
+        concurrency=row["concurrency"],
+        rate_interval_seconds=row["rate_interval_seconds"],
+    )
+    return _Options(row["max_attempts"], rules)
 
 
 async def _source_id(transaction: LedgerTransaction, ledger: _Registered, name: str | None) -> int:
     if name is None:
         return _ANY_SOURCE
     if name not in ledger.source_ids:
-        (row,) = await transaction.run("add_source", name=name)
-        ledger.source_ids[name] = row["id"]
+        rows = await transaction.run("add_source", name=name)
+        if not rows:
+            raise StoreBlocked(ALTERED_ROWS.format(table="sources"))
+        ledger.source_ids[name] = rows[0]["id"]
         ledger.added += 1
     return ledger.source_ids[name]
 
 
 async def _handler_id(
-    transaction: LedgerTransaction, ledger: _Registered, name: str, max_attempts: int
+    transaction: LedgerTransaction, ledger: _Registered, name: str, options: _Options
 ) -> int:
-    if name not in ledger.handler_ids:
-        (row,) = await transaction.run("add_handler", name=name, max_attempts=max_attempts)
-        ledger.handler_ids[name], ledger.max_attempts[name] = row["id"], max_attempts
+    """Return the id of a handler that has these options: add or change it if it has not."""
+    if ledger.options.get(name) == options:
+        return ledger.handler_ids[name]
+    columns = {"name": name, "max_attempts": options.max_attempts, **asdict(options.rules)}
+    if name in ledger.handler_ids:
+        await transaction.run("set_handler_options", **columns)
+    else:
+        rows = await transaction.run("add_handler", **columns)
+        if not rows:
+            raise StoreBlocked(ALTERED_ROWS.format(table="handlers"))
+        ledger.handler_ids[name] = rows[0]["id"]
         ledger.added += 1
+    ledger.options[name] = options
     return ledger.handler_ids[name]

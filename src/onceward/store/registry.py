@@ -12,6 +12,7 @@ from onceward.model.jobs import HandlerEntry, UnroutedType
 from onceward.model.workers import HEALTHY, WORKER_TIMEOUT_SECONDS, LiveWorker, WorkerHealth
 from onceward.ports import Row
 from onceward.store.base import BaseStore
+from onceward.store.keyed_routes import KeyedRoute
 from onceward.store.locks import Lock
 from onceward.store.registration import Registration
 
@@ -39,7 +40,9 @@ class SqlRegistry(BaseStore):
         self._registration.set(sources, handlers, retired)
         async with self._transaction(Lock.REGISTRY) as transaction:
             routed = await self._registration.renew(transaction)
+            keyed = await transaction.run("keyed_routes")
             await transaction.run("drop_stale_workers", stale_seconds=STALE_WORKER_SECONDS)
+        self._keyed_routes.replace(KeyedRoute(**row) for row in keyed)
         return routed
 
     async def tokens(self) -> dict[str, bytes]:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import printable
+from onceward.work.handlers import Handler
 
 _log = logging.getLogger("onceward.work")
 
@@ -24,19 +26,24 @@ def job_fields(job: Job) -> LogFields:
     )
 
 
+_REQUEUE: Final = "requeue it when the cause is fixed"
+_REQUEUE_OR_CANCEL: Final = (
+    "the later jobs of its ordering key wait: requeue it when the cause is fixed, or cancel it"
+)
+
+
 def log_failure(
-    job: Job, settlement: Reschedule | Postpone | Fail, location: str, label: str
+    job: Job, settlement: Reschedule | Postpone | Fail, location: str, handler: Handler
 ) -> None:
     """Log an attempt that failed: a warning if the job runs again, else an error.
 
-    Without a `location` in the user's code, the line has the handler's `label`, which names the
-    definition.
+    Without a `location` in the user's code, the line names the handler's definition.
     """
     fields = job_fields(job)
     fields["error"] = settlement.error
     if location:
         fields |= LogFields(location=location, traceback=settlement.traceback)
-    name = f"job {job.id} of {f'handler {job.handler!r}' if location else label}"
+    name = f"job {job.id} of {f'handler {job.handler!r}' if location else handler.label}"
     reason = settlement.error
     if location and location not in reason:
         reason += f" ({location})"
@@ -44,8 +51,10 @@ def log_failure(
     if isinstance(settlement, Fail):
         fields["failure_type"] = settlement.failure_type
         attempts = f"{attempt} attempt{'' if attempt == 1 else 's'} ({settlement.failure_type})"
-        message = "%s failed for good after %s: %s; requeue it when the cause is fixed"
-        _log.error(message, name, attempts, reason, extra=fields)
+        holds_key = job.ordering_key is not None and handler.rules.holds_key
+        advice = _REQUEUE_OR_CANCEL if holds_key else _REQUEUE
+        message = "%s failed for good after %s: %s; %s"
+        _log.error(message, name, attempts, reason, advice, extra=fields)
         return
     fields["retry_in_seconds"] = round(settlement.delay_seconds, 1)
     delay = seconds_text(settlement.delay_seconds)

@@ -13,7 +13,6 @@ from typing import (
     Any,
     Final,
     Literal,
-    TypedDict,
     Union,
     Unpack,
     get_args,
@@ -23,7 +22,7 @@ from typing import (
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import Event, invalid_text_reason
-from onceward.model.jobs import Route
+from onceward.model.jobs import QueueRules, Route
 from onceward.model.retry import (
     RetryOption,
     RetryRules,
@@ -40,6 +39,7 @@ from onceward.work.decoders.decoder import Decoder
 from onceward.work.decoders.msgspec_decoder import UNCHECKED
 from onceward.work.model_tree import type_name
 from onceward.work.models import make_decoder
+from onceward.work.queue_rules import QueueOptions, make_queue_rules, queue_faults
 
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
@@ -47,7 +47,7 @@ TransactionMode = Literal["own", "shared"]
 """Whether each job of a handler has its own transaction or may share one with other jobs."""
 
 
-class HandlerOptions(TypedDict, total=False):
+class HandlerOptions(QueueOptions, total=False):
     """The options of a handler. `Inbox.on` documents them."""
 
     source: str | None
@@ -76,6 +76,8 @@ class Handler:
     shares_transaction: bool
     """Whether the user declared that everything the handler does is in its transaction."""
     retry: RetryRules
+    rules: QueueRules
+    """The order and the limits of its jobs."""
 
     @property
     def label(self) -> str:
@@ -122,6 +124,7 @@ def make_handler(
         *argument_faults,
         *(option_faults := list(_option_faults(options))),
         *retry_faults(options.get("retry")),
+        *queue_faults(options, transaction=transaction),
     ]
     if not option_faults:
         faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
@@ -150,6 +153,7 @@ def make_handler(
         is_async=is_async,
         shares_transaction=transaction == "shared",
         retry=make_retry_rules(options.get("retry")),
+        rules=make_queue_rules(options),
     )
 
 

@@ -16,6 +16,7 @@ import msgspec
 from onceward.errors import (
     HandlerTimeout,
     LeaseLost,
+    NotSettled,
     OncewardError,
     PermanentError,
     StoreError,
@@ -30,6 +31,7 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
+from onceward.settings import Settings
 from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
@@ -43,6 +45,7 @@ from onceward.work.failure_log import job_fields, log_failure
 from onceward.work.handler_call import Abandonment, HandlerCall
 from onceward.work.handler_result import ResultCheck
 from onceward.work.handlers import Handler
+from onceward.work.key_check import KeyCheck
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.misuse import explain
@@ -54,6 +57,8 @@ _log = logging.getLogger("onceward.work")
 
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _MAX_SETTLE_TRIES: Final = 5
+MAX_BATCH_JOBS: Final = 1_000_000
+"""More jobs than a batch can have."""
 _ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the process. Every other error settles its job."""
 _UNREADABLE: Final = "the handler raised an error that cannot be described"
@@ -93,7 +98,7 @@ class JobRunner:
         self._loop_watches = {
             name: LoopWatch(name, clock, label=handler.label) for name, handler in handlers.items()
         }
-
+        self._key_checks = {name: KeyCheck(handler) for name, handler in handlers.items()}
         self._result_checks = {
             name: ResultCheck(name, handler.function, label=handler.label)
             for name, handler in handlers.items()
@@ -148,21 +153,35 @@ class JobRunner:
             if progress.should_commit:
                 break
 
-    async def run(self, token: str, job: Job) -> None:
-        """Run a job alone and settle it; log why, if it could not be settled."""
+    def slots(self, settings: Settings) -> int:
+        """Return how many jobs of one handler may run at once: in a batch, any number."""
+        shares = any(handler.shares_transaction for handler in self._handlers.values())
+        return MAX_BATCH_JOBS if shares else settings.workers
+
+    async def run(self, token: str, job: Job) -> bool:
+        """Run a job alone and settle it; log why, if it could not be settled.
+
+        Return whether it is done. Raise NotSettled: the caller then lets the lease expire. Without
+        that pause the job would run again at once, and for ever.
+        """
         started = self._clock.monotonic()
         try:
             await self._attempt(token, job)
             self._connection_losses.clear(job.id)
+            return True
         except LeaseLost:
             message = "job %s: the lease was lost; nothing was committed"
             _log.warning(message, job.id, extra=job_fields(job))
+        except NotSettled as error:
+            message = f"job {job.id} cannot be marked as done, and nothing was committed: {error}"
+            raise NotSettled(message) from error
         except _ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
             self._result_checks[job.handler].check_error(error)
             await self._settle_error(token, job, explain(error), seconds)
+        return False
 
     async def _attempt(self, token: str, job: Job) -> None:
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
@@ -176,6 +195,7 @@ class JobRunner:
         """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
+        self._key_checks[job.handler].check(job, body)
         call = HandlerCall(
             handler.function,
             _make_arguments(handler, _make_event(job, body, handler), unit, job),
@@ -231,7 +251,7 @@ class JobRunner:
         settlement = self._decide(job, error)
         trace = self._traceback(job, error)
         settlement = replace(settlement, traceback=trace.text)
-        log_failure(job, settlement, trace.location, self._handlers[job.handler].label)
+        log_failure(job, settlement, trace.location, self._handlers[job.handler])
         reason = ""
         for attempt in range(_MAX_SETTLE_TRIES):
             try:
@@ -293,7 +313,7 @@ def _failed_batch(
 
 
 def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
-    """Build the event. Raise MalformedPayload if the payload does not fit the handler's model."""
+    """Build the event. Raise PermanentError if the payload does not fit the handler."""
     headers = _HEADERS.decode(job.headers)
     event: Event[Any] = Event(
         id=job.event_id,

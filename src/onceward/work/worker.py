@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -21,15 +20,18 @@ from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
 from onceward.work.claim_outage import ClaimOutage
 from onceward.work.heartbeat import Heartbeat
-from onceward.work.leases import LeasedJob, Leases
+from onceward.work.leases import LeasedJob, Leases, Revoked
 from onceward.work.runner import JobRunner
-from onceward.work.scheduler import Run, Scheduler
+from onceward.work.scheduler import ASK_INTERVAL_SECONDS, Run, Scheduler
 
 _log = logging.getLogger("onceward.worker")
 
 RENEWALS_PER_LEASE: Final = 3
 _MIN_PAUSE_SECONDS: Final = 0.02
 _OUTAGE_PAUSE_SECONDS: Final = 1.0
+_PRESENCE_PAUSE_SECONDS: Final = 60.0
+_PRESENCE_WAIT_SECONDS: Final = 2.0
+"""How long the first claim waits for the session that stands for the worker."""
 
 
 class Worker:
@@ -52,10 +54,11 @@ class Worker:
         self._settings = settings
         self._clock = clock
         self._leases = Leases(
-            queue, worker=name, handlers=handlers, lease_seconds=settings.lease_seconds
+            queue, worker=name, slots=runner.slots(settings), lease_seconds=settings.lease_seconds
         )
         self._scheduler = Scheduler(
             settings,
+            handlers,
             max_shared_transactions=queue.max_shared_transactions,
             may_share=runner.may_share,
         )
@@ -65,7 +68,10 @@ class Worker:
         self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers, health=self.health)
         self._tasks: dict[asyncio.Task[None], Run] = {}
         self._releases: set[asyncio.Task[None]] = set()
+        self._cancelled_jobs: set[int] = set()
+        """Running jobs that an operator cancelled."""
         self._wake = asyncio.Event()
+        self._knows_presence = asyncio.Event()
         self._stopping = False
         self._stopped_at = 0.0
         self._claiming: asyncio.Task[None] | None = None
@@ -79,6 +85,7 @@ class Worker:
             self._claiming,
             asyncio.create_task(self._listen()),
             asyncio.create_task(self._renew_leases()),
+            asyncio.create_task(self._keep_presence()),
             asyncio.create_task(self._heartbeat.run()),
         ]
         try:
@@ -89,7 +96,8 @@ class Worker:
         finally:
             for helper in helpers:
                 helper.cancel()
-            await asyncio.gather(*helpers, return_exceptions=True)
+            # One may wait for a frozen database, until the limit of its statement.
+            await asyncio.wait(helpers, timeout=GRACE_SECONDS)
             if not self._is_store_away:
                 await self._heartbeat.end()
 
@@ -99,6 +107,7 @@ class Worker:
             return
         self._stopping = True
         self._stopped_at = self._clock.monotonic()
+        self._knows_presence.set()
         self._wake.set()
         if self._claiming is not None:
             asyncio.get_running_loop().call_later(GRACE_SECONDS, self._end_claiming, self._claiming)
@@ -122,26 +131,37 @@ class Worker:
     # Claiming.
 
     async def _claim_until_stopped(self) -> None:
+        # The first leases must end with the worker, too.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PRESENCE_WAIT_SECONDS):
+                await self._knows_presence.wait()
         while not self._stopping:
             await self._pause(await self._claim())
 
     async def _claim(self) -> float:
         """Claim until enough jobs are held or no more are due. Return the seconds to pause."""
         while not self._stopping:
-            self._abandoned_calls.report()
-            request = self._scheduler.next_claim()
-            if request is None:
-                return self._settings.poll_seconds
+            self._start_runs()  # a job that got stuck may let another one start
+            plan = self._scheduler.next_claim(
+                self._clock.monotonic(),
+                without=self._abandoned_calls.paused,
+                freed=self._leases.freed_handlers,
+            )
+            if plan is None:
+                return min(self._settings.poll_seconds, ASK_INTERVAL_SECONDS)
+            owner = self._leases.owner
             try:
-                claim = await self._leases.claim(
-                    request.limit, solo=request.solo, without=self._abandoned_calls.paused
-                )
+                claim = await self._leases.claim(plan.wanted, plan.limit, solo=plan.solo)
             except StoreError as error:
                 self._claim_outage.claim_failed(error)
                 return _OUTAGE_PAUSE_SECONDS
             self._claim_outage.claim_succeeded()
-            pause = self._scheduler.add(request, claim)
+            if plan.solo and claim.lease is not None:
+                _log_solo(claim.lease.jobs)
+            pause = self._scheduler.add(plan, claim, self._clock.monotonic())
             self._start_runs()
+            if owner != self._leases.owner:
+                await self._renew_now()  # the presence changed during the claim
             if pause is not None:
                 return pause
         return 0.0
@@ -176,19 +196,20 @@ class Worker:
     # Running.
 
     def _start_runs(self) -> None:
-        if self._abandoned_calls.paused:
-            self._return_paused()
-        while (run := self._scheduler.next_run()) is not None:
+        self._give_back()
+        while (run := self._scheduler.next_run(self._clock.monotonic())) is not None:
             task = asyncio.create_task(
                 self._run_batch(run.jobs) if run.is_batch else self._run_job(*run.jobs[0])
             )
             self._tasks[task] = run
             task.add_done_callback(self._run_ended)
 
-    def _return_paused(self) -> None:
-        """Release the queued jobs of paused handlers: another process may be able to run them."""
+    def _give_back(self) -> None:
+        """Release the jobs of handlers that became slow or hang: others may run them sooner."""
         self._abandoned_calls.report()
-        jobs = self._scheduler.withdraw_handlers(self._abandoned_calls.paused)
+        jobs = self._scheduler.withdraw_excess(self._clock.monotonic())
+        if paused := self._abandoned_calls.paused:
+            jobs += self._scheduler.withdraw(lambda leased: leased.job.handler in paused)
         if jobs:
             task = asyncio.create_task(self._release(jobs))
             self._releases.add(task)
@@ -198,23 +219,25 @@ class Worker:
         started = self._clock.monotonic()
         outcome = await self._runner.run_batch(jobs)
         for lease, job in outcome.settled:
-            self._leases.finish(lease, job.id)
+            self._leases.finish(lease, job)
         self._scheduler.complete_batch(outcome, self._clock.monotonic() - started)
 
     async def _run_job(self, lease: Lease, job: Job) -> None:
         started = self._clock.monotonic()
         try:
-            await self._runner.run(lease.token, job)
+            is_done = await self._runner.run(lease.token, job)
         except BaseException:
-            if not self._stopping:  # a drain releases the jobs that it cancels
+            # A drain releases the jobs that it cancels.
+            if not self._stopping and job.id not in self._cancelled_jobs:
                 await self._abandon(lease)
             raise
-        self._leases.finish(lease, job.id)
-        self._scheduler.complete_job(self._clock.monotonic() - started)
+        self._leases.finish(lease, job)
+        seconds = self._clock.monotonic() - started
+        self._scheduler.complete_job(job.handler, seconds, failed=not is_done)
 
     async def _abandon(self, lease: Lease) -> None:
         """Let a lease expire because one of its jobs may still run; release its queued jobs."""
-        await self._release(self._scheduler.withdraw({lease.token}))
+        await self._release(self._scheduler.withdraw(Revoked({lease.token}).affects))
         self._leases.abandon(lease)
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:
@@ -222,14 +245,18 @@ class Worker:
         self._scheduler.free_slot(run)
         if task.cancelled():
             if not self._stopping:
-                # One lease was lost. The worker still holds the jobs under the others.
+                # One lease was lost, or one job cancelled. The worker still holds the others.
                 self._scheduler.requeue(
-                    leased for leased in run.jobs if self._leases.holds(leased.lease)
+                    leased
+                    for leased in run.jobs
+                    if self._leases.holds(leased.lease)
+                    and leased.job.id not in self._cancelled_jobs
                 )
         elif (error := task.exception()) is not None:
             self._report("a job could not be run: %s", error)
             for lease, _ in run.jobs:
                 self._leases.abandon(lease)
+        self._cancelled_jobs.difference_update(leased.job.id for leased in run.jobs)
         if not self._stopping:
             self._start_runs()
         self._wake.set()
@@ -239,36 +266,65 @@ class Worker:
     async def _renew_leases(self) -> None:
         while True:
             await asyncio.sleep(self._settings.lease_seconds / RENEWALS_PER_LEASE)
-            try:
-                self._cancel_lost(await self._leases.renew())
-            except StoreError as error:
-                self._warn("leases could not be renewed: %s", error)
-            except Exception as error:  # noqa: BLE001 - without renewals, every lease is lost
-                self._report("leases could not be renewed: %s", error)
+            await self._renew_now()
 
-    def _cancel_lost(self, tokens: set[str]) -> None:
-        """Cancel the jobs of lost leases: their transactions can no longer commit."""
-        if not tokens:
-            return
-        fields = LogFields(worker=self.name, count=len(tokens))
-        _log.warning("%d leases were lost; their jobs were cancelled", len(tokens), extra=fields)
-        self._scheduler.withdraw(tokens)
-        lost = self._scheduler.runs_of(tokens)
+    async def _renew_now(self) -> None:
+        try:
+            self._cancel_revoked(await self._leases.renew())
+        except StoreError as error:
+            self._warn("leases could not be renewed: %s", error)
+        except Exception as error:  # noqa: BLE001 - without renewals, every lease is lost
+            self._report("leases could not be renewed: %s", error)
+
+    async def _keep_presence(self) -> None:
+        """Renew the leases whenever the session that stands for the worker is lost or found."""
+        while True:
+            try:
+                async with aclosing(self._queue.presence()) as numbers:
+                    async for owner in numbers:
+                        self._leases.owner = owner
+                        self._knows_presence.set()
+                        await self._renew_now()
+            except Exception as error:  # noqa: BLE001 - leases expire meanwhile
+                self._report("no session can stand for the worker: %s", error)
+                self._leases.owner = 0
+                await self._renew_now()
+            await asyncio.sleep(_PRESENCE_PAUSE_SECONDS)
+
+    def _cancel_revoked(self, revoked: Revoked) -> None:
+        """Cancel the jobs of lost leases, and those that an operator cancelled.
+
+        Their transactions can no longer commit.
+        """
+        if revoked.tokens:
+            count = len(revoked.tokens)
+            fields = LogFields(worker=self.name, count=count)
+            _log.warning("%d leases were lost; their jobs were cancelled", count, extra=fields)
+        for lease, job in self._scheduler.withdraw(revoked.affects):
+            self._leases.finish(lease, job)
+        affected = self._scheduler.runs_of(revoked.affects)
         for task, run in self._tasks.items():
-            if run in lost:
+            if run in affected:
+                self._finish_cancelled(run, revoked.jobs)
                 task.cancel()
+
+    def _finish_cancelled(self, run: Run, cancelled: Collection[int]) -> None:
+        for lease, job in run.jobs:
+            if job.id in cancelled:
+                self._cancelled_jobs.add(job.id)
+                self._leases.finish(lease, job)
 
     # Draining.
 
     async def _drain(self) -> None:
         """Release queued jobs, wait for running ones, then cancel and release the rest."""
         await asyncio.gather(*self._releases, return_exceptions=True)
-        await self._release(self._scheduler.withdraw_all())
+        await self._release_queued()
         if self._tasks:
             elapsed = self._clock.monotonic() - self._stopped_at
             seconds = max(self._settings.drain_seconds - elapsed, 0.0)
             await asyncio.wait(self._tasks, timeout=seconds)
-        await self._release(self._scheduler.withdraw_all())  # jobs of a batch that failed meanwhile
+        await self._release_queued()  # jobs of a batch that failed meanwhile
         slow = dict(self._tasks)
         for task in slow:
             task.cancel()
@@ -285,21 +341,32 @@ class Worker:
         except (StoreError, TimeoutError):
             self._is_store_away = True
 
+    async def _release_queued(self) -> None:
+        await self._release(self._scheduler.withdraw(lambda _: True))
+
     async def _release(self, jobs: Iterable[LeasedJob]) -> None:
-        ids: dict[str, list[int]] = defaultdict(list)
-        leases: dict[str, Lease] = {}
+        by_lease: dict[str, tuple[Lease, list[Job]]] = {}
         for lease, job in jobs:
-            leases[lease.token] = lease
-            ids[lease.token].append(job.id)
+            by_lease.setdefault(lease.token, (lease, []))[1].append(job)
         if self._is_store_away:
             return
         try:
             async with asyncio.timeout(GRACE_SECONDS):
-                for token, lease in leases.items():
-                    await self._leases.release(lease, ids[token])
+                for lease, leased in by_lease.values():
+                    await self._leases.release(lease, leased)
         except (StoreError, TimeoutError) as error:
             self._is_store_away = self._stopping
             self._warn("jobs could not be released: %s", error)
-            for token, lease in leases.items():  # their leases end with the next claim
-                for job_id in ids[token]:
-                    self._leases.finish(lease, job_id)
+            for lease, leased in by_lease.values():  # their leases end with the next claim
+                for job in leased:
+                    self._leases.finish(lease, job)
+
+
+def _log_solo(jobs: Iterable[Job]) -> None:
+    message = (
+        "job %s of handler %r runs alone, because a worker died or lost its lease while it may "
+        "have run; other jobs wait for it in this process"
+    )
+    for job in jobs:
+        fields = LogFields(handler=job.handler, job=job.id, source=job.source)
+        _log.warning(message, job.id, job.handler, extra=fields)

@@ -22,7 +22,7 @@ from onceward.http.openapi.schemas import (
 )
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
-from onceward.model.jobs import REQUEUEABLE
+from onceward.model.jobs import CANCELLABLE, REQUEUEABLE
 from onceward.operate.filters import DEFAULT_LIMIT, FILTERS, MAX_LIMIT, STATUSES
 from onceward.settings import Settings
 from onceward.sources.configure import SOURCE_NAME
@@ -154,6 +154,8 @@ def _filter(kind: str, name: str) -> Json:
             {"type": "string", "enum": ["true"]},
         ),
         "reference": ("Filter by the related object.", text("A reference.")),
+        "ordering_key": ("Filter by the ordering key.", text("An ordering key.")),
+        "subject": ("Filter by what was changed, such as job:42.", text("A subject.")),
     }
     description, schema = parameters[name]
     return _parameter("query", name, description, schema)
@@ -182,8 +184,8 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         for kind in ITEMS
     }
     actions = {
-        f"{prefix}/{kind}/{{id}}/{name}": {
-            "post": _action(f"{name}_{kind}", guard, summary, schema)
+        f"{prefix}/{kind}/{{{_subject(kind)['name']}}}/{name}": {
+            "post": _action(f"{name}_{kind}", guard, summary, schema, _subject(kind))
         }
         for (kind, name), (summary, schema) in _ACTIONS.items()
     }
@@ -207,20 +209,45 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
     return {**lists, **details, **actions, OPENAPI: {"get": openapi}}
 
 
+def _or(statuses: Collection[str]) -> str:
+    *most, last = sorted(statuses)
+    return f"{', '.join(most)} or {last}"
+
+
 _ACTIONS: Final = {
     ("jobs", "requeue"): (
-        f"Requeue a {' or '.join(sorted(REQUEUEABLE))} job",
+        f"Requeue a {_or(REQUEUEABLE)} job",
         "Requeued",
+    ),
+    ("jobs", "cancel"): (
+        f"Cancel a job that is {_or(CANCELLABLE)}",
+        "Cancelled",
     ),
     ("rejections", "verify"): (
         "Verify a kept request again and record its events",
         "ManualRecording",
     ),
     ("deliveries", "accept"): ("Accept a conflict as a new event", "ManualRecording"),
+    ("handlers", "pause"): ("Pause a handler: its jobs wait", "PauseChange"),
+    ("handlers", "resume"): ("Resume a handler: its jobs run again", "PauseChange"),
+    ("sources", "pause"): ("Pause a source: it still receives, and its jobs wait", "PauseChange"),
+    ("sources", "resume"): ("Resume a source: its jobs run again", "PauseChange"),
 }
 
 
-def _action(id: str, guard: _Guard, summary: str, schema: str) -> Json:
+def _subject(kind: str) -> Json:
+    """Return the parameter that names the subject of an action."""
+    match kind:
+        case "handlers":
+            schema = text("A handler. Slashes are sent as they are, not percent-encoded.")
+            return _parameter("path", "name", "The handler's name.", schema)
+        case "sources":
+            schema = {"type": "string", "pattern": f"^{SOURCE_NAME.pattern}$"}
+            return _parameter("path", "name", "The source's name.", schema)
+    return _parameter("path", "id", "The row's id.", ID)
+
+
+def _action(id: str, guard: _Guard, summary: str, schema: str, subject: Json) -> Json:
     """Return the operation of an operator action."""
     return _operation(
         id,
@@ -229,7 +256,7 @@ def _action(id: str, guard: _Guard, summary: str, schema: str) -> Json:
         {200: _json_content("The action is done and audited.", ref("schemas", schema))},
         *(*_BODY_ERRORS, 404, 409, 503),
         tags=["admin"],
-        parameters=[_parameter("path", "id", "The row's id.", ID)],
+        parameters=[subject],
         requestBody=_body(ref("schemas", "OperatorAction")),
     )
 

@@ -10,14 +10,17 @@ from types import UnionType
 from typing import Any, Final, get_args, get_type_hints
 
 from onceward.model.admin import (
+    MAX_WAITING_COUNTED,
     AttemptItem,
     AuditItem,
     DeliveryItem,
     EffectItem,
     EventItem,
+    HandlerItem,
     JobItem,
     RejectionCount,
     RejectionItem,
+    SourceItem,
 )
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
 from onceward.operate.filters import ID_DIGITS, MAX_LIMIT
@@ -32,6 +35,8 @@ ITEMS: Final[Mapping[str, type]] = {
     "deliveries": DeliveryItem,
     "rejections": RejectionItem,
     "audit": AuditItem,
+    "handlers": HandlerItem,
+    "sources": SourceItem,
 }
 
 ID: Final[Json] = {"type": "string", "pattern": rf"^[0-9]{{1,{ID_DIGITS}}}$"}
@@ -147,6 +152,24 @@ _REQUEUED: Final = _object(
     available_at=_TIME,
     audit=ref("schemas", "Audit"),
 )
+_CANCELLED: Final = _object(
+    "The cancelled job and its audit entry.",
+    ok={"const": True},
+    id=ID,
+    status={"const": "cancelled"},
+    finished_at=_TIME,
+    audit=ref("schemas", "Audit"),
+)
+_PAUSE_CHANGE: Final = _object(
+    "The handler or source, and the audit entry.",
+    ok={"const": True},
+    name={"type": "string"},
+    paused_at={
+        "description": "When it was paused; null after a resume.",
+        "anyOf": [_TIME, {"type": "null"}],
+    },
+    audit=ref("schemas", "Audit"),
+)
 _MANUAL_RECORDING: Final = _object(
     "The events that an operator recorded, and the audit entry.",
     ok={"const": True},
@@ -164,6 +187,12 @@ _JOB_DETAIL: Final = _object(
         "type": "array",
         "maxItems": MAX_ATTEMPTS_SHOWN,
         "items": _item(AttemptItem),
+    },
+    waiting_behind={
+        "description": "The queued jobs of the same handler and ordering key that come later.",
+        "type": "integer",
+        "minimum": 0,
+        "maximum": MAX_WAITING_COUNTED,
     },
 )
 HEALTH: Final = _object("The process runs.", healthy={"const": True})
@@ -194,6 +223,8 @@ def schemas() -> Json:
         "Receipts": _RECEIPTS,
         "JobDetail": _JOB_DETAIL,
         "Requeued": _REQUEUED,
+        "Cancelled": _CANCELLED,
+        "PauseChange": _PAUSE_CHANGE,
         "ManualRecording": _MANUAL_RECORDING,
         "Error": _ERROR,
     }

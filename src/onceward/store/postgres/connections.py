@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import select
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 import psycopg
@@ -21,6 +22,7 @@ from onceward.errors import (
 from onceward.ports import Row
 from onceward.runtime.redact import one_line
 from onceward.runtime.sql_text import Sql
+from onceward.store.base import ALTERED_ROWS
 from onceward.store.locks import Lock
 from onceward.store.postgres import arrays
 from onceward.store.postgres.address import address_fault, has_stray_at
@@ -45,6 +47,8 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ACCESS_CLASSES: Final = ("3F", "42")
 """The classes of SQLSTATEs for missing privileges, schemas, tables and columns."""
+_ALTERED: Final = re.compile(r'"altered (onceward\.\w+) \d+"')
+"""The text that a statement casts to a number, in vain, if a trigger altered its rows."""
 OTHER_SESSION: Final = (
     psycopg.errors.InvalidSqlStatementName,
     psycopg.errors.DuplicatePreparedStatement,
@@ -165,6 +169,8 @@ def ledger_error(error: psycopg.Error) -> StoreError:
         return StoreBlocked(LOCKED)
     if isinstance(error, OTHER_SESSION):
         return StoreBlocked(SHARED_BACKENDS)
+    if altered := _ALTERED.search(error.diag.message_primary or ""):
+        return Unwritable(ALTERED_ROWS.format(table=altered[1]))
     translated = translate_error(error)
     is_access = (error.sqlstate or "").startswith(_ACCESS_CLASSES)
     return StoreUnavailable(str(translated)) if is_access else translated
@@ -192,13 +198,17 @@ def is_read_only(connection: Connection) -> bool:
     return any(connection.info.parameter_status(name) == "on" for name in names)
 
 
-def lock_statement(lock: Lock) -> str:
+def lock_statement(lock: Lock, *, shared: bool = False) -> str:
     """Return the statement that takes an advisory lock until the transaction ends."""
-    exclusive = f"pg_catalog.pg_advisory_xact_lock({_LOCK_NAMESPACE}, {lock:d})"
+    take = _take_lock(lock, shared=shared)
     if lock in (Lock.CLAIMS, Lock.MIGRATIONS):
-        return f"SELECT {exclusive}"
-    shared = f"pg_catalog.pg_advisory_xact_lock_shared({_LOCK_NAMESPACE}, {Lock.MIGRATIONS:d})"
-    return f"SELECT {shared}, {exclusive}"
+        return f"SELECT {take}"
+    return f"SELECT {_take_lock(Lock.MIGRATIONS, shared=True)}, {take}"
+
+
+def _take_lock(lock: Lock, *, shared: bool) -> str:
+    function = f"pg_advisory_xact_lock{'_shared' if shared else ''}"
+    return f"pg_catalog.{function}({_LOCK_NAMESPACE}, {lock:d})"
 
 
 async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
@@ -212,22 +222,3 @@ def is_closed_by_server(connection: Connection) -> bool:
     poll = select.poll()
     poll.register(connection.fileno(), select.POLLIN)
     return bool(poll.poll(0))
-
-
-async def run_in_one_message(
-    connection: Connection, statements: Sequence[Sql], parameters: Mapping[str, Any]
-) -> list[list[Row]]:
-    """Run statements in one transaction, sent as one message; return the rows of each.
-
-    The server runs the whole message even if this process freezes after sending it, so that no
-    lock stays behind. A pipeline would hold its locks until the last part is sent.
-    """
-    text = b";\n".join(statement.pyformat for statement in statements)
-    cursor = psycopg.AsyncClientCursor(connection)
-    await cursor.execute(text, parameters)
-    rows = []
-    has_more: bool | None = True
-    while has_more:
-        rows.append(await cursor.fetchall() if cursor.description else [])
-        has_more = cursor.nextset()
-    return rows

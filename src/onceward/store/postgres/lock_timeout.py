@@ -13,10 +13,17 @@ from onceward.store.postgres.connections import Connection, lock_statement
 LOCK_TIMEOUT_SECONDS: Final = 5
 """Timeout of a transaction for its lock."""
 
+CLAIMS_TIMEOUT_SECONDS: Final = 2
+"""Limit of an operator's action for each row lock, and for its pauses, while no worker can claim.
+
+A settlement that holds a row may belong to a frozen process, and so may the action itself.
+"""
+
 SETUP_TIMEOUT_SECONDS: Final = 60
 """Timeout for the `at_start` functions of another process, which may take long."""
 
 _PURPOSES: Final = {
+    Lock.CLAIMS: "claiming and cancelling jobs",
     Lock.SETUP: "the at_start functions of the app",
     Lock.REGISTRY: "registering sources and handlers, and storing tokens and secrets",
     Lock.REJECTIONS: "storing rejected requests",
@@ -27,9 +34,15 @@ _PURPOSES: Final = {
 async def take_lock(connection: Connection, lock: Lock) -> None:
     """Take a lock in the open transaction. Raise StoreBlocked after LOCK_TIMEOUT_SECONDS."""
     limit = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
-    unlimited = "SET LOCAL lock_timeout = 0"
+    locks, then = lock_statement(lock), "SET LOCAL lock_timeout = 0"
+    if lock is Lock.CLAIMS:
+        locks = f"{lock_statement(Lock.MIGRATIONS, shared=True)}; {locks}"
+        then = (
+            f"SET LOCAL lock_timeout = '{CLAIMS_TIMEOUT_SECONDS}s'; "
+            f"SET LOCAL idle_in_transaction_session_timeout = '{CLAIMS_TIMEOUT_SECONDS}s'"
+        )
     try:
-        await connection.execute(f"{limit}; {lock_statement(lock)}; {unlimited}".encode())
+        await connection.execute(f"{limit}; {locks}; {then}".encode())
     except psycopg.errors.LockNotAvailable as error:
         raise StoreBlocked(held_too_long(lock, LOCK_TIMEOUT_SECONDS)) from error
 

@@ -39,7 +39,7 @@ NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
         "effects": ("SELECT",),
         "events": ("INSERT",),
         "jobs": ("INSERT", "UPDATE"),
-        "leases": ("SELECT",),
+        "leases": ("SELECT", "UPDATE"),
         "payloads": ("INSERT",),
         "provisioned_secrets": ("INSERT",),
         "rejection_counts": ("SELECT", "INSERT", "UPDATE"),
@@ -51,6 +51,7 @@ NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
         "effects": ("SELECT", "INSERT"),
         "jobs": ("UPDATE",),
         "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+        "rates": ("SELECT", "INSERT", "UPDATE"),
         "workers": ("INSERT", "UPDATE"),
     },
 }
@@ -79,15 +80,17 @@ def _needed(duties: Duty) -> list[tuple[str, str, str]]:
         for name, privileges in needed_on_tables(duties).items()
         for privilege in privileges
     ]
-    # The only sequence with a check: identity columns use theirs without a privilege.
+    # The only sequences with a check: identity columns use theirs without a privilege.
     recording = [
         ("SEQUENCE", "onceward.ledger_ids", "USAGE"),
         ("FUNCTION", "onceward.first_event_with", "EXECUTE"),
     ]
+    working = [("SEQUENCE", "onceward.worker_numbers", "USAGE")]
     return [
         ("SCHEMA", "onceward", "USAGE"),
         *tables,
         *(recording if Duty.RECEIVE in duties else ()),
+        *(working if Duty.WORK in duties else ()),
         ("FUNCTION", "onceward.make_payload_partitions", "EXECUTE"),
     ]
 
@@ -165,7 +168,8 @@ async def load_access(connection: Connection, duties: Duty = EVERY_DUTY) -> Acce
 def require_access(access: Access) -> None:
     """Raise ConfigurationError with the missing objects, or the missing privileges and grants."""
     if access.absent:
-        names = ", ".join(_plain(name) for name in access.absent)
+        parts = (name.partition(" ") for name in access.absent)
+        names = ", ".join(_plain(kind, [rest]) for kind, _, rest in parts)
         msg = (
             f"The database lacks {names}, although onceward.migrations lists every migration. "
             "Restore the database from a complete backup."
@@ -180,9 +184,9 @@ def lacking_error(access: Access) -> ConfigurationError:
     tables = [name for name in access.lacking if name.startswith(_TABLE)]
     are_many = len(tables) > _LISTED_TABLES
     missing = [
-        f"{', '.join(privileges)} on {_plain(name)}"
-        for name, privileges in access.lacking.items()
-        if not (are_many and name in tables)
+        f"{privileges} on {_plain(kind, names)}"
+        for kind, privileges, names in _grouped(access)
+        if not (are_many and kind == "TABLE")
     ]
     if are_many:
         first = ", ".join(name.removeprefix(_TABLE) for name in tables[:_LISTED_TABLES])
@@ -201,15 +205,23 @@ def _grants(access: Access, *, every_table: bool) -> Iterator[str]:
     if every_table:
         every = "SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA onceward"
         yield f"GRANT {every} TO {access.role}"
+    for kind, privileges, names in _grouped(access):
+        if not (every_table and kind == "TABLE"):
+            yield f"GRANT {privileges} ON {kind} {', '.join(names)} TO {access.role}"
+
+
+def _grouped(access: Access) -> list[tuple[str, str, list[str]]]:
+    """Return each kind of object and the privileges that are missing, with the names."""
+    groups: dict[tuple[str, str], list[str]] = {}
     for name, privileges in access.lacking.items():
-        if not (every_table and name.startswith(_TABLE)):
-            yield f"GRANT {', '.join(privileges)} ON {name} TO {access.role}"
+        kind, _, rest = name.partition(" ")
+        groups.setdefault((kind, ", ".join(privileges)), []).append(rest)
+    return [(kind, privileges, names) for (kind, privileges), names in groups.items()]
 
 
-def _plain(name: str) -> str:
-    """Return the name of an object in a sentence."""
-    kind, _, rest = name.partition(" ")
-    return f"the {kind.lower()} {rest}"
+def _plain(kind: str, names: Sequence[str]) -> str:
+    """Return the names of objects of one kind in a sentence."""
+    return f"the {kind.lower()}{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def explain_refused_create(error: psycopg.Error, role: str) -> None:

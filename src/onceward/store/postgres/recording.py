@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 from psycopg.rows import tuple_row
 
-from onceward.errors import OutcomeUnknown
+from onceward.errors import OutcomeUnknown, Unwritable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import BatchGroup
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import HELD_AS_DUPLICATE_BODY, LedgerTransaction
+from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY, LedgerTransaction
+from onceward.store.keyed_routes import KeyedRoute, KeyedRoutes
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import RETRYABLE, Connection
 from onceward.store.queries import Queries
@@ -20,9 +21,18 @@ from onceward.store.recent_events import RecentEvents
 
 _OUTCOMES: Final = {outcome.value: outcome for outcome in Outcome}
 _MAX_TRIES: Final = 5
+_MAX_RELOADS: Final = 5
 _NEW: Final = "record_new"
 _DUPLICATES: Final = "record_duplicates"
 _REDELIVERIES: Final = "record_redeliveries"
+_NOT_RECORDED: Final = (
+    "the ledger neither recorded nor recognised an event. The database was restored, or "
+    + ALTERED_ROWS.format(table="onceward.events")
+)
+
+Rows = Sequence[tuple[Any, ...]]
+Run = Callable[[str, Mapping[str, Any]], Awaitable[Rows]]
+"""Runs a named statement."""
 
 
 class _Batch:
@@ -88,10 +98,16 @@ class _Batch:
         self._receipts[position] = receipt
 
     def receipts(self) -> list[Receipt]:
-        """Return all receipts, in order of arrival. Raise OutcomeUnknown if one is missing."""
+        """Return all receipts, in order of arrival.
+
+        Raise Unwritable if some are missing: alone, their neighbours are recognised as duplicates.
+        Raise OutcomeUnknown if all are missing: the ledger may have been restored.
+        """
         receipts = [receipt for receipt in self._receipts if receipt is not None]
         if len(receipts) < len(self.arrivals):
-            raise OutcomeUnknown("the ledger neither recorded nor recognised an event")
+            if receipts:
+                raise Unwritable(ALTERED_ROWS.format(table="onceward.events"))
+            raise OutcomeUnknown(_NOT_RECORDED)
         return receipts
 
 
@@ -102,6 +118,7 @@ class BatchWriter:
         self,
         queries: Queries,
         source_ids: Mapping[str, int],
+        keyed_routes: KeyedRoutes,
         failpoints: Failpoints,
         *,
         row_limit: int,
@@ -109,6 +126,7 @@ class BatchWriter:
     ) -> None:
         self._queries = queries
         self._source_ids = source_ids
+        self._keyed_routes = keyed_routes
         self._failpoints = failpoints
         self._row_limit = row_limit
         self._on_jobs = on_jobs
@@ -129,23 +147,28 @@ class BatchWriter:
         Raise OutcomeUnknown if the ledger has another file of routes: it was restored.
         """
         batch = _Batch(arrivals, self._recent, routes_file)
+
+        async def run(name: str, columns: Mapping[str, Any]) -> Rows:
+            statement = self._queries.one(name, *_conditions(columns))
+            return await _run_with_retries(connection, statement, columns)
+
         self._failpoints.reach("record.writing")
-        await self._write(connection, _NEW, batch, batch.probably_new)
+        await self._write_and_announce(run, _NEW, batch, batch.probably_new)
         self._failpoints.reach("record.written")
-        await self._write_duplicates(connection, batch)
+        await self._write_duplicates(run, batch)
         # The rest repeats an event, or lost a race to another receiver, whose rows this
         # transaction sees.
-        await self._write(connection, _REDELIVERIES, batch, batch.unrecorded)
+        await self._write(run, _REDELIVERIES, batch, batch.unrecorded)
         # A guess was wrong if something is still left: the event is new, or its body differs.
         batch.send_all_bodies()
-        await self._write(connection, _NEW, batch, batch.unrecorded)
-        await self._write(connection, _REDELIVERIES, batch, batch.unrecorded)
+        await self._write_and_announce(run, _NEW, batch, batch.unrecorded)
+        await self._write(run, _REDELIVERIES, batch, batch.unrecorded)
         self._failpoints.reach("record.committed")
         receipts = batch.receipts()
         self._recent.add(arrivals, receipts)
         return receipts
 
-    async def _write_duplicates(self, connection: Connection, batch: _Batch) -> None:
+    async def _write_duplicates(self, run: Run, batch: _Batch) -> None:
         """Count the deliveries that repeat a recent event, by its id: the cheapest statement."""
         if not batch.duplicates:
             return
@@ -156,33 +179,45 @@ class BatchWriter:
             "counts": ints([len(batch.duplicates[event]) for event in events]),
             "row_limit": self._row_limit,
         }
-        statement = self._queries.one(_DUPLICATES, *_conditions(columns))
-        for (event,) in await _run_with_retries(connection, statement, columns):
+        for (event,) in await run(_DUPLICATES, columns):
             for position in batch.duplicates[event]:
                 batch.add_receipt(position, Receipt(event, Outcome.DUPLICATE))
 
-    async def _write(
-        self, connection: Connection, name: str, batch: _Batch, positions: list[int]
+    async def _write_and_announce(
+        self, run: Run, name: str, batch: _Batch, positions: list[int]
     ) -> None:
-        """Run a statement, which is its own transaction, over some positions of a batch."""
-        if not positions:
-            return
-        columns = self._columns(name, batch, positions)
-        statement = self._queries.one(name, *_conditions(columns))
-        rows = await _run_with_retries(connection, statement, columns)
-        if _add_receipts(batch, positions, rows):
+        if await self._write(run, name, batch, positions):
             self._on_jobs()
+
+    async def _write(self, run: Run, name: str, batch: _Batch, positions: list[int]) -> bool:
+        """Run a statement over some positions of a batch. Return whether it created jobs.
+
+        If a handler has the path of a key that this process does not know, the statement records
+        nothing: it runs again with the keys at all paths.
+        """
+        if not positions:
+            return False
+        rows = await run(name, self._columns(name, batch, positions))
+        for _ in range(_MAX_RELOADS):
+            if not _lacks_keys(rows):
+                break
+            routes = await run("keyed_routes", {})
+            self._keyed_routes.replace(KeyedRoute(*route) for route in routes)
+            rows = await run(name, self._columns(name, batch, positions))
+        return _add_receipts(batch, positions, rows)
 
     async def record_in(
         self, transaction: LedgerTransaction, arrivals: Sequence[Arrival]
     ) -> list[Receipt]:
         """Record deliveries as part of a larger transaction."""
         batch = _Batch(arrivals, RecentEvents())
+
+        async def run(name: str, columns: Mapping[str, Any]) -> Rows:
+            rows = await transaction.run(name, *_conditions(columns), **columns)
+            return [tuple(row.values()) for row in rows]
+
         for name in (_NEW, _REDELIVERIES):
-            if positions := batch.unrecorded:
-                columns = self._columns(name, batch, positions)
-                rows = await transaction.run(name, *_conditions(columns), **columns)
-                _add_receipts(batch, positions, [tuple(row.values()) for row in rows])
+            await self._write(run, name, batch, batch.unrecorded)
         return batch.receipts()
 
     def _columns(self, name: str, batch: _Batch, positions: list[int]) -> dict[str, Any]:
@@ -204,6 +239,12 @@ class BatchWriter:
                 "covered_sha256s": blobs(covered),
                 "held_error": HELD_AS_DUPLICATE_BODY,
             }
+        if keys := self._keyed_routes.keys(arrivals):
+            columns |= {
+                "key_positions": bigints([each.position for each in keys]),
+                "key_paths": texts([each.path for each in keys]),
+                "keys": texts([each.key for each in keys]),
+            }
         return columns
 
     def _keys(self, batch: _Batch, arrivals: Sequence[Arrival]) -> dict[str, Any]:
@@ -215,13 +256,20 @@ class BatchWriter:
         }
 
 
-def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[Any, ...]]) -> bool:
+def _lacks_keys(rows: Rows) -> bool:
+    """Return whether a statement recorded nothing because it lacks keys: it has no positions."""
+    return any(positions is None for positions, *_ in rows)
+
+
+def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Rows) -> bool:
     """Store the receipts that a statement returned: arrays of positions and events, per outcome.
 
     Return whether the statement created jobs.
     """
     any_jobs = False
     for ordinals, events, outcome, has_jobs in rows:
+        if ordinals is None:
+            continue
         any_jobs |= has_jobs
         for ordinal, event in zip(ordinals, events, strict=True):
             batch.add_receipt(positions[ordinal - 1], Receipt(event, _OUTCOMES[outcome]))
@@ -229,7 +277,7 @@ def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Iterable[tuple[
 
 
 def _conditions(columns: Mapping[str, Any]) -> list[str]:
-    conditions = {"rules": "duplicate_body", "routes_file": "registered"}
+    conditions = {"rules": "duplicate_body", "routes_file": "registered", "keys": "ordered"}
     return [condition for column, condition in conditions.items() if column in columns]
 
 

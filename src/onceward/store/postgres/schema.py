@@ -57,7 +57,6 @@ _LOCK_HOLDERS: Final = """
     JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'onceward' AND l.granted AND l.mode = 'AccessExclusiveLock'
         AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-        AND l.pid <> pg_backend_pid()
     ORDER BY l.pid
 """
 

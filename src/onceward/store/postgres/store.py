@@ -12,9 +12,9 @@ from weakref import WeakKeyDictionary
 import psycopg
 from psycopg.rows import args_row
 
-from onceward.errors import StoreBlocked, StoreUnavailable
+from onceward.errors import NotSettled, StoreBlocked, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
+from onceward.model.jobs import Claim, ClaimRequest, Fail, Job, Lease, Postpone, Renewal, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import (
     EVERY_DUTY,
@@ -30,8 +30,8 @@ from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
+    ALTERED_ROWS,
     INLINE_BODY_BYTES,
-    WORKER_DIED,
     LedgerTransaction,
     error_parameters,
     error_statement,
@@ -40,20 +40,22 @@ from onceward.store.base import (
 from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
+from onceward.store.postgres.claiming import Claims
 from onceward.store.postgres.connections import (
     Connection,
     connect,
     conninfo,
     lock_statement,
     run,
-    run_in_one_message,
     translate_error,
 )
 from onceward.store.postgres.driver import connection_class
+from onceward.store.postgres.durability import require_keys, weak_settings
 from onceward.store.postgres.listener import listen
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
 from onceward.store.postgres.payload_weeks import within_weeks
 from onceward.store.postgres.pool import ConnectionPool, drop
+from onceward.store.postgres.presence import keep_presence
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import (
     Session,
@@ -79,18 +81,12 @@ RECORDING: Final = _KEEP_PLANS | {"enable_nestloop": "off", "enable_bitmapscan":
 # A claim that a crash of the server loses is only a lost lease.
 CLAIMING: Final = _KEEP_PLANS | {"synchronous_commit": "off"}
 
-_DURABLE: Final = {
-    "fsync": ("on",),
-    "full_page_writes": ("on",),
-    "synchronous_commit": ("on", "local", "remote_write", "remote_apply"),
-}
 _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
     "the number of connections in docs/operating.md"
 )
 # A restore in place gives each table another file, and keeps the connections.
 _ROUTES_FILE: Final = "SELECT pg_relation_filenode('onceward.routes') AS oid"
-_LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
 _LOCK_SETUP: Final = parse(
     f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
     "SET LOCAL lock_timeout TO DEFAULT"
@@ -111,6 +107,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._batch_writer = BatchWriter(
             self._queries,
             self._source_ids,
+            self._keyed_routes,
             failpoints,
             row_limit=settings.delivery_rows,
             on_jobs=self._announcer.announce,
@@ -123,7 +120,8 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         # Ends an idle transaction, and its locks, if its process freezes.
         idle = _timeout("idle_in_transaction_session_timeout", settings.lease_seconds)
         self._writers = self._pool(OWN_LIMITS | RECORDING, size=self.max_writers)
-        self._claims = self._pool(OWN_LIMITS | CLAIMING)
+        self._claiming = self._pool(OWN_LIMITS | CLAIMING)
+        self._claims = Claims(self._queries, settings)
         self._renewals = self._pool(OWN_LIMITS | CLAIMING)
         self._notifications = self._pool(OWN_LIMITS | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
@@ -135,7 +133,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         )
         self._pools = (
             self._writers,
-            self._claims,
+            self._claiming,
             self._renewals,
             self._notifications,
             self._admin,
@@ -183,6 +181,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 await schema.require_migrated(connection, url, duties)
             if serving:
                 await schema.require_privileges(connection, duties)
+                await require_keys(connection)
 
     async def close(self) -> None:
         """Close all connections, without waiting for the server."""
@@ -209,45 +208,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         """Raise StoreError unless events can be recorded now."""
         await self._writers.check(self._settings.commit_timeout_seconds)
 
-    async def claim(
-        self,
-        *,
-        token: str,
-        worker: str,
-        handlers: Sequence[str],
-        limit: int,
-        solo: bool,
-        lease_seconds: float,
-        ended: Sequence[str],
-    ) -> Claim:
-        """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs."""
-        parameters: dict[str, Any] = {
-            "token": token,
-            "worker": worker,
-            "limit": 1 if solo else limit,
-            "solo": solo,
-            "lease_seconds": lease_seconds,
-            "tokens": list(ended),
-            "error": WORKER_DIED,
-            "base_seconds": self._settings.retry_base_seconds,
-            "max_seconds": self._settings.retry_max_seconds,
-        }
-        # The lock is a statement of its own, so that the next one sees the claims before it. Leases
-        # that ended must not be reclaimed: their jobs would be blamed.
-        statements = [
-            _LOCK_CLAIMS,
-            *map(self._queries.one, ("end_leases", "reclaim_expired", "claim", "next_due")),
-        ]
-        async with self._claims.use_for_ledger() as connection:
+    async def claim(self, request: ClaimRequest) -> Claim:
+        """Lease due jobs. End the leases that are over, and reclaim those of dead workers first."""
+        async with self._claiming.use_for_ledger() as connection:
             await self._restore_registration(connection)
-            parameters["handlers"] = [self._handler_ids[name] for name in handlers]
-            *_, leased, (next_due,) = await run_in_one_message(connection, statements, parameters)
+            leased, next_due = await self._claims.claim(connection, request, self._handler_ids)
             self._failpoints.reach("claim.leased")
-            jobs = await self._load(connection, **leased[0]) if leased else ()
+            times = leased["oldest"], leased["newest"]
+            jobs = await self._load(connection, leased["jobs"], *times) if leased["jobs"] else ()
         return Claim(
-            lease=Lease(token, jobs) if jobs else None,
+            lease=Lease(request.token, jobs) if jobs else None,
             solo_waiting=next_due["solo_waiting"],
-            next_due_seconds=next_due["next_due_seconds"],
+            # Behind the jobs that were parked, others may be due.
+            next_due_seconds=0.0 if leased["has_parked"] else next_due["next_due_seconds"],
         )
 
     async def _load(
@@ -260,17 +233,29 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         await cursor.execute(statement, parameters)
         return tuple(await cursor.fetchall())
 
-    async def end_leases(self, tokens: Sequence[str]) -> None:
-        """Delete leases whose jobs are all settled."""
+    async def end_leases(self, tokens: Sequence[str], settled: Sequence[int] = ()) -> None:
+        """Delete leases whose jobs are all settled, and wake the next jobs of the settled keys."""
         async with self._renewals.use_for_ledger() as connection:
-            await run(connection, self._queries.one("end_leases"), {"tokens": list(tokens)})
+            await self._claims.end(connection, tokens, settled)
 
-    async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
-        """Extend leases and return the tokens of those still held."""
-        parameters = {"tokens": list(tokens), "lease_seconds": lease_seconds}
+    async def renew(
+        self,
+        tokens: Sequence[str],
+        lease_seconds: float,
+        *,
+        owner: int = 0,
+        unfinished: Sequence[int] = (),
+    ) -> Renewal:
+        """Extend leases. Return those still held, and the `unfinished` jobs that were cancelled."""
+        parameters = {
+            "tokens": list(tokens),
+            "lease_seconds": lease_seconds,
+            "owner": owner,
+            "jobs": list(unfinished),
+        }
         async with self._renewals.use_for_ledger() as connection:
-            rows = await run(connection, self._queries.one("renew"), parameters)
-        return {row["token"] for row in rows}
+            (row,) = await run(connection, self._queries.one("renew"), parameters)
+        return Renewal(frozenset(row["held"]), frozenset(row["cancelled"]))
 
     async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Release jobs that were not started."""
@@ -288,10 +273,19 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         return bool(landed)
 
     async def settle_done(self, token: str, *jobs: int) -> bool:
-        """Settle attempts that wrote nothing. Return False if the lease was lost."""
-        landed = await self._write("settle_done", {"token": token, "jobs": list(jobs)})
+        """Settle attempts that wrote nothing. Return False if the lease was lost.
+
+        Raise NotSettled.
+        """
+        parameters = {"token": token, "jobs": list(jobs)}
+        rows = await self._write("settle_done", parameters)
         self._failpoints.reach("settle.committed")
-        return len(landed) == len(jobs)
+        if sum(row["landed"] for row in rows) == len(jobs):
+            return True
+        (row,) = await self._read("unsettled", **parameters)
+        if row["is_altered"]:
+            raise NotSettled(ALTERED_ROWS.format(table="onceward.jobs"))
+        return False
 
     @asynccontextmanager
     async def begin(
@@ -330,6 +324,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         async with aclosing(listen(open_one)) as notifications:
             async for _ in notifications:
                 yield
+
+    async def presence(self) -> AsyncGenerator[int, None]:
+        """Show that the worker is alive, for as long as the generator runs."""
+        open_one = functools.partial(connect, self._info, SessionConnection, self._session({}))
+        async with aclosing(keep_presence(open_one)) as numbers:
+            async for owner in numbers:
+                yield owner
 
     async def _notify(self) -> None:
         async with self._notifications.use_for_ledger() as connection:
@@ -382,23 +383,14 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         except StoreUnavailable as error:
             raise StoreBlocked(f"{error}. {_POOL_EXHAUSTED}") from error
         try:
-            with time_limit(second, RESPONSE_SECONDS):
+            with time_limit(connection, RESPONSE_SECONDS), time_limit(second, RESPONSE_SECONDS):
                 await require_own_backends(connection, second)
         finally:
             drop(second)
 
     async def _check_durability(self) -> None:
         async with self._admin.use_for_ledger() as connection:
-            cursor = await connection.execute(
-                "SELECT name, reset_val AS setting FROM pg_settings WHERE name = ANY(%s)",
-                (list(_DURABLE),),
-            )
-            rows = await cursor.fetchall()
-        weak = [
-            f"PostgreSQL runs with {row['name']} = {row['setting']}"
-            for row in rows
-            if row["setting"] not in _DURABLE[row["name"]]
-        ]
+            weak = await weak_settings(connection)
         require_durability(weak, allow_weak=self._settings.allow_weak_durability)
 
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
@@ -430,7 +422,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
                 yield transaction
                 self._failpoints.reach("operate.written")
             self._failpoints.reach("operate.committed")
-        if lock is Lock.LEDGER:
+        if lock in (Lock.LEDGER, Lock.CLAIMS):
             self._announcer.announce()
 
     @asynccontextmanager

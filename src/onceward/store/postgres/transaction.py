@@ -12,11 +12,19 @@ import psycopg
 from psycopg.adapt import Transformer
 from psycopg.pq import TransactionStatus
 
-from onceward.errors import ConnectionLost, LeaseLost, NeedsOwnTransaction, TransactionMisuse
+from onceward.errors import (
+    ConnectionLost,
+    LeaseLost,
+    NeedsOwnTransaction,
+    NotSettled,
+    StoreBlocked,
+    TransactionMisuse,
+    Unwritable,
+)
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
+from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.postgres.connections import (
     OPERATIONAL,
     READ_ONLY,
@@ -25,6 +33,7 @@ from onceward.store.postgres.connections import (
     is_connection_lost,
     is_read_only,
     is_statement_timeout,
+    run,
     translate_error,
 )
 from onceward.store.postgres.pool import drop
@@ -41,6 +50,13 @@ _SESSION_WORDS: Final = ("advisory", "set_config", "temp")
 _SHARED: Final = b"SET LOCAL lock_timeout = '20ms'"
 # The handler may have suppressed the warning of a commit that no standby confirmed.
 _COMMIT: Final = b"SET LOCAL client_min_messages = 'warning'; COMMIT"
+
+_NOT_DONE: Final = "the job cannot be marked as done"
+_READ_ONLY_HANDLER: Final = f"{_NOT_DONE}: the handler made its transaction read-only"
+_OTHER_ROLE: Final = (
+    "If the handler runs SET ROLE, set the role back before it returns (docs/handlers.md); if not, "
+    "a grant was revoked (docs/install.md)"
+)
 
 
 class PostgresTransaction:
@@ -89,9 +105,13 @@ class PostgresTransaction:
         """Mark an effect as done. Return True for the first job with this key, over all events."""
         parameters = {"job": job, "key": key, "reference": reference}
         await self._execute(self._queries.one("mark_effect"), parameters)
-        rows = await self._cursor.fetchall()
+        is_first = bool(await self._cursor.fetchall())
+        if not is_first:
+            await self._execute(self._queries.one("marked_effect"), parameters)
+            if not await self._cursor.fetchall():
+                raise StoreBlocked(ALTERED_ROWS.format(table="onceward.effects"))
         self._failpoints.reach("effect.written")
-        return bool(rows)
+        return is_first
 
     async def _execute(self, statement: Sql, parameters: Mapping[str, Any]) -> None:
         try:
@@ -103,10 +123,14 @@ class PostgresTransaction:
             raise
         except psycopg.errors.ReadOnlySqlTransaction as error:
             error.add_note(READ_ONLY)
-            is_handlers_own = not is_read_only(self._connection)
-            drop(self._connection)  # a new connection finds the new primary
-            if is_handlers_own:
-                raise
+            self._drop_read_only(error)
+            raise
+
+    def _drop_read_only(self, error: psycopg.Error) -> None:
+        """Drop the connection. Raise ConnectionLost unless the handler made it read-only."""
+        is_handlers_own = not is_read_only(self._connection)
+        drop(self._connection)  # a new connection finds the new primary
+        if not is_handlers_own:
             raise ConnectionLost(READ_ONLY) from error
 
     @contextmanager
@@ -130,14 +154,21 @@ class PostgresTransaction:
     async def settle(self, token: str, *jobs: int) -> None:
         """Mark the jobs as done.
 
-        Raise LeaseLost, or TransactionMisuse if a handler has ended the transaction.
+        Raise LeaseLost, NotSettled, or TransactionMisuse if a handler has ended the transaction.
         """
         parameters = {"token": token, "jobs": list(jobs), "began": self._began}
         statement = self._queries.one("settle_done", "began")
-        with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
-            cursor = await self._connection.execute(statement.pyformat, parameters)
-        if cursor.rowcount != len(jobs):
-            await self._raise_not_settled()
+        try:
+            with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
+                rows = await run(self._connection, statement, parameters)
+        except psycopg.errors.ReadOnlySqlTransaction as error:
+            self._drop_read_only(error)
+            raise Unwritable(_READ_ONLY_HANDLER) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            text = error.diag.message_primary
+            raise Unwritable(f"{_NOT_DONE}: {text}. {_OTHER_ROLE}") from error
+        if sum(row["landed"] for row in rows) != len(jobs):
+            await self._raise_not_settled(parameters)
         self._failpoints.reach("settle.written")
 
     async def commit(self) -> None:
@@ -172,12 +203,14 @@ class PostgresTransaction:
             drop(self._connection)
             raise
 
-    async def _raise_not_settled(self) -> None:
+    async def _raise_not_settled(self, parameters: Mapping[str, Any]) -> None:
+        statement = self._queries.one("unsettled")
         with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
-            cursor = await self._connection.execute("SELECT pg_catalog.now() AS began")
-        row = await cursor.fetchone()
-        if row and row["began"] != self._began:
+            (row,) = await run(self._connection, statement, parameters)
+        if row["began"] != self._began:
             raise TransactionMisuse(ENDED_BY_HANDLER)
+        if row["is_altered"]:
+            raise NotSettled(ALTERED_ROWS.format(table="onceward.jobs"))
         raise LeaseLost(LEASE_LOST)
 
 

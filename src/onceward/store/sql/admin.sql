@@ -122,6 +122,9 @@ WHERE TRUE
         WHERE e.event_id = :event_id
     )
 -- end
+-- if subject
+    AND subject = :subject
+-- end
 ORDER BY a.id DESC
 LIMIT :limit
 
@@ -130,6 +133,97 @@ LIMIT :limit
 INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
 VALUES (:now, :actor, :authenticated_as, :action, :reason, :subject)
 RETURNING CAST(id AS text) AS id, at AS created_at
+
+-- name: handlers_page
+-- A page of handlers, newest first.
+SELECT
+    CAST(h.id AS text) AS id, name, paused_at, ordering_key, holds_key, concurrency,
+    rate_interval_seconds, max_attempts
+FROM onceward.handlers h
+WHERE TRUE
+-- if after
+    AND h.id < :after
+-- end
+ORDER BY h.id DESC
+LIMIT :limit
+
+-- name: sources_page
+-- A page of sources, newest first.
+SELECT CAST(s.id AS text) AS id, name, paused_at
+FROM onceward.sources s
+WHERE TRUE
+-- if after
+    AND s.id < :after
+-- end
+ORDER BY s.id DESC
+LIMIT :limit
+
+-- name: pause_handler
+-- Pause a handler, unless it is paused.
+UPDATE onceward.handlers SET paused_at = :now WHERE name = :name AND paused_at IS NULL
+RETURNING paused_at
+
+-- name: pause_source
+-- Pause a source, unless it is paused.
+UPDATE onceward.sources SET paused_at = :now WHERE name = :name AND paused_at IS NULL
+RETURNING paused_at
+
+-- name: resume_handler
+-- Resume a handler, if it is paused.
+UPDATE onceward.handlers SET paused_at = NULL WHERE name = :name AND paused_at IS NOT NULL
+RETURNING paused_at
+
+-- name: resume_source
+-- Resume a source, if it is paused.
+UPDATE onceward.sources SET paused_at = NULL WHERE name = :name AND paused_at IS NOT NULL
+RETURNING paused_at
+
+-- name: handler_pause
+-- Whether a handler exists, and since when it is paused.
+SELECT paused_at FROM onceward.handlers WHERE name = :name
+
+-- name: source_pause
+-- Whether a source exists, and since when it is paused.
+SELECT paused_at FROM onceward.sources WHERE name = :name
+
+-- name: pauses
+-- The handlers and sources that are paused.
+SELECT 'handler' AS kind, name, paused_at FROM onceward.handlers WHERE paused_at IS NOT NULL
+UNION ALL
+SELECT 'source' AS kind, name, paused_at FROM onceward.sources WHERE paused_at IS NOT NULL
+ORDER BY kind, name
+
+-- name: cancel
+-- Cancel a job that is neither done nor cancelled. `last_error` is kept.
+UPDATE onceward.jobs
+SET status = 'cancelled', finished_at = :now, parked = false, failure_type = NULL
+WHERE id = :job AND status IN ('queued', 'failed', 'ignored')
+RETURNING handler, ordering_key, finished_at
+
+-- name: wake_key
+-- Wake the first unfinished job of a handler and key, if it is parked. A failed job is unfinished if
+-- the handler holds the key; a job that was held as a duplicate body has not failed.
+UPDATE onceward.jobs SET parked = false, available_at = :now
+WHERE status = 'queued' AND parked AND id = (
+    SELECT j.id
+    FROM onceward.jobs j JOIN onceward.handlers h ON h.id = j.handler
+    WHERE j.handler = :handler AND j.ordering_key = :ordering_key AND j.status IN ('queued', 'failed')
+    AND (j.status = 'queued' OR h.holds_key AND COALESCE(j.failure_type, '') <> 'held')
+    ORDER BY j.event
+    LIMIT 1
+)
+RETURNING id
+
+-- name: waiting_behind
+-- The number of queued jobs of the same handler and key that come after a job, up to a limit.
+SELECT count(*) AS jobs
+FROM (
+    SELECT 1 AS one
+    FROM onceward.jobs j
+    JOIN onceward.jobs later ON later.handler = j.handler AND later.ordering_key = j.ordering_key
+    WHERE j.id = :job AND later.status = 'queued' AND later.event > j.event
+    LIMIT :limit
+) AS later
 
 -- name: ping
 -- Read the ledger, to check that it can be read.

@@ -1,17 +1,31 @@
 -- name: registered
 -- The routes, handlers and sources of all processes, and the time of the ledger. One statement, because
 -- it runs on each new connection before anything is recorded. A route without a source is for any.
-SELECT 'route' AS kind, r.handler AS id, h.name, h.max_attempts, s.name AS source, r.type, r.is_prefix,
-    r.seen_at
+SELECT
+    'route' AS kind, r.handler AS id, h.name, s.name AS source, r.type, r.is_prefix, r.seen_at,
+    NULL AS max_attempts, NULL AS ordering_key, NULL AS holds_key, NULL AS concurrency,
+    NULL AS rate_interval_seconds
 FROM onceward.routes r
 JOIN onceward.handlers h ON h.id = r.handler
 LEFT JOIN onceward.sources s ON s.id = r.source
 UNION ALL
-SELECT 'handler', id, name, max_attempts, NULL, NULL, NULL, NULL FROM onceward.handlers
+SELECT
+    'handler', id, name, NULL, NULL, NULL, NULL, max_attempts, ordering_key, holds_key, concurrency,
+    rate_interval_seconds
+FROM onceward.handlers
 UNION ALL
-SELECT 'source', id, name, 0, NULL, NULL, NULL, NULL FROM onceward.sources
+SELECT 'source', id, name, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL FROM onceward.sources
 UNION ALL
-SELECT 'clock', 0, '', 0, NULL, NULL, NULL, :now
+SELECT 'clock', 0, '', NULL, NULL, NULL, :now, NULL, NULL, NULL, NULL, NULL
+
+-- name: keyed_routes
+-- The routes of the handlers whose jobs have an ordering key, with the path of the key. A route without
+-- a source is for any.
+SELECT h.ordering_key AS path, s.name AS source, r.type, r.is_prefix
+FROM onceward.handlers h
+JOIN onceward.routes r ON r.handler = h.id
+LEFT JOIN onceward.sources s ON s.id = r.source
+WHERE h.ordering_key IS NOT NULL
 
 -- name: add_source
 -- Register a source and return its id. Only for a new name: every call uses up an id.
@@ -21,13 +35,21 @@ RETURNING id
 
 -- name: add_handler
 -- Register a handler and return its id. Only for a new name: every call uses up an id.
-INSERT INTO onceward.handlers AS h (name, max_attempts) VALUES (:name, :max_attempts)
-ON CONFLICT (name) DO UPDATE SET max_attempts = EXCLUDED.max_attempts
+INSERT INTO onceward.handlers
+    (name, max_attempts, ordering_key, holds_key, concurrency, rate_interval_seconds)
+VALUES (:name, :max_attempts, :ordering_key, :holds_key, :concurrency, :rate_interval_seconds)
+ON CONFLICT (name) DO UPDATE
+SET max_attempts = EXCLUDED.max_attempts, ordering_key = EXCLUDED.ordering_key,
+    holds_key = EXCLUDED.holds_key, concurrency = EXCLUDED.concurrency,
+    rate_interval_seconds = EXCLUDED.rate_interval_seconds
 RETURNING id
 
--- name: set_max_attempts
--- Change the number of attempts for new jobs of a handler.
-UPDATE onceward.handlers SET max_attempts = :max_attempts WHERE name = :name
+-- name: set_handler_options
+-- Change the options of a handler: the number of attempts and the keys are those of new jobs.
+UPDATE onceward.handlers
+SET max_attempts = :max_attempts, ordering_key = :ordering_key, holds_key = :holds_key,
+    concurrency = :concurrency, rate_interval_seconds = :rate_interval_seconds
+WHERE name = :name
 
 -- name: add_route
 -- Add a route of a handler, or renew it. Source 0 stands for any source.

@@ -46,6 +46,7 @@ class DatabaseFile:
     def prepare(self) -> None:
         """Create the file unless it exists. Raise ConfigurationError if it is not safe to open."""
         self._refuse_other_names()
+        self._refuse_stray_wal()
         with suppress(OSError):  # FileExistsError, or SQLite reports why it cannot open the file
             _create(self.path)
 
@@ -65,7 +66,8 @@ class DatabaseFile:
     def watch(self, *others: Path) -> None:
         """Remember the files that are open now, and `others` that must stay in place."""
         beside = [Path(self.path + suffix) for suffix in _BESIDE]
-        self._opened = {path: _identity(path) for path in (self._absolute, *beside, *others)}
+        own = (self._absolute, Path(self.path))  # two if the given path is a symbolic link
+        self._opened = {path: self._identity(path) for path in (*own, *beside, *others)}
 
     @property
     def is_lost(self) -> bool:
@@ -82,7 +84,7 @@ class DatabaseFile:
 
     def _compare(self, path: Path, opened: _Identity) -> None:
         try:
-            is_same = _identity(path) == opened
+            is_same = self._identity(path) == opened
             what = "replaced"
         except (FileNotFoundError, NotADirectoryError):
             is_same, what = False, "deleted or moved"
@@ -95,6 +97,16 @@ class DatabaseFile:
             )
             _log.error("%s", self._loss, extra=LogFields(error=self._loss))
             self.on_lost()
+
+    def _identity(self, path: Path) -> _Identity:
+        """Return the identity of a file, through a symbolic link only if the given path was one.
+
+        A file that was moved and left a link behind is the same file, but the next start would
+        look for its WAL at the other end of the link.
+        """
+        is_link = path == self._absolute and str(path) != self.path
+        found = path.stat() if is_link else path.lstat()
+        return found.st_dev, found.st_ino
 
     def _refuse_other_names(self) -> None:
         """Refuse a file that has a second name: under each name, SQLite keeps another WAL."""
@@ -119,6 +131,22 @@ class DatabaseFile:
             )
             raise ConfigurationError(msg)
 
+    def _refuse_stray_wal(self) -> None:
+        """Refuse a symbolic link with a WAL beside it: the file was moved without its WAL."""
+        stray = Path(f"{self._absolute}-wal")
+        place = self.path + "-wal"
+        try:
+            is_stray = os.path.realpath(stray) != place and stray.stat().st_size > 0
+        except OSError:
+            return  # there is none
+        if is_stray:
+            msg = (
+                f"{self.given} is a symbolic link to {self.path}, but {stray} is beside the link: "
+                "the file was moved without it. It contains acknowledged events. Move it to "
+                f"{place} before you start, unless the moved file has a newer WAL."
+            )
+            raise ConfigurationError(msg)
+
 
 def _create(path: str) -> None:
     """Create a file that only its owner can open. Raise OSError if it exists."""
@@ -127,11 +155,6 @@ def _create(path: str) -> None:
         os.fchmod(file, OWNER_ONLY)  # the umask may have removed more
     finally:
         os.close(file)
-
-
-def _identity(path: Path) -> _Identity:
-    found = path.stat()
-    return found.st_dev, found.st_ino
 
 
 def _mount_points() -> set[str]:

@@ -6,9 +6,13 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
+from onceward.errors import StoreBlocked, Unwritable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.runtime.failpoints import Failpoints
-from onceward.store.base import HELD_AS_DUPLICATE_BODY
+from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY
+from onceward.store.keyed_routes import KeyedRoute, KeyedRoutes
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
 
@@ -38,8 +42,12 @@ class BatchWriter:
     ) -> list[Receipt]:
         """Write deliveries; `originals` has the recent events that they probably repeat."""
         first = _reserve_ids(connection, len(arrivals))
+        rows = run(connection, self._queries("keyed_routes"), {})
+        routes = KeyedRoutes(KeyedRoute(**row) for row in rows)
         receipts = [
-            self._record_one(connection, arrival, {"id": number, "now": now, "event": original})
+            self._record_one(
+                connection, arrival, {"id": number, "now": now, "event": original}, routes
+            )
             for number, (arrival, original) in enumerate(
                 zip(arrivals, originals, strict=True), first
             )
@@ -48,16 +56,24 @@ class BatchWriter:
         return receipts
 
     def _record_one(
-        self, connection: sqlite3.Connection, arrival: Arrival, values: Mapping[str, Any]
+        self,
+        connection: sqlite3.Connection,
+        arrival: Arrival,
+        values: Mapping[str, Any],
+        routes: KeyedRoutes,
     ) -> Receipt:
         values = {**values, **self._values(arrival)}
         if values["event"] and run(connection, self._queries("record_duplicates"), values):
             return Receipt(values["event"], Outcome.DUPLICATE)
+        keys = [(each.path, each.key) for each in routes.keys([arrival])]
+        values["keys"] = msgspec.json.encode(keys).decode()
         conditions = ["duplicate_body"] if arrival.duplicate_body else []
-        if rows := run(connection, self._queries("record_new", *conditions), values):
-            return Receipt(rows[0]["event"], Outcome.RECORDED)
-        (row,) = run(connection, self._queries("record_redeliveries"), values)
-        return Receipt(row["event"], Outcome(row["outcome"]))
+        rows = run(connection, self._queries("record_new", *conditions), values) or run(
+            connection, self._queries("record_redeliveries"), values
+        )
+        if table := rows[0]["altered"] if rows else "onceward_events":
+            raise Unwritable(ALTERED_ROWS.format(table=table))
+        return Receipt(rows[0]["event"], Outcome(rows[0]["outcome"]))
 
     def _values(self, arrival: Arrival) -> dict[str, Any]:
         return {
@@ -81,4 +97,6 @@ def _reserve_ids(connection: sqlite3.Connection, count: int) -> int:
         "UPDATE onceward_counters SET value = value + ? WHERE name = 'ledger_ids' RETURNING value",
         (count,),
     ).fetchone()
+    if row is None:
+        raise StoreBlocked(ALTERED_ROWS.format(table="onceward_counters"))
     return int(row[0]) - count + 1

@@ -17,6 +17,27 @@ _MIGRATIONS_TABLE: Final = """
     )
 """
 
+# Where a claim keeps what it has looked at, in the memory of its connection.
+_WORK_TABLES: Final = """
+    CREATE TEMP TABLE onceward_abandoned (
+        id INTEGER PRIMARY KEY, solo INTEGER, worker TEXT, died_at INTEGER, may_have_started INTEGER
+    );
+    CREATE TEMP TABLE onceward_in_flight (handler INTEGER, ordering_key TEXT);
+    CREATE TEMP TABLE onceward_allowed (handler INTEGER, position INTEGER, allowed INTEGER);
+    CREATE TEMP TABLE onceward_seen (
+        id INTEGER PRIMARY KEY, handler INTEGER, position INTEGER, allowed INTEGER, retried INTEGER,
+        event INTEGER, available_at INTEGER, ordering_key TEXT, is_blocked INTEGER
+    );
+    CREATE TEMP TABLE onceward_chosen (
+        position INTEGER PRIMARY KEY, id INTEGER, handler INTEGER, ordering_key TEXT
+    );
+"""
+
+
+def create_work_tables(connection: sqlite3.Connection) -> None:
+    """Create the temporary tables that a claim uses, on a new connection."""
+    connection.executescript(_WORK_TABLES)
+
 
 def _has_migrations_table(connection: sqlite3.Connection) -> bool:
     statement = "SELECT 1 FROM sqlite_master WHERE name = 'onceward_migrations'"

@@ -9,11 +9,11 @@ import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, NoReturn, TypeVar
+from typing import Final, NoReturn, TypeVar
 
-from onceward.errors import ConfigurationError, StoreUnavailable
+from onceward.errors import ConfigurationError, NotSettled, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.jobs import Claim, Fail, Job, Lease, Postpone, Reschedule
+from onceward.model.jobs import Claim, ClaimRequest, Fail, Postpone, Renewal, Reschedule
 from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import (
     EVERY_DUTY,
@@ -28,8 +28,7 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
 from onceward.store.base import (
-    INLINE_BODY_BYTES,
-    WORKER_DIED,
+    ALTERED_ROWS,
     LedgerTransaction,
     error_parameters,
     error_statement,
@@ -42,6 +41,7 @@ from onceward.store.recent_events import RecentEvents
 from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite import schema
+from onceward.store.sqlite.claiming import Claims
 from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
 from onceward.store.sqlite.lock_watch import LockWatch
@@ -59,7 +59,6 @@ BUSY_SECONDS: Final = 2.0
 _WAL_TRIES: Final = 20
 
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
-_END_OF_TIME: Final = 2**62
 
 
 class SqliteStore(SqlAdminStore, SqlRegistry):
@@ -86,6 +85,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._boundaries = thread.Boundaries(self._begin, self._commit_and_check)
         self._writer = thread.ConnectionThread("onceward-writer", self._connect)
         self._reader = thread.ConnectionThread("onceward-reader", self._connect)
+        self._claims = Claims(self._queries, settings)
         self._announced = asyncio.Event()
         self._recent = RecentEvents()
 
@@ -106,6 +106,7 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
     async def _start(self, *, serving: bool) -> None:
         await self._start_thread(self._writer)
         await self._start_thread(self._reader)
+        await self._writer.call(schema.create_work_tables)
         if serving:
             require_durability(
                 await self._writer.call(_weak_settings),
@@ -118,9 +119,8 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         self._watch_files(serving=serving)
         if serving:
             # Only one process serves the file, so every lease is a dead worker's.
-            await self._write(
-                "reclaim_expired", **self._reclaim_parameters(), expired_before=_END_OF_TIME
-            )
+            now = self._now()
+            await self._commit(lambda connection: self._claims.reclaim_all(connection, now))
 
     async def _start_thread(self, connection_thread: thread.ConnectionThread) -> None:
         try:
@@ -185,67 +185,38 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             self._announced.set()
         return receipts
 
-    async def claim(
-        self,
-        *,
-        token: str,
-        worker: str,
-        handlers: Sequence[str],
-        limit: int,
-        solo: bool,
-        lease_seconds: float,
-        ended: Sequence[str],
-    ) -> Claim:
-        """Delete the leases `ended`, reclaim expired ones, and lease up to `limit` due jobs."""
-        values = {
-            **self._reclaim_parameters(),
-            "expired_before": self._now(),
-            "token": token,
-            "worker": worker,
-            "handlers": json.dumps([self._handler_ids[name] for name in handlers]),
-            "limit": 1 if solo else limit,
-            "solo": solo,
-            "lease_seconds": lease_seconds,
-            "tokens": json.dumps(list(ended)),
-            "inline_bytes": INLINE_BODY_BYTES,
-        }
-
-        def reclaim_and_claim(connection: sqlite3.Connection) -> Claim:
-            # Leases that ended must not be reclaimed: their jobs would be blamed.
-            thread.run(connection, self._queries("end_leases"), values)
-            thread.run(connection, self._queries("reclaim_expired"), values)
-            leased = thread.run(connection, self._queries("claim"), values)
-            (next_due,) = thread.run(connection, self._queries("next_due"), values)
-            ids = {"jobs": leased[0]["jobs"] if leased else "[]"}
-            jobs = thread.run(connection, self._queries("load_jobs"), {**values, **ids})
-            return Claim(
-                lease=Lease(token, tuple(Job(**row) for row in jobs)) if jobs else None,
-                solo_waiting=bool(next_due["solo_waiting"]),
-                next_due_seconds=next_due["next_due_seconds"],
-            )
-
-        claim = await self._commit(reclaim_and_claim)
+    async def claim(self, request: ClaimRequest) -> Claim:
+        """Lease due jobs. End the leases that are over, and reclaim expired ones first."""
+        now = self._now()
+        claim = await self._commit(
+            lambda connection: self._claims.claim(connection, request, self._handler_ids, now)
+        )
         self._failpoints.reach("claim.leased")
         return claim
 
-    def _reclaim_parameters(self) -> dict[str, Any]:
-        return {
-            "now": self._now(),
-            "error": WORKER_DIED,
-            "base_seconds": self._settings.retry_base_seconds,
-            "max_seconds": self._settings.retry_max_seconds,
-        }
+    async def end_leases(self, tokens: Sequence[str], settled: Sequence[int] = ()) -> None:
+        """Delete leases whose jobs are all settled, and wake the next jobs of the settled keys."""
+        now = self._now()
+        await self._commit(lambda connection: self._claims.end(connection, tokens, settled, now))
 
-    async def end_leases(self, tokens: Sequence[str]) -> None:
-        """Delete leases whose jobs are all settled."""
-        await self._write("end_leases", tokens=json.dumps(list(tokens)))
-
-    async def renew(self, tokens: Sequence[str], lease_seconds: float) -> set[str]:
-        """Extend leases and return the tokens of those still held."""
-        rows = await self._write(
-            "renew", tokens=json.dumps(list(tokens)), lease_seconds=lease_seconds
+    async def renew(
+        self,
+        tokens: Sequence[str],
+        lease_seconds: float,
+        *,
+        owner: int = 0,
+        unfinished: Sequence[int] = (),
+    ) -> Renewal:
+        """Extend leases. Return those still held, and the `unfinished` jobs that were cancelled."""
+        del owner  # only one process works on the file
+        (row,) = await self._write(
+            "renew",
+            tokens=json.dumps(list(tokens)),
+            lease_seconds=lease_seconds,
+            jobs=json.dumps(list(unfinished)),
         )
-        return {row["token"] for row in rows}
+        held, cancelled = json.loads(row["held"]), json.loads(row["cancelled"])
+        return Renewal(frozenset(held), frozenset(cancelled))
 
     async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Release jobs that were not started."""
@@ -262,10 +233,19 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         return landed
 
     async def settle_done(self, token: str, *jobs: int) -> bool:
-        """Settle attempts that wrote nothing. Return False if the lease was lost."""
-        landed = await self._write("settle_done", token=token, jobs=json.dumps(jobs))
+        """Settle attempts that wrote nothing. Return False if the lease was lost.
+
+        Raise NotSettled.
+        """
+        parameters = {"token": token, "jobs": json.dumps(jobs)}
+        landed = await self._write("settle_done", **parameters)
         self._failpoints.reach("settle.committed")
-        return len(landed) == len(jobs)
+        if len(landed) == len(jobs):
+            return True
+        (row,) = await self._read("unsettled", **parameters)
+        if row["is_altered"]:
+            raise NotSettled(ALTERED_ROWS.format(table="onceward_jobs"))
+        return False
 
     @asynccontextmanager
     async def begin(
@@ -305,6 +285,11 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
             await self._announced.wait()
             self._announced.clear()
             yield
+
+    async def presence(self) -> AsyncGenerator[int, None]:
+        """Yield 0: leases that are left over when the file is opened are a dead worker's."""
+        yield 0
+        await asyncio.Event().wait()
 
     async def renew_worker(
         self,

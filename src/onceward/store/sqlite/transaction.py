@@ -9,11 +9,17 @@ import sqlite3
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from onceward.errors import LeaseLost, TransactionIdleTimeout, TransactionMisuse
+from onceward.errors import (
+    LeaseLost,
+    NotSettled,
+    StoreBlocked,
+    TransactionIdleTimeout,
+    TransactionMisuse,
+)
 from onceward.ports import OnIdleTimeout, Row, Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ENDED_BY_HANDLER, LEASE_LOST
+from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST
 from onceward.store.queries import Queries
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.write_gate import WriteGate
@@ -94,14 +100,20 @@ class SqliteTransaction:
 
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. Return True for the first job with this key, over all events."""
-        rows = await self.run_named("mark_effect", job=job, key=key, reference=reference)
+        is_first = bool(await self.run_named("mark_effect", job=job, key=key, reference=reference))
+        if not is_first and not await self.run_named("marked_effect", key=key):
+            raise StoreBlocked(ALTERED_ROWS.format(table="onceward_effects"))
         self._failpoints.reach("effect.written")
-        return bool(rows)
+        return is_first
 
     async def settle(self, token: str, *jobs: int) -> None:
-        """Mark the jobs as done. Raise LeaseLost."""
-        settled = await self.run_named("settle_done", token=token, jobs=json.dumps(jobs))
+        """Mark the jobs as done. Raise LeaseLost or NotSettled."""
+        parameters = {"token": token, "jobs": json.dumps(jobs)}
+        settled = await self.run_named("settle_done", **parameters)
         if len(settled) != len(jobs):
+            (row,) = await self.run_named("unsettled", **parameters)
+            if row["is_altered"]:
+                raise NotSettled(ALTERED_ROWS.format(table="onceward_jobs"))
             raise LeaseLost(LEASE_LOST)
         self._failpoints.reach("settle.written")
 

@@ -90,6 +90,20 @@ class UncheckedDecoder:
 UNCHECKED: Final = UncheckedDecoder()
 
 
+class TerseDecoder(UncheckedDecoder):
+    """Decodes without a search for the fault of a malformed document."""
+
+    def __init__(self, model: Any) -> None:
+        self._decode = msgspec.json.Decoder(model).decode
+
+    def decode_json(self, content: Content) -> Any:
+        """Decode a JSON document."""
+        try:
+            return self._decode(content)
+        except (RecursionError, ValueError):
+            raise malformed("not decoded") from None
+
+
 def _fault(error: Exception) -> str:
     """Rewrite a message of msgspec to begin with the field and contain no value."""
     if (raised := _raised_by_the_model(error)) is not None:

@@ -73,6 +73,13 @@ LIMIT :limit
 -- A page of jobs, newest first. A queued job under a lease is in progress.
 WITH leased AS (
     SELECT unnest(jobs) AS id FROM onceward.leases
+),
+in_flight AS MATERIALIZED (
+    SELECT j.id, j.handler, j.ordering_key
+    FROM onceward.leases l
+    CROSS JOIN LATERAL unnest(l.guarded) AS guarded (id)
+    CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = guarded.id LIMIT 1) AS j
+    WHERE guarded.id = ANY(l.jobs) AND j.status = 'queued' AND j.ordering_key IS NOT NULL
 )
 SELECT
     CAST(j.id AS text) AS id,
@@ -80,7 +87,29 @@ SELECT
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
-    j.last_error, j.available_at, j.created_at, j.finished_at
+    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key,
+    CASE WHEN j.status <> 'queued' OR j.id IN (SELECT id FROM leased) THEN NULL
+         WHEN h.paused_at IS NOT NULL THEN 'paused_handler'
+         WHEN s.paused_at IS NOT NULL THEN 'paused_source'
+         WHEN j.parked AND j.ordering_key IS NOT NULL THEN 'key' END AS waiting,
+    -- The bound is for a key with many failed jobs that do not hold it.
+    CASE WHEN j.status = 'queued' AND j.parked THEN CAST(COALESCE(
+        (
+            SELECT b.id
+            FROM (
+                SELECT id, event, status, failure_type FROM onceward.jobs
+                WHERE handler = j.handler AND ordering_key = j.ordering_key
+                AND status IN ('queued', 'failed') AND event < j.event
+                ORDER BY event LIMIT 100
+            ) AS b
+            WHERE b.status = 'queued' OR h.holds_key AND COALESCE(b.failure_type, '') <> 'held'
+            ORDER BY b.event LIMIT 1
+        ),
+        (
+            SELECT min(f.id) FROM in_flight f
+            WHERE f.handler = j.handler AND f.ordering_key = j.ordering_key
+        )
+    ) AS text) END AS waits_for
 FROM onceward.jobs j
 JOIN onceward.events e ON e.id = j.event
 JOIN onceward.sources s ON s.id = e.source
@@ -101,6 +130,9 @@ WHERE TRUE
 -- if event_id
     AND e.event_id = :event_id
 -- end
+-- if ordering_key
+    AND j.ordering_key = :ordering_key AND j.handler IN (SELECT id FROM onceward.handlers)
+-- end
 -- if ended
     AND j.status = :status
 -- end
@@ -118,7 +150,7 @@ LIMIT :limit
 WITH
 requeued AS (
     UPDATE onceward.jobs j
-    SET status = 'queued', failure_type = NULL,
+    SET status = 'queued', failure_type = NULL, parked = false,
         -- An earlier version allowed any integer as the number of attempts.
         max_attempts = LEAST(j.attempts::bigint + h.max_attempts, 2147483647),
         available_at = clock_timestamp(), finished_at = NULL
@@ -134,6 +166,66 @@ entry AS (
 )
 SELECT requeued.available_at, CAST(entry.id AS text) AS audit, entry.at AS created_at
 FROM requeued, entry
+
+-- name: await_settlement
+-- Wait until a settlement of a job in progress has ended.
+SELECT 1 AS waited FROM onceward.jobs WHERE id = :job FOR NO KEY UPDATE
+
+-- name: unlease
+-- Take a job from its lease: the worker can no longer settle it.
+UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint) WHERE :job::bigint = ANY(jobs)
+
+-- name: wake_parked
+-- Look at parked jobs in order of id and wake those that need not wait any longer. Return the last one
+-- looked at, or NULL at the end. LIMIT 1 forces a lookup by key, as in load_jobs.
+WITH
+page AS MATERIALIZED (
+    SELECT id, event, handler, ordering_key FROM onceward.jobs
+    WHERE status = 'queued' AND parked AND id > :after
+    ORDER BY id
+    LIMIT :limit
+),
+in_flight AS MATERIALIZED (
+    SELECT j.id, j.handler, j.ordering_key
+    FROM onceward.leases l
+    CROSS JOIN LATERAL unnest(l.guarded) AS guarded (id)
+    CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = guarded.id LIMIT 1) AS j
+    WHERE guarded.id = ANY(l.jobs) AND j.status = 'queued' AND j.ordering_key IS NOT NULL
+),
+heads AS MATERIALIZED (
+    SELECT keys.handler, head.event
+    FROM (
+        SELECT DISTINCT handler, ordering_key FROM page p
+        WHERE ordering_key IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM in_flight f
+            WHERE f.handler = p.handler AND f.ordering_key = p.ordering_key
+        )
+    ) AS keys
+    JOIN onceward.handlers h ON h.id = keys.handler
+    CROSS JOIN LATERAL (
+        SELECT j.event FROM onceward.jobs j
+        WHERE j.handler = keys.handler AND j.ordering_key = keys.ordering_key
+        AND j.status IN ('queued', 'failed')
+        AND (j.status = 'queued' OR h.holds_key AND COALESCE(j.failure_type, '') <> 'held')
+        ORDER BY j.event
+        LIMIT 1
+    ) AS head
+),
+ready AS MATERIALIZED (
+    SELECT p.id
+    FROM page p
+    CROSS JOIN LATERAL (SELECT source FROM onceward.events WHERE id = p.event LIMIT 1) AS e
+    JOIN onceward.sources s ON s.id = e.source
+    WHERE s.paused_at IS NULL AND (
+        p.ordering_key IS NULL OR (p.handler, p.event) IN (SELECT handler, event FROM heads)
+    )
+),
+woken AS (
+    UPDATE onceward.jobs j SET parked = false, available_at = clock_timestamp()
+    FROM ready WHERE j.id = ready.id AND j.parked
+    RETURNING 1
+)
+SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM woken) AS woken
 
 -- name: job_status
 -- The status of one job.

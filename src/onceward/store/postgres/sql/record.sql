@@ -7,6 +7,10 @@
 -- cannot deadlock.
 -- routes_file is the file of the routes that this process registered: after a restore it is another one,
 -- and the ids of sources and the routes may be too. Nothing is then recorded.
+-- The receiver reads the keys at the paths that it knows. If a handler has another path, nothing is
+-- recorded either, and the row has no positions.
+-- A trigger may discard or change rows. The statement then fails, with the name of the table in a cast
+-- that cannot succeed: a check after the statement would come after its commit.
 WITH
 arrived AS MATERIALIZED (
     SELECT nextval('onceward.ledger_ids') AS id, a.*
@@ -19,12 +23,31 @@ arrived AS MATERIALIZED (
     -- end
 ),
 wanted AS MATERIALIZED (
-    SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts
+    SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts, h.ordering_key AS path
     FROM (SELECT DISTINCT source, type FROM arrived) AS kind
     JOIN onceward.routes r
         ON r.source IN (0, kind.source)
         AND CASE WHEN r.is_prefix THEN starts_with(kind.type, r.type) ELSE kind.type = r.type END
     JOIN onceward.handlers h ON h.id = r.handler
+),
+-- if ordered
+keys AS MATERIALIZED (
+    SELECT * FROM unnest(:key_positions::bigint[], :key_paths::text[], :keys::text[])
+        AS k (position, path, key)
+),
+-- end
+unkeyed AS MATERIALIZED (
+    SELECT 1
+    FROM wanted
+    -- if ordered
+    JOIN arrived USING (source, type)
+    LEFT JOIN keys USING (position, path)
+    -- end
+    WHERE path IS NOT NULL
+    -- if ordered
+    AND keys.position IS NULL
+    -- end
+    LIMIT 1
 ),
 recorded AS (
     INSERT INTO onceward.events
@@ -34,9 +57,11 @@ recorded AS (
         EXISTS (SELECT 1 FROM wanted w WHERE w.source = a.source AND w.type = a.type),
         event_id, type, reference, sha256
     FROM arrived a
+    -- NOT EXISTS would be a node of its own in the plan, which copies every row.
+    WHERE id > coalesce((SELECT 9223372036854775807 FROM unkeyed), 0)
     ORDER BY source, event_id, id
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
-    RETURNING id
+    RETURNING id, source AS stored_source, event_id AS stored_event_id
 ),
 -- if duplicate_body
 checked AS MATERIALIZED (
@@ -66,11 +91,26 @@ held AS MATERIALIZED (
 stored_payloads AS (
     INSERT INTO onceward.payloads (event, received_at, headers, body)
     SELECT id, now(), headers, body FROM recorded JOIN arrived USING (id)
+    RETURNING received_at
+),
+planned AS MATERIALIZED (
+    SELECT
+        -- if ordered
+        key,
+        -- end
+        id, handler, max_attempts
+    FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
+    -- if ordered
+    LEFT JOIN keys USING (position, path)
+    -- end
 ),
 queued AS (
     INSERT INTO onceward.jobs (
         -- if duplicate_body
         status, failure_type, last_error, finished_at,
+        -- end
+        -- if ordered
+        ordering_key,
         -- end
         event, received_at, available_at, created_at, handler, max_attempts
     )
@@ -81,8 +121,11 @@ queued AS (
         CASE WHEN held.id IS NOT NULL THEN :held_error END,
         CASE WHEN held.id IS NOT NULL THEN now() END,
         -- end
+        -- if ordered
+        key,
+        -- end
         id, now(), now(), now(), handler, max_attempts
-    FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
+    FROM planned
     -- if duplicate_body
     LEFT JOIN held USING (id)
     -- end
@@ -90,10 +133,20 @@ queued AS (
     RETURNING 1
 )
 SELECT
-    array_agg(position) AS positions, array_agg(id) AS events, 'recorded' AS outcome,
+    array_agg(position) AS positions, array_agg(id) AS events,
+    CASE
+        WHEN (SELECT count(*) FROM recorded) <> count(*) FILTER (
+            WHERE stored_event_id = event_id AND stored_source = source
+        ) THEN ('altered onceward.events ' || count(*))::int::text
+        WHEN (SELECT count(*) FROM stored_payloads WHERE received_at = now()) <> count(*)
+            THEN ('altered onceward.payloads ' || count(*))::int::text
+        WHEN (SELECT count(*) FROM queued) <> (SELECT count(*) FROM planned)
+            THEN ('altered onceward.jobs ' || count(*))::int::text
+        ELSE 'recorded'
+    END AS outcome,
     EXISTS (SELECT 1 FROM queued) AS has_jobs
 FROM recorded JOIN arrived USING (id)
-HAVING count(*) > 0
+HAVING count(*) > 0 OR EXISTS (SELECT 1 FROM recorded) OR EXISTS (SELECT 1 FROM unkeyed)
 
 -- name: record_duplicates
 -- Record duplicates of events whose ids are known: count all, and store a row each up to the limit.
@@ -129,6 +182,7 @@ SELECT event FROM counted
 -- This is a statement of its own, because record_new cannot see the rows to which it lost a race.
 -- LIMIT 1 forces a lookup by key, as in load_jobs, and rows are locked in the order of their ids, as
 -- above. Two receivers may store the same conflicting body twice, which is cheaper than a lock.
+-- Altered rows fail the statement, as in record_new: a conflicting body must not be lost.
 WITH
 arrived AS MATERIALIZED (
     SELECT * FROM unnest(
@@ -199,9 +253,19 @@ stored AS (
     FROM ranked
     WHERE ordinal <= :row_limit
     ORDER BY position
+    RETURNING 1
 )
 SELECT
     array_agg(position) AS positions, array_agg(event) AS events,
-    CASE WHEN is_conflict THEN 'conflict' ELSE 'duplicate' END AS outcome, false AS has_jobs
+    CASE
+        WHEN (SELECT count(*) FROM counted) <> (SELECT count(*) FROM tally)
+            THEN ('altered onceward.events ' || count(*))::int::text
+        WHEN (SELECT count(*) FROM stored)
+            <> (SELECT count(*) FROM ranked WHERE ordinal <= :row_limit)
+            THEN ('altered onceward.deliveries ' || count(*))::int::text
+        WHEN is_conflict THEN 'conflict'
+        ELSE 'duplicate'
+    END AS outcome,
+    false AS has_jobs
 FROM classified
 GROUP BY is_conflict

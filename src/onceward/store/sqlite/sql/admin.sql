@@ -74,6 +74,13 @@ LIMIT :limit
 -- A page of jobs, newest first. A queued job under a lease is in progress.
 WITH leased AS (
     SELECT value AS id FROM onceward_leases l, json_each(l.jobs)
+),
+in_flight AS (
+    SELECT j.id, j.handler, j.ordering_key
+    FROM onceward_leases l CROSS JOIN json_each(l.guarded) AS guarded
+    CROSS JOIN onceward_jobs j ON j.id = guarded.value
+    WHERE guarded.value IN (SELECT value FROM json_each(l.jobs))
+    AND +j.status = 'queued' AND j.ordering_key IS NOT NULL
 )
 SELECT
     CAST(j.id AS text) AS id,
@@ -81,7 +88,29 @@ SELECT
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
-    j.last_error, j.available_at, j.created_at, j.finished_at
+    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key,
+    CASE WHEN j.status <> 'queued' OR j.id IN (SELECT id FROM leased) THEN NULL
+         WHEN h.paused_at IS NOT NULL THEN 'paused_handler'
+         WHEN s.paused_at IS NOT NULL THEN 'paused_source'
+         WHEN j.parked AND j.ordering_key IS NOT NULL THEN 'key' END AS waiting,
+    -- The bound is for a key with many failed jobs that do not hold it.
+    CASE WHEN j.status = 'queued' AND j.parked THEN CAST(COALESCE(
+        (
+            SELECT b.id
+            FROM (
+                SELECT id, event, status, failure_type FROM onceward_jobs
+                WHERE handler = j.handler AND ordering_key = j.ordering_key
+                AND status IN ('queued', 'failed') AND event < j.event
+                ORDER BY event LIMIT 100
+            ) AS b
+            WHERE b.status = 'queued' OR h.holds_key AND COALESCE(b.failure_type, '') <> 'held'
+            ORDER BY b.event LIMIT 1
+        ),
+        (
+            SELECT min(f.id) FROM in_flight f
+            WHERE f.handler = j.handler AND f.ordering_key = j.ordering_key
+        )
+    ) AS text) END AS waits_for
 FROM onceward_jobs j
 JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
@@ -102,6 +131,9 @@ WHERE TRUE
 -- if event_id
     AND e.event_id = :event_id
 -- end
+-- if ordering_key
+    AND j.ordering_key = :ordering_key AND j.handler IN (SELECT id FROM onceward_handlers)
+-- end
 -- if ended
     AND j.status = :status
 -- end
@@ -117,7 +149,7 @@ LIMIT :limit
 -- name: requeue
 -- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
 UPDATE onceward_jobs
-SET status = 'queued', failure_type = NULL, available_at = :now, finished_at = NULL,
+SET status = 'queued', failure_type = NULL, parked = 0, available_at = :now, finished_at = NULL,
     -- As on PostgreSQL, where the column is an integer of 32 bits.
     max_attempts = min(2147483647, attempts + (
         SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler
@@ -127,6 +159,71 @@ INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject
 SELECT :now, :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || :job
 WHERE changes() = 1
 RETURNING :now AS available_at, CAST(id AS text) AS audit, at AS created_at
+
+-- name: await_settlement
+-- Nothing to wait for: settlements and operators' actions exclude each other.
+SELECT 1 AS waited
+
+-- name: unlease
+-- Take a job from its lease: the worker can no longer settle it.
+UPDATE onceward_leases
+SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) WHERE value <> :job)
+WHERE :job IN (SELECT value FROM json_each(onceward_leases.jobs))
+
+-- name: wake_parked
+-- Look at parked jobs in order of id and wake those that need not wait any longer. Return the last one
+-- that is still parked, which is as good as the last one looked at, or NULL at the end.
+WITH
+page AS MATERIALIZED (
+    SELECT id, event, handler, ordering_key FROM onceward_jobs
+    WHERE status = 'queued' AND parked AND id > :after
+    ORDER BY id
+    LIMIT :limit
+),
+in_flight AS (
+    SELECT j.id, j.handler, j.ordering_key
+    FROM onceward_leases l CROSS JOIN json_each(l.guarded) AS guarded
+    CROSS JOIN onceward_jobs j ON j.id = guarded.value
+    WHERE guarded.value IN (SELECT value FROM json_each(l.jobs))
+    AND +j.status = 'queued' AND j.ordering_key IS NOT NULL
+),
+heads AS (
+    SELECT keys.handler, (
+        SELECT j.event FROM onceward_jobs j
+        WHERE j.handler = keys.handler AND j.ordering_key = keys.ordering_key
+        AND j.status IN ('queued', 'failed')
+        AND (j.status = 'queued' OR h.holds_key AND COALESCE(j.failure_type, '') <> 'held')
+        ORDER BY j.event
+        LIMIT 1
+    ) AS event
+    FROM (
+        SELECT DISTINCT handler, ordering_key FROM page p
+        WHERE ordering_key IS NOT NULL AND NOT EXISTS (
+            SELECT 1 FROM in_flight f
+            WHERE f.handler = p.handler AND f.ordering_key = p.ordering_key
+        )
+    ) AS keys
+    JOIN onceward_handlers h ON h.id = keys.handler
+)
+UPDATE onceward_jobs SET parked = 0, available_at = :now
+WHERE id IN (
+    SELECT p.id
+    FROM page p
+    JOIN onceward_events e ON e.id = p.event
+    JOIN onceward_sources s ON s.id = e.source
+    WHERE s.paused_at IS NULL AND (
+        p.ordering_key IS NULL OR (p.handler, p.event) IN (SELECT handler, event FROM heads)
+    )
+);
+SELECT
+    CASE WHEN changes() > 0 THEN COALESCE(max(id), :after) ELSE max(id) END AS last,
+    changes() AS woken
+FROM (
+    SELECT id FROM onceward_jobs
+    WHERE status = 'queued' AND parked AND id > :after
+    ORDER BY id
+    LIMIT :limit - changes()
+)
 
 -- name: job_status
 -- The status of one job.

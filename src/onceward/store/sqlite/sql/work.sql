@@ -1,12 +1,27 @@
--- name: reclaim_expired
--- Delete expired leases. A job that ran alone is blamed for the death of its worker and loses an
--- attempt; the delay before the next one doubles with each attempt. Jobs that ran together are only
--- marked to run alone next time.
-INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
-SELECT j.id, j.attempts + 1, l.worker, min(l.until, :now), :now, :error
-FROM onceward_leases l CROSS JOIN json_each(l.jobs) AS leased
+-- A claim runs these statements in one transaction: end_leases, reclaim, wake_keys, claim, next_due.
+
+-- name: end_leases
+-- Delete leases whose jobs are all settled.
+DELETE FROM onceward_leases WHERE token IN (SELECT value FROM json_each(:tokens))
+
+-- name: reclaim
+-- Take the jobs back from leases that have expired, or whose worker is dead. A job that ran alone is
+-- blamed and loses an attempt; the delay before the next one doubles with each attempt. Jobs that ran
+-- with others must run alone next time: a worker starts the jobs of a handler in the order of its
+-- leases, so these are the first `slots` unsettled ones. The rest have not started.
+DELETE FROM temp.onceward_abandoned;
+INSERT INTO temp.onceward_abandoned (id, solo, worker, died_at, may_have_started)
+SELECT
+    j.id, j.solo, l.worker, min(l.until, :now),
+    row_number() OVER (PARTITION BY l.worker, j.handler ORDER BY l.id, leased.key) <= l.slots
+FROM onceward_leases l
+CROSS JOIN json_each(l.jobs) AS leased
 CROSS JOIN onceward_jobs j ON j.id = leased.value  -- CROSS JOIN fixes the order: each job by its key
-WHERE l.until < :expired_before AND +j.status = 'queued' AND j.solo
+WHERE l.until < :expired_before AND +j.status = 'queued';
+INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
+SELECT j.id, j.attempts + 1, a.worker, a.died_at, :now, :error
+FROM temp.onceward_abandoned a CROSS JOIN onceward_jobs j ON j.id = a.id
+WHERE a.solo
 ON CONFLICT (job, number) DO NOTHING;
 UPDATE onceward_jobs
 SET attempts = attempts + 1,
@@ -16,46 +31,186 @@ SET attempts = attempts + 1,
     available_at = :now
         + CAST(min(:base_seconds * (1 << min(attempts, 40)), :max_seconds) * 1000000 AS INTEGER),
     last_error = :error
-WHERE status = 'queued' AND solo AND id IN (
-    SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.until < :expired_before
-);
-UPDATE onceward_jobs SET solo = 1
-WHERE status = 'queued' AND id IN (
-    SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.until < :expired_before
-);
-DELETE FROM onceward_leases WHERE until < :expired_before
+WHERE id IN (SELECT id FROM temp.onceward_abandoned WHERE solo);
+UPDATE onceward_jobs SET solo = a.may_have_started, available_at = :now
+FROM temp.onceward_abandoned a
+WHERE onceward_jobs.id = a.id AND NOT a.solo;
+UPDATE onceward_leases SET until = -1 WHERE until < :expired_before
 
--- name: end_leases
--- Delete leases whose jobs are all settled.
-DELETE FROM onceward_leases WHERE token IN (SELECT value FROM json_each(:tokens))
+-- name: wake_keys
+-- Wake the next job of each key that may have become free: of jobs that were settled, and of leases
+-- that were reclaimed, which are then deleted. The claim checks again whether a job may run.
+UPDATE onceward_jobs SET parked = 0, available_at = :now
+WHERE parked AND status = 'queued' AND id IN (
+    SELECT (
+        SELECT j.id FROM onceward_jobs j
+        WHERE j.handler = freed.handler AND j.ordering_key = freed.ordering_key
+        AND j.ordering_key IS NOT NULL AND j.status IN ('queued', 'failed')
+        AND (j.status = 'queued' OR h.holds_key AND j.failure_type IS NOT 'held')
+        ORDER BY j.event
+        LIMIT 1
+    )
+    FROM (
+        SELECT DISTINCT j.handler, j.ordering_key
+        FROM (
+            SELECT value AS id FROM json_each(:settled)
+            UNION ALL
+            SELECT g.value FROM onceward_leases l, json_each(l.guarded) AS g WHERE l.until = -1
+        ) AS over
+        CROSS JOIN onceward_jobs j ON j.id = over.id
+        WHERE j.ordering_key IS NOT NULL
+    ) AS freed
+    JOIN onceward_handlers h ON h.id = freed.handler
+);
+DELETE FROM onceward_leases WHERE until = -1
 
 -- name: claim
--- Lease the jobs that have been due for longest. Writes one lease row and no job.
-INSERT INTO onceward_leases (token, worker, until, jobs)
-SELECT :token, :worker, :now + CAST(:lease_seconds * 1000000 AS INTEGER), due.jobs
-FROM (
-    SELECT json_group_array(id) AS jobs FROM (
-        SELECT id FROM onceward_jobs
-        WHERE status = 'queued' AND handler IN (SELECT value FROM json_each(:handlers))
-        AND solo = :solo AND available_at <= :now
-        AND id NOT IN (SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased)
-        ORDER BY available_at, id
-        LIMIT :limit
+-- Lease due jobs: a share for each handler that has some, fresh jobs before those that came back, and of
+-- a key only its first job while none is in flight. Jobs that it finds but that must wait for their key
+-- or their source are parked.
+DELETE FROM temp.onceward_in_flight;
+INSERT INTO temp.onceward_in_flight (handler, ordering_key)
+SELECT j.handler, j.ordering_key
+FROM onceward_leases l
+CROSS JOIN json_each(l.guarded) AS guarded
+CROSS JOIN onceward_jobs j ON j.id = guarded.value
+WHERE +j.status = 'queued' AND guarded.value IN (SELECT value FROM json_each(l.jobs));
+DELETE FROM temp.onceward_allowed;
+INSERT INTO temp.onceward_allowed (handler, position, allowed)
+SELECT
+    h.id, m.key,
+    CASE WHEN h.paused_at IS NULL THEN max(0, min(
+        json_extract(m.value, '$[1]'),
+        COALESCE(
+            h.concurrency - (SELECT count(*) FROM temp.onceward_in_flight f WHERE f.handler = h.id),
+            :limit
+        ),
+        COALESCE(
+            CAST(
+                max(1, :burst_seconds / h.rate_interval_seconds) + 1e-6
+                - max(0, COALESCE(r.used_until, 0) - :now) / 1000000.0 / h.rate_interval_seconds
+                AS INTEGER
+            ),
+            :limit
+        )
+    )) ELSE 0 END
+FROM json_each(:wanted) AS m
+CROSS JOIN onceward_handlers h ON h.id = json_extract(m.value, '$[0]')
+LEFT JOIN onceward_rates r ON r.handler = h.id;
+DELETE FROM temp.onceward_seen;
+INSERT INTO temp.onceward_seen
+    (id, handler, position, allowed, retried, event, available_at, ordering_key, is_blocked)
+SELECT
+    j.id, j.handler, a.position, a.allowed, lane.value, j.event, j.available_at, j.ordering_key, 0
+FROM temp.onceward_allowed a
+CROSS JOIN json_each('[0, 1]') AS lane
+CROSS JOIN onceward_jobs j ON j.id IN (
+    SELECT due.id FROM onceward_jobs due
+    WHERE due.status = 'queued' AND NOT due.parked AND due.handler = a.handler AND due.solo = :solo
+    AND (due.attempts > 0) = lane.value AND due.available_at <= :now
+    AND due.id NOT IN (SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased)
+    ORDER BY due.available_at, due.id
+    LIMIT :look
+)
+WHERE a.allowed > 0;
+UPDATE temp.onceward_seen SET is_blocked = 1
+WHERE event IN (
+    SELECT e.id FROM temp.onceward_seen s CROSS JOIN onceward_events e ON e.id = s.event
+    WHERE e.source IN (SELECT id FROM onceward_sources WHERE paused_at IS NOT NULL)
+)
+OR ordering_key IS NOT NULL AND (
+    EXISTS (
+        SELECT 1 FROM temp.onceward_in_flight f
+        WHERE f.handler = onceward_seen.handler AND f.ordering_key = onceward_seen.ordering_key
     )
-) AS due
-WHERE due.jobs <> '[]'
+    OR id <> (
+        SELECT j.id FROM onceward_jobs j
+        WHERE j.handler = onceward_seen.handler AND j.ordering_key = onceward_seen.ordering_key
+        AND j.ordering_key IS NOT NULL AND j.status IN ('queued', 'failed')
+        AND (
+            j.status = 'queued' OR j.failure_type IS NOT 'held'
+            AND (SELECT h.holds_key FROM onceward_handlers h WHERE h.id = onceward_seen.handler)
+        )
+        ORDER BY j.event
+        LIMIT 1
+    )
+);
+UPDATE onceward_jobs SET parked = 1
+WHERE id IN (SELECT id FROM temp.onceward_seen WHERE is_blocked);
+DELETE FROM temp.onceward_chosen;
+INSERT INTO temp.onceward_chosen (id, handler, ordering_key)
+SELECT id, handler, ordering_key
+FROM (
+    -- Of one handler, two fresh jobs come before each that came back.
+    SELECT *, row_number() OVER (
+        PARTITION BY position ORDER BY place * (1 + retried), retried, available_at, id
+    ) AS turn
+    FROM (
+        SELECT *, row_number() OVER (
+            PARTITION BY position, retried ORDER BY available_at, id
+        ) AS place
+        FROM temp.onceward_seen
+        WHERE NOT is_blocked
+    )
+)
+WHERE turn <= allowed
+ORDER BY turn, available_at, id
+LIMIT :limit;
+INSERT INTO onceward_rates (handler, used_until)
+SELECT h.id, :now + CAST(h.rate_interval_seconds * count(*) * 1000000 AS INTEGER)
+FROM temp.onceward_chosen c CROSS JOIN onceward_handlers h ON h.id = c.handler
+WHERE h.rate_interval_seconds IS NOT NULL
+GROUP BY h.id
+ON CONFLICT (handler) DO UPDATE
+SET used_until = max(used_until, :now) + (excluded.used_until - :now);
+INSERT INTO onceward_leases (token, worker, until, slots, jobs, guarded, id)
+SELECT
+    :token, :worker, :now + CAST(:lease_seconds * 1000000 AS INTEGER), :slots,
+    json_group_array(c.id),
+    (
+        SELECT json_group_array(g.id)
+        FROM temp.onceward_chosen g CROSS JOIN onceward_handlers h ON h.id = g.handler
+        WHERE g.ordering_key IS NOT NULL OR h.concurrency IS NOT NULL
+    ),
+    (SELECT COALESCE(max(id), 0) + 1 FROM onceward_leases)
+FROM (SELECT id FROM temp.onceward_chosen ORDER BY position) AS c
+HAVING count(*) > 0
 RETURNING jobs
 
 -- name: next_due
--- Whether a job that must run alone is due, and the time until the next job is due.
+-- Whether a job that must run alone is due, and the time until the next job is due. Jobs that are due
+-- and wait all the same are not counted: the worker looks for them at its own pace.
 SELECT
-    COALESCE(max(solo AND available_at <= :now), 0) AS solo_waiting,
+    EXISTS (
+        SELECT 1
+        FROM json_each(:handlers) AS m
+        CROSS JOIN onceward_handlers h ON h.id = m.value AND h.paused_at IS NULL
+        CROSS JOIN json_each('[0, 1]') AS lane
+        CROSS JOIN onceward_jobs j ON j.handler = h.id
+        WHERE j.status = 'queued' AND NOT j.parked AND j.solo = 1 AND (j.attempts > 0) = lane.value
+        AND j.available_at <= :now
+        AND j.id NOT IN (SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased)
+    ) AS solo_waiting,
     (min(available_at) - :now) / 1000000.0 AS next_due_seconds
 FROM (
-    SELECT solo, min(available_at) AS available_at FROM onceward_jobs
-    WHERE status = 'queued' AND handler IN (SELECT value FROM json_each(:handlers))
-    AND id NOT IN (SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased)
-    GROUP BY handler, solo
+    SELECT (
+        SELECT min(j.available_at) FROM onceward_jobs j
+        WHERE j.status = 'queued' AND NOT j.parked AND j.handler = h.id AND j.solo = solo.value
+        AND (j.attempts > 0) = lane.value AND j.available_at > :now
+    ) AS available_at
+    FROM json_each(:handlers) AS m
+    CROSS JOIN onceward_handlers h ON h.id = m.value AND h.paused_at IS NULL
+    CROSS JOIN json_each('[0, 1]') AS solo
+    CROSS JOIN json_each('[0, 1]') AS lane
+    UNION ALL
+    SELECT r.used_until - CAST(
+        (max(1, :burst_seconds / h.rate_interval_seconds) - 1) * h.rate_interval_seconds * 1000000
+        AS INTEGER
+    )
+    FROM json_each(:handlers) AS m
+    CROSS JOIN onceward_handlers h ON h.id = m.value AND h.paused_at IS NULL
+    CROSS JOIN onceward_rates r ON r.handler = h.id
+    WHERE h.rate_interval_seconds IS NOT NULL AND r.used_until > :now
 )
 
 -- name: load_jobs
@@ -64,28 +219,41 @@ SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}') AS headers,
-    CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body
-FROM onceward_jobs j
+    CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key
+FROM json_each(:jobs) AS leased
+CROSS JOIN onceward_jobs j ON j.id = leased.value
 JOIN onceward_handlers h ON h.id = j.handler
 JOIN onceward_events e ON e.id = j.event
 JOIN onceward_sources s ON s.id = e.source
 LEFT JOIN onceward_payloads p ON p.event = j.event
-WHERE j.id IN (SELECT value FROM json_each(:jobs))
-ORDER BY j.available_at, j.id
+ORDER BY leased.key
 
 -- name: load_body
 -- The body of one event.
 SELECT body FROM onceward_payloads WHERE event = :event
 
 -- name: renew
--- Extend leases and return those that are still held.
+-- Extend leases, and return those that are still held and the jobs that were cancelled.
 UPDATE onceward_leases
 SET until = :now + CAST(:lease_seconds * 1000000 AS INTEGER)
-WHERE token IN (SELECT value FROM json_each(:tokens))
-RETURNING token
+WHERE token IN (SELECT value FROM json_each(:tokens));
+SELECT
+    (
+        SELECT json_group_array(token) FROM onceward_leases
+        WHERE token IN (SELECT value FROM json_each(:tokens))
+    ) AS held,
+    (
+        SELECT json_group_array(id) FROM onceward_jobs
+        WHERE id IN (SELECT value FROM json_each(:jobs)) AND +status = 'cancelled'
+    ) AS cancelled
 
 -- name: release
--- Release jobs that were not started, without counting an attempt.
+-- Release jobs that were not started, without counting an attempt. They are due from now on.
+UPDATE onceward_jobs SET available_at = :now
+WHERE status = 'queued' AND id IN (
+    SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.token = :token
+)
+AND id IN (SELECT value FROM json_each(:jobs));
 UPDATE onceward_leases
 SET jobs = (
     SELECT json_group_array(value) FROM json_each(onceward_leases.jobs)

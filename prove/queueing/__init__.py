@@ -1,0 +1,1 @@
+"""The stages of the queue: order, limits, pauses, cancels, shares and recovery."""

@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import psycopg
 import pytest
+from psycopg.errors import DuplicatePreparedStatement
 
 from onceward import Inbox
 from onceward.errors import OutcomeUnknown, StoreBlocked
@@ -13,7 +14,12 @@ from onceward.model.jobs import HandlerEntry
 from onceward.store.postgres import connections
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import conninfo
-from onceward.store.postgres.session import Session, SessionConnection, require_own_backends
+from onceward.store.postgres.session import (
+    SHARED_BACKENDS,
+    Session,
+    SessionConnection,
+    require_own_backends,
+)
 from onceward.store.postgres.store import PostgresStore
 from onceward.work.effects import Effects
 from onceward.work.transaction import Transaction
@@ -150,6 +156,22 @@ async def test_a_new_connection_whose_settings_were_lost_is_refused(
                 connection.execute("SELECT 1")
         with pytest.raises(StoreBlocked, match="pool_mode = session"):
             await connections.connect(conninfo(url), SessionConnection, Session())
+
+
+async def test_connections_that_establish_their_sessions_in_one_are_refused_by_name(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """One prepares its pins after the other cleared the session, and before the other does."""
+    with Pgbouncer(postgres_cluster, "transaction", default_pool_size=1) as pooler:
+        info = conninfo(pooler.url(postgres_url))
+        opening = [connections.connect(info, SessionConnection, Session()) for _ in range(16)]
+        results = await asyncio.gather(*opening, return_exceptions=True)
+        refused = [each for each in results if isinstance(each, BaseException)]
+        for each in results:
+            if isinstance(each, SessionConnection):
+                await each.close()
+    assert any(isinstance(each.__cause__, DuplicatePreparedStatement) for each in refused)
+    assert {str(each) for each in refused} == {SHARED_BACKENDS}
 
 
 @pytest.mark.parametrize("frozen", [0, 1])

@@ -113,7 +113,8 @@ def conninfo(url: str) -> str:
 async def connect(info: str, connection_class: type[Connection], session: Session) -> Connection:
     """Open a connection with a session that accepts the arrays of a batch.
 
-    Raise StoreUnavailable, or ConfigurationError if the server is too old.
+    Raise StoreUnavailable, StoreBlocked if a pooler shares server connections, or
+    ConfigurationError if the server is too old.
     """
     try:
         connection = await connection_class.connect(info, **CONNECT_OPTIONS)
@@ -122,6 +123,9 @@ async def connect(info: str, connection_class: type[Connection], session: Sessio
     try:
         with time_limit(connection, _ESTABLISH_SECONDS):
             await _prepare(connection, session)
+    except OTHER_SESSION as error:
+        await connection.close()
+        raise StoreBlocked(SHARED_BACKENDS) from error
     except psycopg.Error as error:
         await connection.close()
         raise translate_error(error, is_sent=False) from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import secrets
 import uuid
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -27,6 +28,9 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
+from onceward.work.effects import EffectContext, Effects
+from onceward.work.outside_calls import AttemptCalls, OutsideCalls
+from onceward.work.outside_effects import OutsideEffects
 from onceward.work.transaction import Transaction, UnitOfWork
 
 T = TypeVar("T")
@@ -180,6 +184,10 @@ class Work:
     unit: UnitOfWork
     tx: Transaction
 
+    def effects(self, job: int, calls: AttemptCalls | None = None) -> Effects:
+        """Return the effects of a job that does its work here."""
+        return Effects(EffectContext(self.unit, job, calls))
+
 
 @asynccontextmanager
 async def working(store: Store, location: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
@@ -188,6 +196,23 @@ async def working(store: Store, location: str = "handlers.py:7 in credit") -> As
         lambda *_: store.begin(lambda: location), SystemClock(), Failpoints()
     ) as unit:
         yield Work(unit, Transaction(unit))
+
+
+def make_outside_calls(
+    store: Store,
+    effects: OutsideEffects | None = None,
+    clock: Clock | None = None,
+    failpoints: Failpoints | None = None,
+) -> OutsideCalls:
+    """Return the outside calls of a process, with a timeout of 10 s."""
+    return OutsideCalls(
+        store=store,
+        effects=effects or OutsideEffects(),
+        timeout_seconds=10.0,
+        clock=clock or SystemClock(),
+        failpoints=failpoints or Failpoints(),
+        make_nonce=lambda: secrets.token_hex(8),
+    )
 
 
 async def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
@@ -205,6 +230,9 @@ class FakeClock:
 
     def now(self) -> float:
         return self.seconds
+
+    def boottime(self) -> float:
+        return self.monotonic()
 
     def monotonic(self) -> float:
         return self.seconds

@@ -30,7 +30,6 @@ from onceward.model.jobs import (
     Reschedule,
     Route,
 )
-from onceward.work.effects import Effects
 from support.database import RawDatabase
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, claim, make_store, working
 from tests.queue_model import ModelJob, ModelLease, QueueModel
@@ -190,7 +189,7 @@ class JobsMachine(RuleBasedStateMachine):
 
     async def run_handler(self, token: str, job: int, key: str) -> tuple[bool, bool]:
         async with working(self.store) as work:
-            is_first = await Effects(work.unit, job).once(key)
+            is_first = await work.effects(job).once(key)
             try:
                 return is_first, await work.unit.settle(token, job)
             except LeaseLost:

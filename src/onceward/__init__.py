@@ -2,6 +2,7 @@
 
 from onceward.errors import (
     ConfigurationError,
+    EffectNotApplied,
     MalformedPayload,
     OncewardError,
     PermanentError,
@@ -9,6 +10,7 @@ from onceward.errors import (
     SignatureRejected,
 )
 from onceward.inbox import Inbox
+from onceward.model.effects import Applied, NotApplied, StillUnknown
 from onceward.model.events import Event
 from onceward.model.retry import Retry
 from onceward.sources.presets import Preset
@@ -23,13 +25,16 @@ __all__ = [
     "ECDSA_P256",
     "ED25519",
     "RSA_SHA256",
+    "Applied",
     "ConfigurationError",
+    "EffectNotApplied",
     "Effects",
     "Event",
     "Hmac",
     "Inbox",
     "Jwt",
     "MalformedPayload",
+    "NotApplied",
     "OncewardError",
     "PermanentError",
     "Preset",
@@ -38,6 +43,7 @@ __all__ = [
     "Signature",
     "SignatureRejected",
     "Signed",
+    "StillUnknown",
     "SyncEffects",
     "SyncTransaction",
     "Token",

@@ -31,6 +31,9 @@
     ├── HandlerTimeout                the handler exceeded its timeout
     ├── TransactionIdleTimeout        the handler held SQLite's write transaction for too long
     ├── NeedsOwnTransaction           a statement cannot run in a shared transaction
+    ├── EffectNotApplied              an outside call was certainly not applied
+    ├── EffectUnknown                 nobody knows whether an outside call was applied
+    ├── EffectPending                 another attempt's outside call may still be under way
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
         ├── MalformedPayload          the payload does not fit; names the field
@@ -219,6 +222,28 @@ class HandlerTimeout(OncewardError):
 
 class TransactionIdleTimeout(OncewardError):
     """A handler held SQLite's only write transaction for too long; it was rolled back."""
+
+
+class EffectNotApplied(OncewardError):
+    """Raised by an effect's function: the call was certainly not applied, and may be repeated."""
+
+
+class EffectUnknown(OncewardError):
+    """Nobody knows whether an outside call was applied. The job cannot be done before that."""
+
+    def __init__(self, message: str, *, effect: int, needs_operator: bool) -> None:
+        self.effect = effect
+        self.needs_operator = needs_operator
+        """Whether only a person can find out: the effect has no policy that could."""
+        super().__init__(message)
+
+
+class EffectPending(OncewardError):
+    """Another attempt's outside call may be under way for `seconds`. The job waits until then."""
+
+    def __init__(self, message: str, *, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(message)
 
 
 class RetryLater(OncewardError):

@@ -40,6 +40,7 @@ from onceward.work.handlers import (
     is_function,
     make_handler,
 )
+from onceward.work.outside_effects import EffectOptions, OutsideEffects, make_effect
 from onceward.work.preparation import Preparation, preparation_faults
 
 _log = logging.getLogger("onceward.settings")
@@ -118,6 +119,7 @@ class Inbox:
         check_options(self._settings)
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
+        self._effects = OutsideEffects()
         self._unapplied: dict[Callable[..., Any], str] = {}
         """The line of each call of `on` whose result was not applied to a function."""
         self._preparations: list[Preparation] = []
@@ -218,6 +220,42 @@ class Inbox:
                 "rename the function, or pass another name="
             )
         self._handlers[handler.name] = handler
+
+    def effect(self, *misplaced: Never, **options: Unpack[EffectOptions]) -> Callable[[F], F]:
+        """Declare a function that acts on another system, for ``effects.call``.
+
+        The function is returned as it is. If it has a parameter `idempotency_key`, it is given the
+        key of the effect.
+
+        - `timeout_seconds`: how long a call may take. Default: the setting
+          ``effect_timeout_seconds``.
+        - `retry_safe_for`: for how long after the first call the other side recognises the key of a
+          repeated call and does nothing: ``24h``, ``30m``, ``7d``. A call whose outcome is unknown
+          is then repeated within that time.
+        - `reconcile`: a function that gets the key and the arguments of the call, and asks the
+          other side. It returns `Applied(result)`, `NotApplied()` or `StillUnknown()`.
+        - `not_applied`: an exception class, or a tuple of them, that mean: the call was certainly
+          not applied, and may be repeated. `EffectNotApplied` always does.
+        - `name`: the name that the ledger stores. Default: the name of the function.
+
+        Without `retry_safe_for` and `reconcile`, a job whose call has an unknown outcome fails and
+        waits for a person. Raise ConfigurationError for what cannot work.
+        """
+        line = frame_line(sys._getframe(1))  # noqa: SLF001
+        if misplaced:
+            raise ConfigurationError(
+                f"{line}: the options of @inbox.effect are named, in parentheses; write "
+                "@inbox.effect() above a function"
+            )
+
+        def decorate(function: F) -> F:
+            if not is_function(function):
+                msg = f"{line}: @inbox.effect(…) needs a function; put it above a function"
+                raise ConfigurationError(msg)
+            self._effects.add(make_effect(function, **options))
+            return function
+
+        return decorate
 
     def at_start(self, function: Preparation | None = None) -> Preparation:
         """Register an async function that runs with a transaction `tx` when the inbox opens.
@@ -340,6 +378,7 @@ class Inbox:
         return Service(
             settings=settings,
             sources=self._sources,
+            effects=self._effects,
             handlers={
                 name: handler.with_defaults(settings) for name, handler in self._handlers.items()
             },

@@ -9,6 +9,7 @@ import secrets as random_secrets
 import socket
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
@@ -49,6 +50,8 @@ from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.handlers import Handler
+from onceward.work.outside_calls import OutsideCalls
+from onceward.work.outside_effects import OutsideEffects
 from onceward.work.preparation import Preparation, run_preparations
 from onceward.work.runner import JobRunner
 from onceward.work.settlement import SettlementPolicy
@@ -74,6 +77,7 @@ class Service:
         settings: Settings,
         sources: Mapping[str, Source],
         handlers: Mapping[str, Handler],
+        effects: OutsideEffects,
         preparations: Sequence[Preparation],
         retired: Sequence[str],
         tokens: Mapping[str, bytes],
@@ -87,6 +91,7 @@ class Service:
         """Why the database is the default one, or an empty text."""
         self._mounted = mounted
         self.handlers = handlers
+        self._effects = effects
         self.dev = dev
         self.unhandled: list[str] = []
         """Handlers for which jobs are created, but which this process does not define."""
@@ -279,6 +284,15 @@ class Service:
                 clock=self._clock,
                 failpoints=self._failpoints,
                 abandoned_calls=self._abandoned_calls,
+                outside_calls=OutsideCalls(
+                    store=self.store,
+                    effects=self._effects,
+                    timeout_seconds=self.settings.effect_timeout_seconds,
+                    clock=self._clock,
+                    failpoints=self._failpoints,
+                    make_nonce=partial(random_secrets.token_hex, 8),
+                    secrets=self._live_sources.secrets,
+                ),
             ),
             handlers=list(self.handlers),
             settings=self.settings,

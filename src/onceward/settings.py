@@ -127,6 +127,9 @@ class Settings:
     handler_timeout_seconds: float = _setting(
         60.0, "Timeout of a handler, unless it sets its own", minimum=0.01
     )
+    effect_timeout_seconds: float = _setting(
+        10.0, "Timeout of an outside call, unless its effect sets its own", minimum=0.01
+    )
     lease_seconds: float = _setting(
         60.0, "Time until the jobs of an unresponsive worker are reclaimed", minimum=0.3
     )
@@ -169,6 +172,7 @@ class SettingsOptions(TypedDict, total=False):
     retry_base_seconds: float
     retry_max_seconds: float
     handler_timeout_seconds: float
+    effect_timeout_seconds: float
     lease_seconds: float
     poll_seconds: float
     drain_seconds: float

@@ -11,7 +11,6 @@ from onceward.model.admin import DeliveryItem, EventItem, JobItem, PageQuery
 from onceward.model.events import Outcome, ProcessingState
 from onceward.model.jobs import Fail, FailureType, HandlerEntry, JobStatus, Lease, Reschedule, Route
 from onceward.ports import Store
-from onceward.work.effects import Effects
 from support.database import RawDatabase
 from tests.factories import ACT, EVERYTHING, SOURCES, arrival, lease, record, working
 
@@ -70,7 +69,7 @@ async def _settle_at_random(store: Store, chance: random.Random, leased: Lease, 
         await store.settle_done(leased.token, job)
     elif outcome == "effect":
         async with working(store) as work:
-            await Effects(work.unit, job).once(f"key:{job}", reference=f"cus_{job % 5}")
+            await work.effects(job).once(f"key:{job}", reference=f"cus_{job % 5}")
             await work.unit.settle(leased.token, job)
     elif outcome == "retry":
         await store.settle_error(leased.token, job, Reschedule(0.0, "again"), 0.1)

@@ -30,6 +30,7 @@ from tests.factories import (
     arrivals,
     job_item,
     lease,
+    make_outside_calls,
     opened,
     record,
     working,
@@ -73,6 +74,7 @@ def make_runner(
         clock=clock or FakeClock(),
         failpoints=Failpoints(),
         abandoned_calls=AbandonedCalls({"credit": handler}, limit=1, clock=FakeClock()),
+        outside_calls=make_outside_calls(store),
     )
 
 
@@ -472,7 +474,7 @@ async def test_a_handler_runs_alone_if_another_transaction_is_marking_its_effect
         RawDatabase(postgres_url).rows(TABLE)
         jobs = await claim_jobs(store)
         async with working(store) as work:
-            assert await Effects(work.unit, 99).once("credit:1")
+            assert await work.effects(99).once("credit:1")
             assert (await run_batch(store, jobs, mark)).retry_alone == [jobs[1]]
         assert await store.effects(EVERYTHING) == []
 

@@ -7,7 +7,6 @@ import pytest
 from onceward.errors import PermanentError
 from onceward.model.effects import EffectStatus
 from onceward.ports import Store
-from onceward.work.effects import Effects
 from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,
@@ -20,7 +19,7 @@ from tests.factories import (
 
 
 async def once(work: Work, key: str = "credit:1", *, job: int = 1) -> bool:
-    return await Effects(work.unit, job).once(key)
+    return await work.effects(job).once(key)
 
 
 async def test_only_the_first_mark_in_a_transaction_returns_true(store: Store) -> None:
@@ -65,7 +64,7 @@ async def test_a_worker_that_lost_its_lease_marks_no_effect(
 async def test_an_effect_is_listed_with_its_job_and_reference(store: Store) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
-        await Effects(work.unit, job.id).once("mail:é", reference="cus_1")
+        await work.effects(job.id).once("mail:é", reference="cus_1")
         await work.unit.settle(token, job.id)
     (effect,) = await store.effects(EVERYTHING)
     assert (effect.idempotency_key, effect.job_id) == ("mail:é", str(job.id))
@@ -102,7 +101,7 @@ async def test_an_unusable_key_is_refused_with_the_reason(
 async def test_an_unusable_reference_is_refused_with_the_reason(store: Store) -> None:
     async with working(store) as work:
         with pytest.raises(PermanentError, match=r"reference .* 300 bytes"):
-            await Effects(work.unit, 1).once("key", reference="x" * 300)
+            await work.effects(1).once("key", reference="x" * 300)
 
 
 async def test_a_key_of_maximum_length_is_accepted(store: Store) -> None:

@@ -17,7 +17,7 @@ from onceward.work.settlement import MAX_FREE_LOSSES, SettlementPolicy
 from onceward.work.transaction import Transaction
 from support.database import RawDatabase
 from support.proxy import Mode, Proxy
-from tests.factories import arrival, claim, job_item, opened, record
+from tests.factories import arrival, claim, job_item, make_outside_calls, opened, record
 
 MAX_ATTEMPTS = 2
 CREDIT = HandlerEntry("credit", MAX_ATTEMPTS, (Route("invoice.paid"),))
@@ -44,6 +44,7 @@ def make_runner(store: Store, function: Callable[..., Awaitable[object]]) -> Job
         clock=SystemClock(),
         failpoints=Failpoints(),
         abandoned_calls=AbandonedCalls({}, limit=1, clock=SystemClock()),
+        outside_calls=make_outside_calls(store),
     )
 
 

@@ -26,6 +26,7 @@ from tests.factories import (
     claim,
     lease,
     leased_job,
+    make_outside_calls,
     opened,
     record,
     working,
@@ -178,6 +179,7 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
             clock=SystemClock(),
             failpoints=Failpoints(),
             abandoned_calls=AbandonedCalls({}, limit=1, clock=SystemClock()),
+            outside_calls=make_outside_calls(store),
         )
         try:
             await jobs.run(token, job)

@@ -8,7 +8,7 @@ import psycopg
 import pytest
 
 from onceward.store.postgres.arrays import bigints, blobs, ints, register_dumpers, texts
-from onceward.store.postgres.store import CLAIMING, RECORDING
+from onceward.store.postgres.store import CALLING, CLAIMING, RECORDING
 from onceward.store.queries import Queries
 from support.database import RawDatabase
 from tests.factories import arrivals, lease, opened, record
@@ -67,6 +67,31 @@ WORK: Final = {
     "elapsed_seconds": 1.0,
     "error": "x",
     "traceback": "",
+    "effect": None,
+}
+CALL_STATEMENTS: Final = (
+    "start_call",
+    "restart_call",
+    "load_call",
+    "withdraw_call",
+    "record_success",
+    "record_not_applied",
+    "record_unknown",
+    "interrupt_calls",
+)
+CALLS: Final = {
+    "token": "t",
+    "job": 1,
+    "key": "charge:1",
+    "reference": None,
+    "function": "charge",
+    "timeout_seconds": 10.0,
+    "nonce": "n",
+    "id": 1,
+    "call_no": 1,
+    "window_seconds": 60.0,
+    "result": None,
+    "error_message": None,
 }
 LARGE: Final = ("events", "jobs", "deliveries", "payloads", "attempts")
 
@@ -107,6 +132,7 @@ def plan(
         ("settle_done", WORK, {}),
         ("settle_error", WORK, {}),
         ("postpone", WORK, {}),
+        *((name, CALLS, CALLING) for name in CALL_STATEMENTS),
         ("wake_parked", {"after": 0, "limit": 1000}, CLAIMING),
         ("wake_key", {"handler": 1, "ordering_key": "x"}, CLAIMING),
     ],

@@ -333,14 +333,16 @@ STATEMENTS = {
     Duty.RECEIVE: """
         accept_conflict add_audit_entry add_first_token add_rejection audit_page await_settlement
         cancel count_rejections deliveries_page effects_page events_page failed_attempts
-        handler_pause handlers_page job_status jobs_page load_conflict load_rejection
-        pause_handler pause_source ping receive_rejection record_duplicates record_new
-        record_redeliveries rejection_counts rejections_page requeue resume_handler resume_source
-        source_pause sources_page store_secret trim_rejections unlease waiting_behind
+        handler_pause handlers_page interrupt_calls job_status jobs_page load_conflict
+        load_rejection lock_effect pause_handler pause_source ping receive_rejection
+        record_duplicates record_new record_redeliveries rejection_counts rejections_page requeue
+        requeue_waiting resolve_effect resume_handler resume_source source_pause sources_page
+        store_secret trim_rejections unlease waiting_behind
     """,
     Duty.WORK: """
-        claim end_leases load_body load_jobs mark_effect next_due postpone reclaim release
-        remove_worker renew renew_worker settle_done settle_error wake_keys
+        claim end_leases load_body load_call load_jobs mark_effect marked_effect next_due postpone
+        reclaim record_not_applied record_success record_unknown release remove_worker renew
+        renew_worker restart_call settle_done settle_error start_call wake_keys withdraw_call
     """,
     None: "delete_secrets",
 }

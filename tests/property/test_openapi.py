@@ -219,6 +219,7 @@ async def test_a_mounted_admin_app_describes_only_itself(
         "/jobs/{id}",
         "/jobs/{id}/requeue",
         "/jobs/{id}/cancel",
+        "/effects/{id}/resolve",
         "/rejections/{id}/verify",
         "/deliveries/{id}/accept",
         *(f"/{kind}/{{name}}/{verb}" for kind in ("handlers", "sources") for verb in PAUSING),

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from onceward import Effects, Event, SyncEffects, SyncTransaction, Transaction
 from onceward.errors import ConfigurationError
 from onceward.model.jobs import Job
-from onceward.work.arguments import ARGUMENTS, Argument
+from onceward.work.arguments import ARGUMENTS, Argument, Attempt
 from onceward.work.handlers import Handler, HandlerFunction, make_handler
+from onceward.work.pending_calls import PendingCalls
 from onceward.work.transaction import UnitOfWork
 from tests.factories import make_event
 
@@ -35,8 +37,8 @@ class ThreadSession(Session):
 
 SESSION = Argument(
     "session",
-    build=lambda _event, _unit, job: Session(job.id),
-    build_sync=lambda _event, _unit, job: ThreadSession(job.id, asyncio.get_running_loop()),
+    build=lambda attempt: Session(attempt.job.id),
+    build_sync=lambda attempt: ThreadSession(attempt.job.id, asyncio.get_running_loop()),
     is_transactional=True,
     annotation=Session,
 )
@@ -47,8 +49,9 @@ def define(function: HandlerFunction, *extra: Argument, **options: Any) -> Handl
 
 
 def build(handler: Handler) -> dict[str, Any]:
-    unit = cast("UnitOfWork", object())
-    return {name: build(EVENT, unit, JOB) for name, build in handler.arguments}
+    unit = cast("UnitOfWork", SimpleNamespace(calls=PendingCalls()))
+    attempt = Attempt(EVENT, unit, JOB, calls=None)
+    return {name: build(attempt) for name, build in handler.arguments}
 
 
 async def test_an_async_handler_gets_async_objects() -> None:

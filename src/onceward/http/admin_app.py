@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
@@ -23,6 +23,7 @@ from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
 from onceward.http.responses import INTERNAL_ERROR, Response, error_response, json_response
 from onceward.model.admin import ManualRecording, OperatorAction, Pausable, PauseChange
+from onceward.model.effects import MAX_RESULT_BYTES, Resolution, ResolvedOutcome
 from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
 from onceward.operate.operator import Operator
@@ -31,6 +32,7 @@ from onceward.settings import Settings
 
 ADMIN: Final = "/admin"
 RESPONSE_TIMEOUT_SECONDS: Final = 10.0
+B = TypeVar("B", bound="_ActionBody")
 _DENIED: Final = (401, 403, 429)
 """Statuses of requests that are logged: their senders may have no business here."""
 
@@ -38,6 +40,22 @@ _DENIED: Final = (401, 403, 429)
 class _ActionBody(msgspec.Struct):
     actor: str = ""
     reason: str = ""
+
+
+class _ResolveBody(_ActionBody):
+    outcome: str = ""
+    call_no: int | None = None
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_BODIES: Final[Mapping[type[_ActionBody], str]] = {
+    _ActionBody: "Send a JSON object with the strings actor and reason.",
+    _ResolveBody: (
+        "Send a JSON object with the strings actor, reason and outcome, the number call_no, and "
+        "any result."
+    ),
+}
+"""What to send instead of a body that cannot be decoded."""
 
 
 class _ContainedApp(Starlette):
@@ -86,6 +104,7 @@ class AdminApp:
                 Route(f"{prefix}/jobs/{{id}}", self._job, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
                 Route(f"{prefix}/jobs/{{id}}/cancel", self._cancel, methods=["POST"]),
+                Route(f"{prefix}/effects/{{id}}/resolve", self._resolve, methods=["POST"]),
                 Route(f"{prefix}/rejections/{{id}}/verify", self._verify, methods=["POST"]),
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
                 *self._pause_routes(prefix),
@@ -172,6 +191,24 @@ class AdminApp:
             )
         )
 
+    async def _resolve(self, request: Request) -> StarletteResponse:
+        body, action = await self._action_body(request, _ResolveBody)
+        resolution = _parse_resolution(body)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            resolved = await self._operator.resolve(request.path_params["id"], resolution, action)
+        return _starlette(
+            json_response(
+                200,
+                {
+                    "ok": True,
+                    "id": resolved.effect,
+                    "status": resolved.status,
+                    "requeued": resolved.requeued,
+                    "audit": resolved.audit,
+                },
+            )
+        )
+
     async def _pause(self, kind: Pausable, request: Request) -> StarletteResponse:
         action = await self._action(request)
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
@@ -197,12 +234,17 @@ class AdminApp:
 
     async def _action(self, request: Request) -> OperatorAction:
         """Return who acts and why. Raises RequestRefused."""
+        return (await self._action_body(request, _ActionBody))[1]
+
+    async def _action_body(self, request: Request, kind: type[B]) -> tuple[B, OperatorAction]:
+        """Return the body of an action, and who acts and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
         authenticated_as = self._authenticator.authenticate(request.scope, headers)
         require_json(headers)
         body = self._bodies.start(headers)
         await self._bodies.read(body, request.receive)
-        return _parse_action(body.take(), authenticated_as)
+        parsed = _parse_body(body.take(), kind)
+        return parsed, _parse_action(parsed, authenticated_as)
 
     async def _mapped_error(self, request: Request, error: Exception) -> StarletteResponse:
         if isinstance(error, HttpError) and error.status in _DENIED:
@@ -222,13 +264,44 @@ def _changed(change: PauseChange) -> StarletteResponse:
     return _starlette(json_response(200, {**result, "audit": change.audit}))
 
 
-def _parse_action(body: bytes, authenticated_as: str) -> OperatorAction:
-    """Return who acts and why, from the body of an action. Raises HttpError (422)."""
+def _parse_body(body: bytes, kind: type[B]) -> B:
+    """Decode the body of an action. Raises HttpError (422)."""
     try:
-        parsed = msgspec.json.decode(body, type=_ActionBody)
+        return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        message = "Send a JSON object with the strings actor and reason."
-        raise HttpError(422, "bad_act", message) from error
+        raise HttpError(422, "bad_act", _BODIES[kind]) from error
+
+
+def _parse_resolution(body: _ResolveBody) -> Resolution:
+    """Return a person's answer about an effect. Raises HttpError (422)."""
+    if body.outcome not in list(ResolvedOutcome):
+        message = f"outcome must be {' or '.join(ResolvedOutcome)}."
+        raise HttpError(422, "bad_outcome", message)
+    outcome = ResolvedOutcome(body.outcome)
+    has_result = not isinstance(body.result, msgspec.UnsetType)
+    if outcome is ResolvedOutcome.DID_NOT_HAPPEN and (body.call_no is None or has_result):
+        message = (
+            "did_not_happen needs the call_no that GET /admin/effects shows, and has no result."
+        )
+        raise HttpError(422, "bad_outcome", message)
+    result = None if isinstance(body.result, msgspec.UnsetType) else bytes(body.result)
+    if result is not None and len(result) > MAX_RESULT_BYTES:
+        message = f"result is {len(result)} bytes long; the limit is {MAX_RESULT_BYTES}."
+        raise HttpError(422, "bad_outcome", message)
+    text = None if result in (None, b"null") else _json_text(result)
+    return Resolution(outcome, body.call_no, text)
+
+
+def _json_text(result: bytes) -> str:
+    """Return a result as the JSON that a call would store. Raises HttpError (422)."""
+    try:
+        return msgspec.json.encode(msgspec.json.decode(result)).decode()
+    except (ValueError, RecursionError) as error:
+        raise HttpError(422, "bad_outcome", "result is not valid JSON.") from error
+
+
+def _parse_action(parsed: _ActionBody, authenticated_as: str) -> OperatorAction:
+    """Return who acts and why, from the body of an action. Raises HttpError (422)."""
     for field in ("actor", "reason"):
         text = getattr(parsed, field).strip()
         fault = invalid_text_reason(text) if text else "is missing"

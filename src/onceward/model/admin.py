@@ -143,6 +143,12 @@ class EffectItem:
     job_id: str
     reference: str | None
     status: EffectStatus
+    function: str | None
+    """The function of an outside call; None for a mark of `effects.once`."""
+    call_no: int
+    """The number of the last outside call."""
+    deadline_at: datetime | None
+    """The time until which the last outside call may be under way."""
     error_message: str | None
     created_at: datetime
     updated_at: datetime
@@ -247,6 +253,17 @@ class Cancelled:
 
     job: str
     finished_at: datetime
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedEffect:
+    """The result of a person's answer about an effect."""
+
+    effect: str
+    status: EffectStatus
+    requeued: tuple[str, ...]
+    """The jobs that waited for the answer, and are queued again."""
     audit: AuditItem
 
 

@@ -2,13 +2,89 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Final
+
+MAX_RESULT_BYTES: Final = 64 * 1024
+"""The limit for the stored result of an effect, as JSON."""
 
 
 class EffectStatus(StrEnum):
-    """The state of an effect. `unknown`: a crash hid the outcome of the call."""
+    """The state of an effect.
+
+    `pending`: a call may be under way until its deadline. `failed`: the effect was certainly not
+    applied. `unknown`: nobody knows whether the last call was applied.
+    """
 
     PENDING = "pending"
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The answer of a reconcile function: the effect was applied, with this result."""
+
+    result: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApplied:
+    """The answer of a reconcile function: the effect was not applied, so it may be called again."""
+
+
+@dataclass(frozen=True, slots=True)
+class StillUnknown:
+    """The answer of a reconcile function: the other side cannot tell yet. Ask again later."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallIntent:
+    """What a worker is about to call, under which key, for which leased job."""
+
+    token: str
+    job: int
+    key: str
+    reference: str | None
+    function: str
+    timeout_seconds: float
+    nonce: str
+    """A text that no other call has, to withdraw an intent whose commit was not confirmed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectCall:
+    """The last call of an effect, as the ledger has it."""
+
+    id: int
+    call_no: int
+    status: EffectStatus
+    function: str | None
+    """The name of the function; None for a mark of `effects.once`."""
+    seconds_left: float
+    """The time until the deadline of the call, on the clock of the database."""
+    seconds_since_first: float
+    """The time since the first call of the effect."""
+    result: str | None
+    """The JSON text of the result, once the effect has succeeded."""
+    error_message: str | None
+
+
+class ResolvedOutcome(StrEnum):
+    """A person's answer to whether an effect happened."""
+
+    HAPPENED = "happened"
+    DID_NOT_HAPPEN = "did_not_happen"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """What a person knows about an effect."""
+
+    outcome: ResolvedOutcome
+    call_no: int | None = None
+    """The call that the person looked at. An answer that it did not happen must name it."""
+    result: str | None = None
+    """The JSON text of the result, if the effect happened."""

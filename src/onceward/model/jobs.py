@@ -27,6 +27,8 @@ class FailureType(StrEnum):
     EXHAUSTED = "exhausted"
     HELD = "held"
     """The job never ran: an operator must requeue it first."""
+    UNKNOWN_OUTCOME = "unknown_outcome"
+    """Nobody knows whether an outside call was applied: an operator must find out."""
 
 
 TRANSITIONS: Final = frozenset(
@@ -191,11 +193,13 @@ class Reschedule:
 
 @dataclass(frozen=True, slots=True)
 class Postpone:
-    """The store was unavailable: the job runs again later, and no attempt is counted."""
+    """The job could not run: it runs again later, and no attempt is counted."""
 
     delay_seconds: float
     error: str
     traceback: str = ""
+    is_outage: bool = True
+    """Whether the store was unavailable. Else an earlier outside call may be under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,3 +209,5 @@ class Fail:
     failure_type: FailureType
     error: str
     traceback: str = ""
+    effect: int | None = None
+    """The effect whose outcome an operator must find out."""

@@ -17,9 +17,11 @@ from onceward.model.admin import (
     PauseChange,
     RejectionCount,
     Requeued,
+    ResolvedEffect,
     StoredDelivery,
     StoredRejection,
 )
+from onceward.model.effects import Resolution
 from onceward.model.events import (
     ID_LIMIT_BYTES,
     INGEST_SOURCE,
@@ -103,6 +105,18 @@ class Operator:
         if cancelled is None:
             raise _not_found("job", job)
         return cancelled
+
+    async def resolve(
+        self, effect: str, resolution: Resolution, action: OperatorAction
+    ) -> ResolvedEffect:
+        """Store whether an effect happened, and queue the jobs that wait for it.
+
+        Raises NotFound or NotInState.
+        """
+        resolved = await self._store.resolve_effect(_parse_id("effect", effect), resolution, action)
+        if resolved is None:
+            raise _not_found("effect", effect)
+        return resolved
 
     async def pause(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange:
         """Let the jobs of a handler or source wait. Raises NotFound or NotInState."""

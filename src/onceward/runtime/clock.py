@@ -7,7 +7,10 @@ clock: there, the single process that serves the file provides the time.
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
+
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+"""Linux's monotonic clock stands still while the machine is suspended; that of macOS does not."""
 
 
 class Clock(Protocol):
@@ -18,6 +21,9 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary start; they never decrease."""
+
+    def boottime(self) -> float:
+        """Return the seconds since an arbitrary start, with those of a suspended machine."""
 
 
 class SystemClock:
@@ -30,3 +36,7 @@ class SystemClock:
     def monotonic(self) -> float:
         """Return the seconds since an arbitrary start; they never decrease."""
         return time.monotonic()
+
+    def boottime(self) -> float:
+        """Return the seconds since an arbitrary start, with those of a suspended machine."""
+        return time.clock_gettime(_BOOT_CLOCK)

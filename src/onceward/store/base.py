@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NoReturn, Protocol
 
-from onceward.errors import ConfigurationError, PermanentError
+from onceward.errors import ConfigurationError, PermanentError, StoreBlocked
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Fail, Job, Postpone, Reschedule
 from onceward.ports import PurgeProgress, Row
@@ -106,6 +106,17 @@ def require_durability(weak_settings: Sequence[str], *, allow_weak: bool) -> Non
         raise ConfigurationError([*(f"{setting}." for setting in weak_settings), advice])
 
 
+def require_mark(key: str, marks: Sequence[Row], *, table: str) -> None:
+    """Raise an error unless the effect under a key is a mark of `effects.once`."""
+    if not marks:
+        raise StoreBlocked(ALTERED_ROWS.format(table=table))
+    if function := marks[0]["function"]:
+        raise PermanentError(
+            f"effect {key!r}: the function {function} has used this key; a key stands for one "
+            "effect: use another for effects.once"
+        )
+
+
 def error_statement(settlement: Reschedule | Postpone | Fail) -> str:
     """Return the name of the statement that settles a failed attempt."""
     return "postpone" if isinstance(settlement, Postpone) else "settle_error"
@@ -129,5 +140,6 @@ def error_parameters(
         "error": settlement.error,
         "traceback": settlement.traceback,
         "elapsed_seconds": elapsed_seconds,
+        "effect": settlement.effect if isinstance(settlement, Fail) else None,
         **outcome,
     }

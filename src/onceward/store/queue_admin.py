@@ -88,6 +88,7 @@ class SqlQueueAdmin(BaseStore):
                 await _refuse_cancel(transaction, job)
                 return None
             row = rows[0]
+            await transaction.run("interrupt_calls", job=job)
             entry = await add_audit_entry(transaction, action, "cancel", f"job:{job}")
             if row["ordering_key"] is not None:
                 await transaction.run(

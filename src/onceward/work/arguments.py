@@ -13,14 +13,31 @@ from typing import Any, Final, get_type_hints
 
 from onceward.model.events import Event
 from onceward.model.jobs import Job
-from onceward.work.effects import Effects
+from onceward.work.effects import EffectContext, Effects
+from onceward.work.outside_calls import AttemptCalls
 from onceward.work.sync import SyncEffects, SyncTransaction
 from onceward.work.transaction import Transaction, UnitOfWork
 
 _INJECTED: Final = frozenset({"Depends", "Security", "Provide", "Inject"})
 """Classes whose objects stand for a value that another framework, such as FastAPI, provides."""
 
-Build = Callable[[Event[Any], UnitOfWork, Job], Any]
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One call of a handler: the objects from which its arguments are built."""
+
+    event: Event[Any]
+    unit: UnitOfWork
+    job: Job
+    calls: AttemptCalls | None
+    """The outside calls; None in a transaction that jobs share."""
+
+    def effects(self) -> EffectContext:
+        """Return the context of the attempt's effects."""
+        return EffectContext(self.unit, self.job.id, self.calls)
+
+
+Build = Callable[[Attempt], Any]
 """Builds the argument of one handler call."""
 
 
@@ -44,17 +61,17 @@ class Argument:
 
 
 ARGUMENTS: Final = (
-    Argument("event", build=lambda event, _unit, _job: event),
+    Argument("event", build=lambda attempt: attempt.event),
     Argument(
         "tx",
-        build=lambda _event, unit, _job: Transaction(unit),
-        build_sync=lambda _event, unit, _job: SyncTransaction(unit, asyncio.get_running_loop()),
+        build=lambda attempt: Transaction(attempt.unit),
+        build_sync=lambda attempt: SyncTransaction(attempt.unit, asyncio.get_running_loop()),
         is_transactional=True,
     ),
     Argument(
         "effects",
-        build=lambda _event, unit, job: Effects(unit, job.id),
-        build_sync=lambda _event, unit, job: SyncEffects(unit, job.id, asyncio.get_running_loop()),
+        build=lambda attempt: Effects(attempt.effects()),
+        build_sync=lambda attempt: SyncEffects(attempt.effects(), asyncio.get_running_loop()),
         is_transactional=True,
     ),
 )

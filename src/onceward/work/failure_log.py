@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final
 
-from onceward.model.jobs import Fail, Job, Postpone, Reschedule
+from onceward.model.jobs import Fail, FailureType, Job, Postpone, Reschedule
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import printable
 from onceward.work.handlers import Handler
@@ -27,6 +27,7 @@ def job_fields(job: Job) -> LogFields:
 
 
 _REQUEUE: Final = "requeue it when the cause is fixed"
+_RESOLVE: Final = "find out whether it happened and answer, which queues the job again"
 _REQUEUE_OR_CANCEL: Final = (
     "the later jobs of its ordering key wait: requeue it when the cause is fixed, or cancel it"
 )
@@ -53,17 +54,17 @@ def log_failure(
         attempts = f"{attempt} attempt{'' if attempt == 1 else 's'} ({settlement.failure_type})"
         holds_key = job.ordering_key is not None and handler.rules.holds_key
         advice = _REQUEUE_OR_CANCEL if holds_key else _REQUEUE
+        if settlement.failure_type is FailureType.UNKNOWN_OUTCOME:
+            advice = _RESOLVE
         message = "%s failed for good after %s: %s; %s"
         _log.error(message, name, attempts, reason, advice, extra=fields)
         return
     fields["retry_in_seconds"] = round(settlement.delay_seconds, 1)
     delay = seconds_text(settlement.delay_seconds)
     if isinstance(settlement, Postpone):
-        message = (
-            "%s: the database was unavailable; "
-            "the attempt does not count and runs again in %s s: %s"
-        )
-        _log.warning(message, name, delay, reason, extra=fields)
+        cause = "the database was unavailable" if settlement.is_outage else "it has to wait"
+        message = "%s: %s; the attempt does not count and runs again in %s s: %s"
+        _log.warning(message, name, cause, delay, reason, extra=fields)
     else:
         message = "%s failed, attempt %d of %d; retrying in %s s: %s"
         _log.warning(message, name, attempt, job.max_attempts, delay, reason, extra=fields)

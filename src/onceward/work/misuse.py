@@ -33,6 +33,7 @@ _NEEDS: Final = {"tx": "a statement", "effects": "a key"}
 
 _PAYLOAD: Final = "use event.payload"
 _ONCE: Final = f"use effects.once({EXAMPLE_KEY})"
+_CALL: Final = f"use effects.call({EXAMPLE_KEY}, function, …)"
 _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
     "event": {
         "data": _PAYLOAD,
@@ -56,7 +57,7 @@ _INSTEAD: Final[Mapping[str, Mapping[str, str]]] = {
         "fetchval": "use tx.fetch_value",
         "scalar": "use tx.fetch_value",
     },
-    "effects": {"run": _ONCE, "call": _ONCE, "do": _ONCE, "mark": _ONCE, "execute": _ONCE},
+    "effects": {"run": _CALL, "do": _CALL, "mark": _ONCE, "execute": _CALL},
 }
 """Names that other libraries have, and what a handler writes instead."""
 

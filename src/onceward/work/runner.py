@@ -33,6 +33,7 @@ from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
 from onceward.settings import Settings
 from onceward.work.abandoned_calls import AbandonedCalls
+from onceward.work.arguments import Attempt
 from onceward.work.batching import (
     SHARED_TIMEOUT_SECONDS,
     BatchOutcome,
@@ -49,6 +50,7 @@ from onceward.work.key_check import KeyCheck
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.misuse import explain
+from onceward.work.outside_calls import AttemptCalls, OutsideCalls
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy, is_connection_loss
 from onceward.work.transaction import UnitOfWork
@@ -80,8 +82,10 @@ class JobRunner:
         clock: Clock,
         failpoints: Failpoints,
         abandoned_calls: AbandonedCalls,
+        outside_calls: OutsideCalls,
     ) -> None:
         self._queue = queue
+        self._outside_calls = outside_calls
         self._handlers = handlers
         self._settlement_policy = settlement_policy
         self._clock = clock
@@ -147,7 +151,7 @@ class JobRunner:
         for _, job in jobs:
             async with UnitOfWork(shared.join, self._clock, self._failpoints) as unit:
                 progress.start_handler(unit)
-                await self._call(job, unit, progress.interrupt, _run_without_timeout)
+                await self._call(job, unit, None, progress.interrupt, _run_without_timeout)
                 await unit.close()
             progress.complete_handler()
             if progress.should_commit:
@@ -165,8 +169,9 @@ class JobRunner:
         that pause the job would run again at once, and for ever.
         """
         started = self._clock.monotonic()
+        calls = self._outside_calls.attempt(token, job)
         try:
-            await self._attempt(token, job)
+            await self._attempt(token, job, calls)
             self._connection_losses.clear(job.id)
             return True
         except LeaseLost:
@@ -180,25 +185,43 @@ class JobRunner:
         except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
             self._result_checks[job.handler].check_error(error)
-            await self._settle_error(token, job, explain(error), seconds)
+            # A call without a known outcome decides, even if the handler raised another error.
+            await self._settle_error(token, job, calls.unresolved() or explain(error), seconds)
         return False
 
-    async def _attempt(self, token: str, job: Job) -> None:
+    async def _attempt(self, token: str, job: Job, calls: AttemptCalls) -> None:
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
-            await self._call(job, unit, Interrupt(), self._run_with_timeout)
+            await self._call(job, unit, calls, Interrupt(), self._run_with_timeout)
+            if unresolved := calls.unresolved():
+                raise unresolved
             if not await unit.settle(token, job.id) and not await self._queue.settle_done(
                 token, job.id
             ):
                 raise LeaseLost
 
-    async def _call(self, job: Job, unit: UnitOfWork, interrupt: Interrupt, run: RunCall) -> None:
+    async def _call(
+        self,
+        job: Job,
+        unit: UnitOfWork,
+        calls: AttemptCalls | None,
+        interrupt: Interrupt,
+        run: RunCall,
+    ) -> None:
         """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
         body = await self._queue.load_body(job) if job.body is None else job.body
         self._key_checks[job.handler].check(job, body)
         call = HandlerCall(
             handler.function,
-            _make_arguments(handler, _make_event(job, body, handler), unit, job),
+            _make_arguments(
+                handler,
+                Attempt(
+                    _make_event(job, body, handler),
+                    unit,
+                    job,
+                    calls=None if handler.shares_transaction else calls,
+                ),
+            ),
             is_async=handler.is_async,
             loop_watch=self._loop_watches[job.handler],
             abandonment=self._abandonments[job.handler],
@@ -336,12 +359,10 @@ def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     return event
 
 
-def _make_arguments(
-    handler: Handler, event: Event[Any], unit: UnitOfWork, job: Job
-) -> dict[str, Any]:
+def _make_arguments(handler: Handler, attempt: Attempt) -> dict[str, Any]:
     arguments = {}
     for name, build in handler.arguments:
-        arguments[name] = build(event, unit, job)
+        arguments[name] = build(attempt)
     return arguments
 
 

@@ -7,7 +7,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from onceward.errors import ConnectionLost, OutcomeUnknown, RetryLater, StoreUnavailable
+from onceward.errors import (
+    ConnectionLost,
+    EffectPending,
+    EffectUnknown,
+    OutcomeUnknown,
+    RetryLater,
+    StoreUnavailable,
+)
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.model.retry import MAX_DELAY_SECONDS, NO_RULES, Retry, RetryRules
 from onceward.runtime.error_text import describe, leading_error
@@ -54,20 +61,21 @@ class SettlementPolicy:
         """
         text = describe(error, self.secrets, show_values=self.show_values)
         leading = leading_error(error)
+        if isinstance(leading, EffectPending):
+            return Postpone(leading.seconds, text, is_outage=False)
         if isinstance(leading, _OUTAGES) and connection_losses <= MAX_FREE_LOSSES:
             return Postpone(self._backoff(1, Retry()), text)
         rule = self._rule(leading, handler, source)
-        if rule is None or not is_transient(error):
-            return Fail(FailureType.PERMANENT, text)
         attempt = attempts + 1
-        if attempt >= max_attempts:
-            return Fail(FailureType.EXHAUSTED, text)
+        is_permanent = rule is None or not is_transient(error)
+        if is_permanent or attempt >= max_attempts or _needs_operator(leading):
+            return _failure(leading, text, is_permanent=is_permanent)
         if isinstance(leading, RetryLater):
             seconds = _requested_seconds(leading)
             if seconds > 0:  # NaN is not
                 return Reschedule(seconds, text)
             text += f"; {_NOT_LATER}"
-        return Reschedule(self._backoff(attempt, rule), text)
+        return Reschedule(self._backoff(attempt, rule or Retry()), text)
 
     def _rule(self, error: BaseException, handler: str, source: str) -> Retry | None:
         """Return the rule for an error; None if a retry cannot help."""
@@ -82,6 +90,16 @@ class SettlementPolicy:
     def _backoff(self, attempt: int, rule: Retry) -> float:
         base_seconds, max_seconds = rule.delays(self.base_seconds, self.max_seconds)
         return backoff_seconds(attempt, base_seconds, max_seconds, self.random)
+
+
+def _needs_operator(error: BaseException) -> bool:
+    return isinstance(error, EffectUnknown) and error.needs_operator
+
+
+def _failure(error: BaseException, text: str, *, is_permanent: bool) -> Fail:
+    if isinstance(error, EffectUnknown):
+        return Fail(FailureType.UNKNOWN_OUTCOME, text, effect=error.effect)
+    return Fail(FailureType.PERMANENT if is_permanent else FailureType.EXHAUSTED, text)
 
 
 def _requested_seconds(error: RetryLater) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeVar
 
 from onceward.ports import Row
-from onceward.work.effects import mark_once
+from onceward.work.effects import EffectContext
 from onceward.work.transaction import Parameters, UnitOfWork
 
 T = TypeVar("T")
@@ -40,14 +40,17 @@ class SyncTransaction:
 class SyncEffects:
     """The effects of a sync handler; see Effects."""
 
-    def __init__(self, unit: UnitOfWork, job: int, loop: asyncio.AbstractEventLoop) -> None:
-        self._unit = unit
-        self._job = job
+    def __init__(self, context: EffectContext, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
         self._loop = loop
 
     def once(self, key: str, *, reference: str | None = None) -> bool:
         """Mark an effect in the handler's transaction. Return True for the first mark."""
-        return _wait_for(mark_once(self._unit, self._job, key, reference), self._loop)
+        return _wait_for(self._context.once(key, reference), self._loop)
+
+    def call(self, key: str, function: Any, /, *arguments: Any, **named: Any) -> Any:
+        """Call a function that acts on another system, once for this key in the whole inbox."""
+        return _wait_for(self._context.call(key, function, arguments, named), self._loop)
 
 
 def _wait_for(call: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, contextmanager
 from types import FrameType
-from typing import Any, Final, Self, TypeVar, TypeVarTuple
+from typing import Any, Final, NoReturn, Self, TypeVar, TypeVarTuple
 
 from onceward.errors import (
     HandlerTimeout,
@@ -45,6 +45,14 @@ _RETURNED: Final = (
     "the transaction is over, because the handler has returned; await every task that uses tx or "
     "effects before it returns"
 )
+_CALL_AFTER_STATEMENT: Final = (
+    "effects.call comes before the first statement of tx and before effects.once: no outside call "
+    "may wait inside an open transaction"
+)
+_STATEMENT_DURING_CALL: Final = (
+    "effects.call has not returned; await it before the first statement of tx, because no outside "
+    "call may wait inside an open transaction"
+)
 _CANCELLED: Final = "a statement was cancelled and may or may not have run; nothing is committed"
 
 
@@ -74,6 +82,20 @@ class UnitOfWork:
         self._is_closed = False
         self._has_returned = False
         self._writer: asyncio.Task[Any] | None = None
+        self._open_calls = 0
+
+    @contextmanager
+    def outside_call(self) -> Iterator[None]:
+        """Keep the transaction from beginning meanwhile. Raise TransactionMisuse if it has."""
+        if self._is_closed:
+            self._fail(_RETURNED if self._has_returned else _OVER)
+        if self._context is not None:
+            self._fail(_CALL_AFTER_STATEMENT)
+        self._open_calls += 1
+        try:
+            yield
+        finally:
+            self._open_calls -= 1
 
     async def execute(self, sql: str, parameters: Parameters | None = None) -> int:
         """Run a statement of the handler and return the number of affected rows."""
@@ -189,6 +211,12 @@ class UnitOfWork:
                 self._writer = None
                 self.statement_seconds += self._clock.monotonic() - started
 
+    def _fail(self, text: str) -> NoReturn:
+        """Raise TransactionMisuse, and let the attempt fail even if the handler swallows it."""
+        misuse = self._with_line(TransactionMisuse(text), sys._getframe(1))  # noqa: SLF001
+        self._failure = self._failure or misuse
+        raise misuse
+
     def _with_line(self, error: TransactionMisuse, frame: FrameType) -> TransactionMisuse:
         """Return the error with the line of the handler's code that awaits `frame`.
 
@@ -215,6 +243,8 @@ class UnitOfWork:
         if self._failure is not None:
             message = f"an earlier statement failed ({self._failure}); the transaction has ended"
             raise TransactionMisuse(message)
+        if self._open_calls:
+            raise TransactionMisuse(_STATEMENT_DURING_CALL)
         if self._transaction is None:
             self._context = self._begin(self.location, self.on_idle_timeout)
             self._transaction = await self._context.__aenter__()

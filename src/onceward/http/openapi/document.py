@@ -62,7 +62,7 @@ _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
     422: (
         "The content is unusable; the message names the field.",
         [
-            *("bad_act", "bad_filter", "bad_reference", "invalid_json"),
+            *("bad_act", "bad_filter", "bad_outcome", "bad_reference", "invalid_json"),
             *("no_event_id", "no_event_type", "no_payload"),
         ],
     ),
@@ -185,7 +185,7 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
     }
     actions = {
         f"{prefix}/{kind}/{{{_subject(kind)['name']}}}/{name}": {
-            "post": _action(f"{name}_{kind}", guard, summary, schema, _subject(kind))
+            "post": _action(kind, name, guard, summary, schema)
         }
         for (kind, name), (summary, schema) in _ACTIONS.items()
     }
@@ -223,6 +223,10 @@ _ACTIONS: Final = {
         f"Cancel a job that is {_or(CANCELLABLE)}",
         "Cancelled",
     ),
+    ("effects", "resolve"): (
+        "Answer whether an effect happened, and queue the jobs that wait for it",
+        "ResolvedEffect",
+    ),
     ("rejections", "verify"): (
         "Verify a kept request again and record its events",
         "ManualRecording",
@@ -247,17 +251,21 @@ def _subject(kind: str) -> Json:
     return _parameter("path", "id", "The row's id.", ID)
 
 
-def _action(id: str, guard: _Guard, summary: str, schema: str, subject: Json) -> Json:
+_ACTION_BODIES: Final = {("effects", "resolve"): "Resolution"}
+"""The schemas of the bodies of actions that need more than an actor and a reason."""
+
+
+def _action(kind: str, name: str, guard: _Guard, summary: str, schema: str) -> Json:
     """Return the operation of an operator action."""
     return _operation(
-        id,
+        f"{name}_{kind}",
         summary,
         guard,
         {200: _json_content("The action is done and audited.", ref("schemas", schema))},
         *(*_BODY_ERRORS, 404, 409, 503),
         tags=["admin"],
-        parameters=[subject],
-        requestBody=_body(ref("schemas", "OperatorAction")),
+        parameters=[_subject(kind)],
+        requestBody=_body(ref("schemas", _ACTION_BODIES.get((kind, name), "OperatorAction"))),
     )
 
 

@@ -22,6 +22,7 @@ from onceward.model.admin import (
     RejectionItem,
     SourceItem,
 )
+from onceward.model.effects import EffectStatus, ResolvedOutcome
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
 from onceward.operate.filters import ID_DIGITS, MAX_LIMIT
 from onceward.operate.operator import MAX_ATTEMPTS_SHOWN
@@ -124,6 +125,40 @@ _OPERATOR_ACTION: Final = _object(
     actor=text("Who acts.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
     reason=text("Why they act.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
+_CALL_NO: Final[Json] = {
+    "description": "The last call, as the list of effects shows it.",
+    "type": "integer",
+    "minimum": 1,
+    "maximum": 2**31 - 1,
+}
+_RESOLUTION: Final[Json] = {
+    "description": "Whether an effect happened, who says so and why.",
+    "oneOf": [
+        _object(
+            "It happened.",
+            optional=["call_no", "result"],
+            **_OPERATOR_ACTION["properties"],
+            outcome={"const": ResolvedOutcome.HAPPENED},
+            call_no=_CALL_NO | {"type": ["integer", "null"]},
+            result={"description": "What the call returns from now on. Default: null."},
+        ),
+        _object(
+            "It did not happen. The call may be made again.",
+            **_OPERATOR_ACTION["properties"],
+            outcome={"const": ResolvedOutcome.DID_NOT_HAPPEN},
+            call_no=_CALL_NO,
+        )
+        | {"not": {"required": ["result"]}},
+    ],
+}
+_RESOLVED_EFFECT: Final = _object(
+    "The effect, the jobs that waited for the answer, and the audit entry.",
+    ok={"const": True},
+    id=ID,
+    status=schema_of(EffectStatus),
+    requeued={"type": "array", "items": ID},
+    audit=ref("schemas", "Audit"),
+)
 _ACCEPTED_FIELDS: Final[Json] = {"accepted": {"const": True}, "source": {"type": "string"}}
 _RECEIPT_FIELDS: Final[Json] = {
     "duplicate": _FLAG
@@ -219,6 +254,8 @@ def schemas() -> Json:
     others = {
         "Envelope": _ENVELOPE,
         "OperatorAction": _OPERATOR_ACTION,
+        "Resolution": _RESOLUTION,
+        "ResolvedEffect": _RESOLVED_EFFECT,
         "Receipt": _RECEIPT,
         "Receipts": _RECEIPTS,
         "JobDetail": _JOB_DETAIL,

@@ -36,7 +36,7 @@ NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
         "body_hashes": ("INSERT",),
         "deliveries": ("INSERT", "UPDATE"),
         "duplicate_bodies": ("INSERT",),
-        "effects": ("SELECT",),
+        "effects": ("SELECT", "UPDATE"),
         "events": ("INSERT",),
         "jobs": ("INSERT", "UPDATE"),
         "leases": ("SELECT", "UPDATE"),
@@ -48,7 +48,7 @@ NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
     },
     Duty.WORK: {
         "attempts": ("INSERT",),
-        "effects": ("SELECT", "INSERT"),
+        "effects": ("SELECT", "INSERT", "UPDATE"),
         "jobs": ("UPDATE",),
         "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
         "rates": ("SELECT", "INSERT", "UPDATE"),

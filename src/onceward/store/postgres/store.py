@@ -37,6 +37,7 @@ from onceward.store.base import (
     error_statement,
     require_durability,
 )
+from onceward.store.effect_calls import SqlEffectCalls
 from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
@@ -81,6 +82,10 @@ RECORDING: Final = _KEEP_PLANS | {"enable_nestloop": "off", "enable_bitmapscan":
 # A claim that a crash of the server loses is only a lost lease.
 CLAIMING: Final = _KEEP_PLANS | {"synchronous_commit": "off"}
 
+CALL_CONNECTIONS: Final = 2
+"""Connections for the intents and outcomes of outside calls: handlers may have all the others."""
+CALLING: Final = _KEEP_PLANS
+
 _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
     "the number of connections in docs/operating.md"
@@ -93,7 +98,7 @@ _LOCK_SETUP: Final = parse(
 )
 
 
-class PostgresStore(SqlAdminStore, SqlRegistry):
+class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
     """A store in the schema ``onceward`` of one database."""
 
     max_writers = 2
@@ -123,6 +128,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         self._claiming = self._pool(OWN_LIMITS | CLAIMING)
         self._claims = Claims(self._queries, settings)
         self._renewals = self._pool(OWN_LIMITS | CLAIMING)
+        self._calls = self._pool(OWN_LIMITS | CALLING, size=CALL_CONNECTIONS)
         self._notifications = self._pool(OWN_LIMITS | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
         self._admin = self._pool(idle, response_seconds=ADMIN_SECONDS)
@@ -135,6 +141,7 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
             self._writers,
             self._claiming,
             self._renewals,
+            self._calls,
             self._notifications,
             self._admin,
             self._transactions,
@@ -286,6 +293,13 @@ class PostgresStore(SqlAdminStore, SqlRegistry):
         if row["is_altered"]:
             raise NotSettled(ALTERED_ROWS.format(table="onceward.jobs"))
         return False
+
+    async def _commit_call(self, name: str, /, **parameters: object) -> list[Row]:
+        async with self._calls.use_for_ledger() as connection:
+            rows = await run(connection, self._queries.one(name), parameters)
+            await connection.require_session()
+            connection.require_confirmed()
+        return rows
 
     @asynccontextmanager
     async def begin(

@@ -17,14 +17,13 @@ from onceward.errors import (
     LeaseLost,
     NeedsOwnTransaction,
     NotSettled,
-    StoreBlocked,
     TransactionMisuse,
     Unwritable,
 )
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST
+from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST, require_mark
 from onceward.store.postgres.connections import (
     OPERATIONAL,
     READ_ONLY,
@@ -108,8 +107,7 @@ class PostgresTransaction:
         is_first = bool(await self._cursor.fetchall())
         if not is_first:
             await self._execute(self._queries.one("marked_effect"), parameters)
-            if not await self._cursor.fetchall():
-                raise StoreBlocked(ALTERED_ROWS.format(table="onceward.effects"))
+            require_mark(key, await self._cursor.fetchall(), table="onceward.effects")
         self._failpoints.reach("effect.written")
         return is_first
 

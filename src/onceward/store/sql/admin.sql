@@ -4,7 +4,7 @@
 -- A page of effects, newest first.
 SELECT
     CAST(f.id AS text) AS id, idempotency_key, CAST(job AS text) AS job_id, reference, status,
-    error_message, created_at, updated_at
+    function, call_no, deadline_at, error_message, created_at, updated_at
 FROM onceward.effects f
 WHERE TRUE
 -- if after

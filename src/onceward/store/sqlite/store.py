@@ -34,6 +34,7 @@ from onceward.store.base import (
     error_statement,
     require_durability,
 )
+from onceward.store.effect_calls import SqlEffectCalls
 from onceward.store.locks import Lock
 from onceward.store.migrate import Migration, check_applied, pending, require_none_pending
 from onceward.store.queries import Queries
@@ -61,7 +62,7 @@ _WAL_TRIES: Final = 20
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 
 
-class SqliteStore(SqlAdminStore, SqlRegistry):
+class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
     """A store in one file, in tables whose names begin with ``onceward_``."""
 
     max_writers = 1
@@ -246,6 +247,9 @@ class SqliteStore(SqlAdminStore, SqlRegistry):
         if row["is_altered"]:
             raise NotSettled(ALTERED_ROWS.format(table="onceward_jobs"))
         return False
+
+    async def _commit_call(self, name: str, /, **parameters: object) -> list[Row]:
+        return await self._write(name, **parameters)
 
     @asynccontextmanager
     async def begin(

@@ -12,14 +12,13 @@ from typing import Any, Final, TypeVar
 from onceward.errors import (
     LeaseLost,
     NotSettled,
-    StoreBlocked,
     TransactionIdleTimeout,
     TransactionMisuse,
 )
 from onceward.ports import OnIdleTimeout, Row, Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST
+from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST, require_mark
 from onceward.store.queries import Queries
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.write_gate import WriteGate
@@ -101,8 +100,9 @@ class SqliteTransaction:
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. Return True for the first job with this key, over all events."""
         is_first = bool(await self.run_named("mark_effect", job=job, key=key, reference=reference))
-        if not is_first and not await self.run_named("marked_effect", key=key):
-            raise StoreBlocked(ALTERED_ROWS.format(table="onceward_effects"))
+        if not is_first:
+            marks = await self.run_named("marked_effect", key=key)
+            require_mark(key, marks, table="onceward_effects")
         self._failpoints.reach("effect.written")
         return is_first
 

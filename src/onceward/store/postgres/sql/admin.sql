@@ -150,7 +150,7 @@ LIMIT :limit
 WITH
 requeued AS (
     UPDATE onceward.jobs j
-    SET status = 'queued', failure_type = NULL, parked = false,
+    SET status = 'queued', failure_type = NULL, parked = false, effect = NULL,
         -- An earlier version allowed any integer as the number of attempts.
         max_attempts = LEAST(j.attempts::bigint + h.max_attempts, 2147483647),
         available_at = clock_timestamp(), finished_at = NULL

@@ -16,4 +16,4 @@ SELECT
 
 -- name: marked_effect
 -- The mark of an effect, if there is one. Its schema is given, because the search_path is the handler's.
-SELECT 1 AS is_marked FROM onceward.effects WHERE idempotency_key OPERATOR(pg_catalog.=) :key
+SELECT function FROM onceward.effects WHERE idempotency_key OPERATOR(pg_catalog.=) :key

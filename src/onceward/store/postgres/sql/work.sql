@@ -200,6 +200,26 @@ blocked AS MATERIALIZED (
     UNION
     SELECT id FROM seen WHERE ordering_key IS NOT NULL AND id NOT IN (SELECT id FROM heads)
 ),
+behind_calls AS MATERIALIZED (
+    -- The outside call of an earlier job of the key, which failed or was cancelled, may be under way.
+    SELECT seen.id, max(call.deadline_at) AS deadline_at
+    FROM (
+        SELECT j.handler, j.ordering_key, e.deadline_at
+        FROM onceward.effects e
+        CROSS JOIN LATERAL (
+            SELECT handler, ordering_key, status FROM onceward.jobs WHERE id = e.job LIMIT 1
+        ) AS j
+        WHERE e.status IN ('pending', 'unknown') AND e.deadline_at > (SELECT now FROM clock)
+        AND j.ordering_key IS NOT NULL AND j.status IS DISTINCT FROM 'queued'
+    ) AS call
+    JOIN seen USING (handler, ordering_key)
+    WHERE seen.id NOT IN (SELECT id FROM blocked)
+    GROUP BY seen.id
+),
+postponed AS (
+    UPDATE onceward.jobs j SET available_at = c.deadline_at FROM behind_calls c
+    WHERE j.id = c.id AND j.status IS NOT DISTINCT FROM 'queued'
+),
 parked AS (
     UPDATE onceward.jobs j SET parked = true FROM blocked b
     WHERE j.id = b.id AND j.status IS NOT DISTINCT FROM 'queued'
@@ -216,7 +236,7 @@ in_turn AS (
             seen.*,
             row_number() OVER (PARTITION BY position, retried ORDER BY available_at, id) AS place
         FROM seen
-        WHERE id NOT IN (SELECT id FROM blocked)
+        WHERE id NOT IN (SELECT id FROM blocked) AND id NOT IN (SELECT id FROM behind_calls)
     ) AS ranked
 ),
 chosen AS MATERIALIZED (
@@ -429,7 +449,7 @@ settled AS (
     UPDATE onceward.jobs
     SET status = :status, attempts = attempts + 1, solo = false,
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',
-        failure_type = :failure_type, last_error = :error,
+        failure_type = :failure_type, last_error = :error, effect = :effect,
         finished_at = CASE WHEN :status = 'queued' THEN NULL ELSE clock_timestamp() END
     WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
     RETURNING id, attempts

@@ -149,7 +149,7 @@ LIMIT :limit
 -- name: requeue
 -- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
 UPDATE onceward_jobs
-SET status = 'queued', failure_type = NULL, parked = 0, available_at = :now, finished_at = NULL,
+SET status = 'queued', failure_type = NULL, effect = NULL, parked = 0, available_at = :now, finished_at = NULL,
     -- As on PostgreSQL, where the column is an integer of 32 bits.
     max_attempts = min(2147483647, attempts + (
         SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler

@@ -10,4 +10,4 @@ SELECT EXISTS (
 
 -- name: marked_effect
 -- The mark of an effect, if there is one.
-SELECT 1 AS is_marked FROM onceward_effects WHERE idempotency_key = :key
+SELECT function FROM onceward_effects WHERE idempotency_key = :key

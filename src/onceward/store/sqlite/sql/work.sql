@@ -137,6 +137,22 @@ OR ordering_key IS NOT NULL AND (
 );
 UPDATE onceward_jobs SET parked = 1
 WHERE id IN (SELECT id FROM temp.onceward_seen WHERE is_blocked);
+-- The outside call of an earlier job of a key, which failed or was cancelled, may be under way.
+UPDATE onceward_jobs SET available_at = call.deadline_at
+FROM (
+    SELECT s.id, max(e.deadline_at) AS deadline_at
+    FROM onceward_effects e
+    CROSS JOIN onceward_jobs j ON j.id = e.job
+    JOIN temp.onceward_seen s ON s.handler = j.handler AND s.ordering_key = j.ordering_key
+    WHERE e.status IN ('pending', 'unknown') AND e.deadline_at > :now AND +j.status <> 'queued'
+    AND NOT s.is_blocked
+    GROUP BY s.id
+) AS call
+WHERE onceward_jobs.id = call.id;
+UPDATE temp.onceward_seen SET is_blocked = 1
+WHERE NOT is_blocked AND EXISTS (
+    SELECT 1 FROM onceward_jobs j WHERE j.id = onceward_seen.id AND j.available_at > :now
+);
 DELETE FROM temp.onceward_chosen;
 INSERT INTO temp.onceward_chosen (id, handler, ordering_key)
 SELECT id, handler, ordering_key
@@ -275,7 +291,7 @@ RETURNING 1 AS landed
 UPDATE onceward_jobs
 SET status = :status, attempts = attempts + 1, solo = 0,
     available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER),
-    failure_type = :failure_type, last_error = :error,
+    failure_type = :failure_type, last_error = :error, effect = :effect,
     finished_at = CASE WHEN :status = 'queued' THEN NULL ELSE :now END
 WHERE id = :job AND status = 'queued' AND EXISTS (
     SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased

@@ -1,0 +1,391 @@
+"""Outside calls: commit the intent, call, commit the outcome.
+
+A crash between the intent and the outcome leaves an effect of which nobody knows whether it was
+applied. It is called again only if its policy says that this is safe. Decision 21 lists the rules;
+``prove/models/effect_calls.py`` shows what goes wrong without each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, NoReturn, TypeVar
+
+import msgspec
+
+from onceward.errors import (
+    EffectNotApplied,
+    EffectPending,
+    EffectUnknown,
+    PermanentError,
+    StoreError,
+)
+from onceward.model.effects import (
+    Applied,
+    CallIntent,
+    EffectCall,
+    EffectStatus,
+    NotApplied,
+    StillUnknown,
+)
+from onceward.model.jobs import Job
+from onceward.ports import EffectCalls
+from onceward.runtime.clock import Clock
+from onceward.runtime.error_text import describe
+from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.log_fields import LogFields
+from onceward.runtime.value_kind import kind_of
+from onceward.work.call_outcomes import (
+    Expired,
+    Raised,
+    Returned,
+    encode_result,
+    run_call,
+    stored_result,
+)
+from onceward.work.outside_effects import EffectFunction, OutsideEffect, OutsideEffects
+
+_log = logging.getLogger("onceward.work")
+
+T = TypeVar("T")
+
+_STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+"""Pauses between the attempts to store an outcome."""
+
+_MAX_LOOKS: Final = 10
+"""How often a call looks at an effect that others change meanwhile."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Invocation:
+    """One use of an effect by a handler, with the arguments of its function."""
+
+    effect: OutsideEffect
+    intent: CallIntent
+    arguments: Sequence[Any]
+    named: Mapping[str, Any]
+
+    @property
+    def label(self) -> str:
+        return f"effect {self.intent.key!r}"
+
+    def call(self) -> partial[Any]:
+        """Return the call of the function, with the key of the effect if it names one."""
+        key = {"idempotency_key": self.intent.key} if self.effect.takes_key else {}
+        return partial(self.effect.function, *self.arguments, **self.named, **key)
+
+    def ask(self, reconcile: EffectFunction) -> partial[Any]:
+        return partial(reconcile, self.intent.key, *self.arguments, **self.named)
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideCalls:
+    """Makes the outside calls of the handlers of this process."""
+
+    store: EffectCalls
+    effects: OutsideEffects
+    timeout_seconds: float
+    """The timeout of a function without one of its own."""
+    clock: Clock
+    failpoints: Failpoints
+    make_nonce: Callable[[], str]
+    """Returns a text that no other call has."""
+    secrets: Iterable[str | bytes] = ()
+    """Secrets to redact in error texts. The owner may add more at any time."""
+
+    def attempt(self, token: str, job: Job) -> AttemptCalls:
+        """Return the outside calls of one attempt of a leased job."""
+        return AttemptCalls(self, token, job)
+
+
+class AttemptCalls:
+    """The outside calls of one attempt. While one has no known outcome, the job cannot be done."""
+
+    def __init__(self, calls: OutsideCalls, token: str, job: Job) -> None:
+        self._calls = calls
+        self._store = calls.store
+        self._clock = calls.clock
+        self._token = token
+        self._job = job
+        self._unresolved: dict[str, EffectUnknown | EffectPending] = {}
+        self._background: set[asyncio.Future[Any]] = set()
+        """Outcomes that are being stored, even if the handler is cancelled meanwhile."""
+
+    def unresolved(self) -> EffectUnknown | EffectPending | None:
+        """Return the error of a call without a known outcome: the one that needs most help."""
+        errors = self._unresolved.values()
+        return max(errors, key=_urgency, default=None)
+
+    async def call(
+        self, key: str, function: object, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> Any:
+        """Make a call once, and return its stored result ever after. See `Effects.call`."""
+        invocation = self._invocation(key, function, arguments, named)
+        try:
+            result = await self._call(invocation)
+        except (EffectUnknown, EffectPending) as error:
+            self._unresolved[key] = error
+            raise
+        self._unresolved.pop(key, None)
+        return result
+
+    def _invocation(
+        self, key: str, function: object, arguments: Sequence[Any], named: Mapping[str, Any]
+    ) -> _Invocation:
+        """Check the arguments of a call. Raise PermanentError before anything is stored."""
+        effect = self._calls.effects.find(function)
+        if isinstance(effect, str):
+            raise PermanentError(f"effects.call: {effect}")
+        intent = CallIntent(
+            token=self._token,
+            job=self._job.id,
+            key=key,
+            reference=self._job.reference,
+            function=effect.name,
+            timeout_seconds=effect.timeout_seconds or self._calls.timeout_seconds,
+            nonce=self._calls.make_nonce(),
+        )
+        invocation = _Invocation(effect, intent, arguments, named)
+        try:
+            call = invocation.call()
+            inspect.signature(effect.function).bind(*call.args, **call.keywords)
+        except TypeError as error:
+            raise PermanentError(f"effects.call: {effect.name}: {error}") from None
+        return invocation
+
+    async def _call(self, invocation: _Invocation) -> Any:
+        for _ in range(_MAX_LOOKS):
+            before = self._clock.boottime()
+            started = await self._start(invocation, self._store.start_call(invocation.intent))
+            if started is not None:
+                return await self._send(invocation, started, before)
+            existing = await self._store.load_call(invocation.intent)
+            _require_same_function(invocation, existing)
+            if existing.status is EffectStatus.SUCCEEDED:
+                return stored_result(existing)
+            if existing.status is EffectStatus.FAILED:
+                continue  # since start_call looked
+            if existing.seconds_left > 0:
+                raise _pending(invocation, existing)
+            answer = await self._decide(invocation, existing)
+            if isinstance(answer, Applied):
+                return await self._succeed(invocation, existing, answer.result)
+            before = self._clock.boottime()
+            restart = self._store.restart_call(
+                invocation.intent,
+                existing,
+                window_seconds=None
+                if isinstance(answer, NotApplied)
+                else invocation.effect.retry_safe_seconds,
+            )
+            started = await self._start(invocation, restart)
+            if started is not None:
+                return await self._send(invocation, started, before)
+        message = f"{invocation.label}: others call the same effect again and again"
+        raise EffectPending(message, seconds=invocation.intent.timeout_seconds)
+
+    async def _start(
+        self, invocation: _Invocation, start: Awaitable[EffectCall | None]
+    ) -> EffectCall | None:
+        """Commit the intent. If the commit fails, withdraw it: nothing was sent."""
+        try:
+            return await start
+        except BaseException:
+            withdraw = partial(self._store.withdraw_call, invocation.intent)
+            self._keep(asyncio.ensure_future(self._store_outcome(withdraw)))
+            raise
+
+    async def _decide(
+        self, invocation: _Invocation, call: EffectCall
+    ) -> Applied | NotApplied | None:
+        """Return what the other side says, or None to repeat the call under its key.
+
+        Raise EffectUnknown if the effect has no policy, or if its policy cannot tell.
+        """
+        effect = invocation.effect
+        if effect.reconcile is not None:
+            return await self._reconcile(invocation, effect.reconcile, call)
+        window = effect.retry_safe_seconds
+        if window is not None and call.seconds_since_first < window:
+            return None
+        reason = call.error_message or "its process died, or was cut off, during the call"
+        if window is not None:
+            reason = f"the time in which it may be repeated is over; {reason}"
+        await self._store.record_unknown(call, reason)
+        raise _unknown(invocation, call, reason, is_final=True)
+
+    async def _reconcile(
+        self, invocation: _Invocation, reconcile: EffectFunction, call: EffectCall
+    ) -> Applied | NotApplied:
+        asked = await run_call(invocation.ask(reconcile), invocation.intent.timeout_seconds)
+        match asked:
+            case Returned(value=Applied() | NotApplied() as answer):
+                return answer
+            case Returned(value=StillUnknown()):
+                reason = "reconcile cannot tell yet"
+            case Returned(value=value):
+                raise PermanentError(
+                    f"{invocation.label}: reconcile returned {kind_of(value)}; return "
+                    "Applied(result), NotApplied() or StillUnknown()"
+                )
+            case Raised(error=error):
+                reason = f"reconcile failed: {self._describe(error)}"
+            case Expired():
+                reason = "reconcile did not return in time"
+        raise _unknown(invocation, call, reason)
+
+    async def _send(self, invocation: _Invocation, call: EffectCall, before: float) -> Any:
+        """Call the function and store the outcome. `before` is the time before the intent."""
+        effect = invocation.effect
+        interrupted = _unknown(invocation, call, "the call was interrupted")
+        self._unresolved[invocation.intent.key] = interrupted
+        self._calls.failpoints.reach("effect.intended")
+        # The ledger's deadline is later than this one: its time began after `before`.
+        seconds = before + call.seconds_left - self._clock.boottime()
+        if seconds <= 0:
+            late = EffectNotApplied(f"{invocation.label}: the time for the call passed before it")
+            return await self._refuse(invocation, call, late)
+        try:
+            outcome = await run_call(
+                invocation.call(), seconds, on_late=partial(self._store_late, invocation, call)
+            )
+        except BaseException:  # the handler is cancelled
+            unknown = partial(self._store.record_unknown, call, "the call was interrupted")
+            self._keep(asyncio.ensure_future(self._store_outcome(unknown)))
+            raise
+        self._calls.failpoints.reach("effect.called")
+        match outcome:
+            case Returned(value=value):
+                return await self._succeed(invocation, call, value)
+            case Raised(error=error) if isinstance(error, effect.not_applied):
+                return await self._refuse(invocation, call, error)
+            case Raised(error=error):
+                return await self._doubt(invocation, call, self._describe(error), error)
+            case Expired():
+                reason = f"{effect.name} did not return within {seconds:.3g} s"
+                return await self._doubt(invocation, call, reason)
+
+    async def _succeed(self, invocation: _Invocation, call: EffectCall, value: Any) -> Any:
+        """Store a result, and return it as every later call will.
+
+        Raise PermanentError if it cannot be stored: the call happened, and is not repeated.
+        """
+        text, fault = encode_result(invocation.label, invocation.effect.name, value)
+        store = partial(self._store.record_success, call, text, fault)
+        await self._save(store, _unknown(invocation, call, "its outcome could not be stored"))
+        self._unresolved.pop(invocation.intent.key, None)
+        if fault is not None:
+            raise PermanentError(fault)
+        return None if text is None else msgspec.json.decode(text)
+
+    async def _refuse(
+        self, invocation: _Invocation, call: EffectCall, error: BaseException
+    ) -> NoReturn:
+        """Store that a call was not applied, and raise its error.
+
+        Raise EffectUnknown if an earlier call may have been: a refusal says nothing about it.
+        """
+        reason = self._describe(error)
+        store = partial(self._store.record_not_applied, call, reason)
+        unknown = _unknown(invocation, call, reason)
+        status = await self._save(store, unknown)
+        if status is EffectStatus.UNKNOWN:
+            raise unknown from error
+        self._unresolved.pop(invocation.intent.key, None)
+        raise error
+
+    async def _doubt(
+        self,
+        invocation: _Invocation,
+        call: EffectCall,
+        reason: str,
+        cause: BaseException | None = None,
+    ) -> NoReturn:
+        """Store that the outcome of a call is unknown, and raise EffectUnknown."""
+        unknown = _unknown(invocation, call, reason)
+        await self._save(partial(self._store.record_unknown, call, reason), unknown)
+        raise unknown from cause
+
+    async def _save(self, store: Callable[[], Awaitable[T]], failed: EffectUnknown) -> T:
+        """Store an outcome, even if the handler is cancelled meanwhile. Raise `failed`."""
+        task = self._keep(asyncio.ensure_future(self._store_outcome(store)))
+        try:
+            stored = await asyncio.shield(task)
+        except StoreError as error:
+            raise failed from error
+        self._calls.failpoints.reach("effect.stored")
+        return stored
+
+    async def _store_outcome(self, store: Callable[[], Awaitable[T]]) -> T:
+        """Store an outcome. Try again while the store is unavailable."""
+        for delay in _STORE_DELAYS:
+            try:
+                return await store()
+            except StoreError:
+                await asyncio.sleep(delay)
+        return await store()
+
+    def _store_late(self, invocation: _Invocation, call: EffectCall, value: Any) -> None:
+        """Store the result of a thread that returned after the deadline: it is the truth."""
+        text, fault = encode_result(invocation.label, invocation.effect.name, value)
+        store = partial(self._store.record_success, call, text, fault)
+        self._keep(asyncio.ensure_future(self._store_outcome(store)))
+
+    def _keep(self, task: asyncio.Future[T]) -> asyncio.Future[T]:
+        """Keep a task until it ends, and report its error unless another task awaits it."""
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        task.add_done_callback(_log_unstored)
+        return task
+
+    def _describe(self, error: BaseException) -> str:
+        return describe(error, self._calls.secrets)
+
+
+def _log_unstored(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled() and (error := task.exception()):
+        text = describe(error)
+        message = "the outcome of an outside call could not be stored, and is unknown: %s"
+        _log.error(message, text, extra=LogFields(error=text))
+
+
+def _require_same_function(invocation: _Invocation, call: EffectCall) -> None:
+    """Raise PermanentError if the key belongs to a mark, or to another function."""
+    if call.function == invocation.effect.name:
+        return
+    owner = "effects.once" if call.function is None else f"the function {call.function}"
+    raise PermanentError(
+        f"{invocation.label}: {owner} has used this key; a key stands for one effect: use another "
+        f"for {invocation.effect.name}"
+    )
+
+
+def _pending(invocation: _Invocation, call: EffectCall) -> EffectPending:
+    message = (
+        f"{invocation.label}: an earlier call of {invocation.effect.name} may be under way until "
+        "its deadline"
+    )
+    return EffectPending(message, seconds=call.seconds_left)
+
+
+def _unknown(
+    invocation: _Invocation, call: EffectCall, reason: str, *, is_final: bool = False
+) -> EffectUnknown:
+    """Return the error of a call whose outcome is unknown. `is_final`: its policy cannot help."""
+    needs_operator = is_final or not invocation.effect.has_policy
+    advice = f"; resolve it: POST /admin/effects/{call.id}/resolve" if needs_operator else ""
+    message = (
+        f"{invocation.label}: nobody knows whether {invocation.effect.name} was applied: "
+        f"{reason}{advice}"
+    )
+    return EffectUnknown(message, effect=call.id, needs_operator=needs_operator)
+
+
+def _urgency(error: EffectUnknown | EffectPending) -> int:
+    if isinstance(error, EffectPending):
+        return 0
+    return 2 if error.needs_operator else 1

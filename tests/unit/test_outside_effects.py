@@ -1,0 +1,83 @@
+"""Declarations of outside effects are checked when they are made."""
+
+from typing import Any
+
+import pytest
+
+from onceward import Inbox
+from onceward.errors import ConfigurationError, EffectNotApplied
+from onceward.work.outside_effects import OutsideEffects, make_effect
+
+
+async def charge(amount: int) -> int:
+    return amount
+
+
+async def refund(amount: int, *, idempotency_key: str) -> str:
+    return f"{idempotency_key}:{amount}"
+
+
+def test_a_declaration_has_the_functions_name_and_its_own_policy() -> None:
+    effect = make_effect(charge, retry_safe_for="24h", not_applied=OSError, timeout_seconds=3)
+    assert (effect.name, effect.retry_safe_seconds, effect.timeout_seconds) == ("charge", 86400, 3)
+    assert effect.not_applied == (EffectNotApplied, OSError)
+    assert effect.has_policy
+    assert not make_effect(charge).has_policy
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604800)]
+)
+def test_durations_have_a_unit(text: str, seconds: int) -> None:
+    assert make_effect(charge, retry_safe_for=text).retry_safe_seconds == seconds
+
+
+def test_a_function_is_given_the_key_if_it_names_it() -> None:
+    assert make_effect(refund).takes_key
+    assert not make_effect(charge).takes_key
+
+
+@pytest.mark.parametrize(
+    ("options", "fault"),
+    [
+        ({"retry_safe_for": "24"}, "use a duration such as '24h'"),
+        ({"retry_safe_for": 24}, "use a duration such as '24h'"),
+        ({"retry_safe_for": "0s"}, "use a duration such as '24h'"),
+        ({"retry_safe_for": "400d"}, "use a duration such as '24h'"),
+        ({"timeout_seconds": 0}, "use a number of seconds, more than 0"),
+        ({"timeout_seconds": float("nan")}, "use a number of seconds, more than 0"),
+        ({"timeout_seconds": True}, "use a number of seconds, more than 0"),
+        ({"reconcile": "ask"}, "use a function"),
+        ({"not_applied": "OSError"}, "use an exception class, or a tuple of them"),
+        ({"not_applied": (OSError, 5)}, "use an exception class, or a tuple of them"),
+        ({"not_applied": KeyboardInterrupt}, "use an exception class, or a tuple of them"),
+        ({"name": ""}, "there is no name"),
+        ({"name": "x" * 300}, "the name is 300 bytes long"),
+        ({"timeout": 5}, "did you mean 'timeout_seconds'"),
+        ({"retry_safe_for": "1h", "reconcile": refund}, "exclude each other"),
+    ],
+)
+def test_a_faulty_option_is_refused_with_what_to_use(options: dict[str, Any], fault: str) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        make_effect(charge, **options)
+    assert fault in str(raised.value)
+    assert "test_outside_effects.py" in str(raised.value)
+
+
+def test_a_name_stands_for_one_function() -> None:
+    effects = OutsideEffects()
+    effects.add(make_effect(charge))
+    with pytest.raises(ConfigurationError, match=r"effect 'charge' .* is already in use"):
+        effects.add(make_effect(refund, name="charge"))
+
+
+def test_the_inbox_returns_the_function_as_it_is() -> None:
+    inbox = Inbox()
+    assert inbox.effect(timeout_seconds=5)(charge) is charge
+
+
+def test_the_decorator_needs_parentheses_and_a_function() -> None:
+    with pytest.raises(ConfigurationError, match="above a function"):
+        Inbox().effect()(5)  # type: ignore[type-var]
+    with pytest.raises(ConfigurationError, match="in parentheses"):
+        Inbox().effect(charge)  # type: ignore[arg-type]

@@ -18,12 +18,16 @@ from prove.checker import Figures, check_ledger
 from prove.client import FailoverClient
 from prove.fleet import APP, SETTINGS
 from prove.history import History
+from prove.outside.stage import EFFECT_POINTS
 from prove.timeline import with_timeline
 from prove.workload import EventKind, Request, Workload
 from support.client_history import Outcome, Requeue, outcome_of
 from support.database import RawDatabase
 from support.ledger_checker import Finding, Violation
 from support.processes import Item, Serve, StartupFailed, eventually, failpoint_in
+
+SWEPT = tuple(point for point in POINTS if point not in EFFECT_POINTS)
+"""The stage of effects reaches the others."""
 
 PLAIN_EVENTS = 4
 """Enough for some of them to share a transaction."""
@@ -46,7 +50,7 @@ class FailpointSweep:
 
     def run(self, progress: Callable[[int], None]) -> None:
         """Kill at each failpoint, then let a last process finish, and check the ledger."""
-        for point in POINTS:
+        for point in SWEPT:
             count = 1
             while not self._survives(point, count):
                 progress(self.kills.total())

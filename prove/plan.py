@@ -34,6 +34,8 @@ class StorePlan:
     share_seconds: float = 0
     """How long a quick handler runs: alone, and again beside unfair ones."""
     recoveries: int = 0
+    effect_kills: int = 0
+    """Kills at random during outside calls, beside those at failpoints."""
     snapshot_seconds: float = 0
     """How long a transaction stays open while jobs come and go."""
 
@@ -99,6 +101,7 @@ SHORT = Plan(
             queue_seconds=6,
             queue_kills=4,
             pauses=2,
+            effect_kills=4,
             share_seconds=2.5,
             recoveries=1,
             snapshot_seconds=3,
@@ -121,6 +124,7 @@ SHORT = Plan(
             queue_seconds=6,
             queue_kills=3,
             pauses=2,
+            effect_kills=4,
         ),
     },
     required=1.0,
@@ -149,6 +153,7 @@ LONG = Plan(
             queue_seconds=180,
             queue_kills=120,
             pauses=40,
+            effect_kills=120,
             share_seconds=20,
             recoveries=8,
             snapshot_seconds=300,
@@ -171,6 +176,7 @@ LONG = Plan(
             queue_seconds=180,
             queue_kills=80,
             pauses=40,
+            effect_kills=120,
         ),
     },
     required=0.5,

@@ -17,9 +17,11 @@ from typing import Any
 import psycopg
 
 from onceward import Transaction, service
+from onceward.model.effects import NotApplied
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
+from onceward.runtime.clock import SystemClock
 from onceward.store import queries
 from onceward.store.postgres import claiming, pool, time_limit
 from onceward.store.postgres import store as postgres_store
@@ -29,6 +31,7 @@ from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
+from onceward.work.outside_calls import AttemptCalls
 from onceward.work.scheduler import Scheduler
 
 VARIABLE = "PROVE_SABOTAGE"
@@ -88,6 +91,10 @@ class Sabotage(StrEnum):
     """Wait until the leases of a dead worker expire."""
     NO_SHARES = "no-shares"
     """Run all jobs in the order of arrival: a slow handler takes every slot of a worker."""
+    BLIND_CALLS = "blind-calls"
+    """Repeat outside calls whose outcome is unknown."""
+    LATE_CALLS = "late-calls"
+    """Make outside calls after their deadline; a process that was frozen shows it."""
     NO_FLOORS = "no-floors"
     """Let claims read all that was settled since the oldest snapshot."""
 
@@ -314,7 +321,19 @@ def _ignore_shares() -> None:
 
 
 def _forget_floors() -> None:
-    _replace(claiming.Claims, "_keep_floors", lambda *_: None)
+    _replace(claiming.Claims, "_take_floors", lambda *_: claiming._Floors())  # noqa: SLF001
+
+
+def _repeat_blindly() -> None:
+    async def repeat(*_: object) -> NotApplied:
+        """Stand in for the policy of an effect."""
+        return NotApplied()
+
+    _replace(AttemptCalls, "_decide", repeat)
+
+
+def _call_late() -> None:
+    _replace(SystemClock, "boottime", lambda _: 0.0)
 
 
 _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
@@ -338,5 +357,7 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.LOST_WAKE_UPS: _lose_wake_ups,
     Sabotage.SLOW_RECLAIM: _reclaim_late,
     Sabotage.NO_SHARES: _ignore_shares,
+    Sabotage.BLIND_CALLS: _repeat_blindly,
+    Sabotage.LATE_CALLS: _call_late,
     Sabotage.NO_FLOORS: _forget_floors,
 }

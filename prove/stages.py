@@ -13,6 +13,7 @@ from prove.experiment import Experiment
 from prove.failover import fail_over
 from prove.failpoint_sweep import FailpointSweep
 from prove.frozen_host import freeze_host
+from prove.outside.stage import call_outside
 from prove.poolers import run_behind_poolers
 from prove.queueing.rules import keep_rules
 from prove.queueing.times import measure_times
@@ -163,6 +164,7 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "cancellations": cancel_operations,
         "clock steps": step_clocks,
         "queue": keep_rules,
+        "effects": call_outside,
         "queue times": measure_times,
     }
 )
@@ -176,5 +178,6 @@ SQLITE_STAGES: Stages = MappingProxyType(
         "clock steps": step_clocks,
         "vanished file": vanish,
         "queue": keep_rules,
+        "effects": call_outside,
     }
 )

@@ -11,6 +11,7 @@ from prove.checker import Figures
 from prove.clock_steps import ZOMBIES
 from prove.edge import EdgeResult
 from prove.failover import GONE
+from prove.outside.stage import EFFECT_POINTS
 from prove.plan import Plan, StorePlan
 from prove.queueing.times import HELD_JOBS
 from prove.vanished_file import REMOVED
@@ -36,6 +37,11 @@ MINIMUMS = {
         "cancelled jobs": 5,
         "jobs cancelled while they ran": 1,
         "events of a paused source": 20,
+    },
+    "effects": {
+        "outside calls repeated": 1,
+        "answers of outside calls lost": 1,
+        "effects resolved: happened": 1,
     },
     "queue times": {
         "jobs taken from killed workers": HELD_JOBS,
@@ -185,8 +191,8 @@ def _requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterato
                 yield Requirement(result.store, what, result.tally[what], minimum)
     if result.ran("storm"):
         yield from _load_requirements(plan, share, result)
-    if result.ran("failpoints"):
-        for point in POINTS:
+    for point in POINTS:
+        if result.ran("effects" if point in EFFECT_POINTS else "failpoints"):
             yield Requirement(result.store, f"kills at {point}", result.failpoints[point], 1)
 
 
@@ -206,6 +212,7 @@ def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
         "vanished file": {REMOVED: plan.removed_files},
         "queue": {"worker kills in the queue": plan.queue_kills, "pauses": plan.pauses},
         "queue times": {"recoveries": plan.recoveries},
+        "effects": {"processes killed during outside calls": plan.effect_kills},
     }
 
 

@@ -19,7 +19,15 @@ from onceward.model.jobs import Fail, FailureType, JobStatus
 from onceward.ports import Store
 from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
-from tests.factories import ACT, EVERYTHING, job_item, leased_job, working
+from tests.factories import (
+    ACT,
+    EVERYTHING,
+    job_item,
+    leased_job,
+    opened,
+    start_task,
+    working,
+)
 from tests.outside import (
     KEY,
     Attempts,
@@ -271,8 +279,8 @@ async def test_an_effect_that_did_not_happen_is_called_again(
     assert await attempts.call(await attempts.next()) == {"receipt": 2, "amount": 5}
     audit = await store.audit(EVERYTHING)
     assert [(entry.action, entry.subject) for entry in audit] == [
-        ("manual_requeue", "job:1"),
         ("resolve_did_not_happen", f"effect:{effect}"),
+        ("manual_requeue", "job:1"),
     ]
     assert {(entry.actor, entry.reason) for entry in audit} == {(ACT.actor, ACT.reason)}
 
@@ -304,6 +312,60 @@ async def test_a_job_that_failed_for_another_reason_since_is_left_alone(
     resolved = await store.resolve_effect(effect, Resolution(HAPPENED), ACT)
     assert resolved is not None
     assert resolved.requeued == ()
+
+
+@pytest.mark.parametrize("outcome", [HAPPENED, DID_NOT_HAPPEN])
+async def test_a_job_that_fails_after_the_answer_is_queued_again(
+    store: Store, bank: Bank, raw_db: RawDatabase, outcome: ResolvedOutcome
+) -> None:
+    """It saw the unknown outcome before the answer, which wakes only jobs that have failed."""
+    attempts = Attempts(store, bank)
+    effect = await fail_job(store, attempts, raw_db)
+    token, job = await leased_job(store, "evt_2")
+    resolution = Resolution(outcome, call_no=1)
+    assert await store.resolve_effect(effect, resolution, ACT)
+    failure = Fail(FailureType.UNKNOWN_OUTCOME, "seen before", effect=effect)
+    assert await store.settle_error(token, job.id, failure, 0.1)
+    item = await job_item(store, job.id)
+    assert (item.status, item.failure_type, item.finished_at) == (JobStatus.QUEUED, None, None)
+    assert item.attempts == 1
+
+
+async def test_a_settlement_waits_for_the_answer_in_another_transaction(
+    postgres_url: str, bank: Bank
+) -> None:
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        effect = await fail_job(store, Attempts(store, bank), raw_db)
+        token, job = await leased_job(store, "evt_2")
+        failure = Fail(FailureType.UNKNOWN_OUTCOME, "seen before", effect=effect)
+        with raw_db.connection() as connection:
+            connection.execute("UPDATE onceward.effects SET status = 'succeeded'")
+            settling = await start_task(store.settle_error(token, job.id, failure, 0.1))
+            assert not settling.done()
+            connection.commit()
+            assert await settling
+        assert (await job_item(store, job.id)).status is JobStatus.QUEUED
+
+
+@pytest.mark.parametrize(
+    ("status", "resolution"),
+    [("succeeded", Resolution(HAPPENED)), ("failed", Resolution(DID_NOT_HAPPEN, call_no=1))],
+    ids=["succeeded", "failed"],
+)
+async def test_an_answer_that_became_known_queues_the_jobs_that_still_wait(
+    store: Store, bank: Bank, raw_db: RawDatabase, status: str, resolution: Resolution
+) -> None:
+    effect = await fail_job(store, Attempts(store, bank), raw_db)
+    raw_db.rows(
+        f"UPDATE onceward.effects SET status = '{status}', result = '5', error_message = NULL"
+    )  # noqa: S608
+    resolved = await store.resolve_effect(effect, resolution, ACT)
+    assert resolved is not None
+    assert resolved.requeued == ("1",)
+    assert raw_db.value("SELECT result FROM onceward.effects") == "5"
+    with pytest.raises(NotInState):
+        await store.resolve_effect(effect, resolution, ACT)
 
 
 async def test_an_answer_before_the_deadline_is_refused(

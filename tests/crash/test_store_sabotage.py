@@ -1,7 +1,7 @@
 """The stages of a store that freezes or vanishes, of poolers and of the queue can fail.
 
-The sabotages of the failover, the time limit, the clock steps, the pauses and the times of the
-queue take too long for a test; docs/proof.md has their commands.
+The sabotages of the failover, the time limit, the clock steps, the pauses, late outside calls and
+the times of the queue take too long for a test; docs/proof.md has their commands.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from prove import cancellations, experiment, frozen_host, poolers, vanished_file
+from prove.outside.stage import call_outside
 from prove.plan import SHORT, StorePlan
 from prove.queueing.rules import keep_rules
 from prove.sabotage import VARIABLE, Sabotage
@@ -35,6 +36,13 @@ class Case:
 
 
 CASES = [
+    Case(
+        Sabotage.BLIND_CALLS,
+        "sqlite",
+        call_outside,
+        Violation.CALLED_TWICE,
+        {"effect_kills": 1},
+    ),
     Case(
         Sabotage.ALWAYS_READY,
         "postgres",

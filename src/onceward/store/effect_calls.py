@@ -92,7 +92,8 @@ class SqlEffectCalls(BaseStore):
     ) -> ResolvedEffect | None:
         """Store a person's answer about an effect, with an audit entry.
 
-        Queue the jobs that wait for it. Return None if the id is unknown. Raise NotInState.
+        Queue the jobs that wait for it, also if the answer became known since they failed. Return
+        None if the id is unknown. Raise NotInState.
         """
         happened = resolution.outcome is ResolvedOutcome.HAPPENED
         status = EffectStatus.SUCCEEDED if happened else EffectStatus.FAILED
@@ -100,13 +101,6 @@ class SqlEffectCalls(BaseStore):
             rows = await transaction.run("lock_effect", id=effect)
             if not rows:
                 return None
-            _require_resolvable(effect, resolution, rows[0])
-            await transaction.run(
-                "resolve_effect", id=effect, status=status, result=resolution.result
-            )
-            subject = f"effect:{effect}"
-            name = f"resolve_{resolution.outcome}"
-            entry = await add_audit_entry(transaction, action, name, subject)
             requeued = await transaction.run(
                 "requeue_waiting",
                 id=effect,
@@ -114,6 +108,13 @@ class SqlEffectCalls(BaseStore):
                 authenticated_as=action.authenticated_as,
                 reason=action.reason,
             )
+            if not (requeued and rows[0]["status"] == status):  # jobs wait for what is known
+                _require_resolvable(effect, resolution, rows[0])
+                await transaction.run(
+                    "resolve_effect", id=effect, status=status, result=resolution.result
+                )
+            name = f"resolve_{resolution.outcome}"
+            entry = await add_audit_entry(transaction, action, name, f"effect:{effect}")
         return ResolvedEffect(str(effect), status, tuple(row["id"] for row in requeued), entry)
 
 

@@ -438,19 +438,33 @@ AND EXISTS (SELECT 1 FROM fence)
 RETURNING pg_catalog.texteq(status, 'done') AS landed
 
 -- name: settle_error
--- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it.
+-- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it. A job that
+-- would wait for the outcome of an effect is queued if the outcome became known meanwhile: FOR SHARE
+-- waits for an operator's answer, which wakes only jobs that have failed.
 WITH
+outcome AS MATERIALIZED (
+    SELECT status FROM onceward.effects WHERE id = :effect::bigint FOR SHARE
+),
 fence AS (
     UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
     WHERE token = :token AND :job::bigint = ANY(jobs)
     RETURNING worker
 ),
+settlement AS MATERIALIZED (
+    SELECT :status = 'queued' OR EXISTS (
+        SELECT 1 FROM outcome WHERE status IN ('succeeded', 'failed')
+    ) AS is_queued
+),
 settled AS (
     UPDATE onceward.jobs
-    SET status = :status, attempts = attempts + 1, solo = false,
+    SET status = CASE WHEN is_queued THEN 'queued' ELSE :status END,
+        attempts = attempts + 1, solo = false,
         available_at = clock_timestamp() + :delay_seconds * interval '1 second',
-        failure_type = :failure_type, last_error = :error, effect = :effect,
-        finished_at = CASE WHEN :status = 'queued' THEN NULL ELSE clock_timestamp() END
+        failure_type = CASE WHEN NOT is_queued THEN :failure_type END,
+        last_error = :error,
+        effect = CASE WHEN NOT is_queued THEN :effect::bigint END,
+        finished_at = CASE WHEN NOT is_queued THEN clock_timestamp() END
+    FROM settlement
     WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
     RETURNING id, attempts
 )

@@ -287,12 +287,20 @@ WHERE id IN (SELECT value FROM json_each(:jobs)) AND status = 'queued' AND id IN
 RETURNING 1 AS landed
 
 -- name: settle_error
--- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it.
+-- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it. A job that
+-- would wait for the outcome of an effect is queued if the outcome became known meanwhile.
 UPDATE onceward_jobs
-SET status = :status, attempts = attempts + 1, solo = 0,
+SET status = CASE WHEN is_queued THEN 'queued' ELSE :status END, attempts = attempts + 1, solo = 0,
     available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER),
-    failure_type = :failure_type, last_error = :error, effect = :effect,
-    finished_at = CASE WHEN :status = 'queued' THEN NULL ELSE :now END
+    failure_type = CASE WHEN NOT is_queued THEN :failure_type END, last_error = :error,
+    effect = CASE WHEN NOT is_queued THEN :effect END,
+    finished_at = CASE WHEN NOT is_queued THEN :now END
+FROM (
+    SELECT :status = 'queued' OR EXISTS (
+        SELECT 1 FROM onceward_effects e
+        WHERE e.id = :effect AND e.status IN ('succeeded', 'failed')
+    ) AS is_queued
+) AS settlement
 WHERE id = :job AND status = 'queued' AND EXISTS (
     SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased
     WHERE l.token = :token AND leased.value = :job

@@ -1,0 +1,1 @@
+"""The stage of outside effects: calls to a real sink, under kills and freezes."""

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from prove import report
 from prove.plan import LONG, SHORT
-from prove.proof import prove
+from prove.proof import MODELS, prove
 from prove.sabotage import VARIABLE, Sabotage
 from prove.stages import POSTGRES_STAGES, SQLITE_STAGES
 from prove.verdict import Verdict
@@ -21,7 +21,7 @@ from support.postgres import ServerFailed
 RESULTS = Path(__file__).parent / "results"
 GREEN, RED, COULD_NOT_RUN = 0, 1, 2
 STORES = {"postgres": POSTGRES_STAGES, "sqlite": SQLITE_STAGES}
-STAGES = list({**POSTGRES_STAGES, **SQLITE_STAGES})
+STAGES = [MODELS, *{**POSTGRES_STAGES, **SQLITE_STAGES}]
 
 
 @click.command()
@@ -53,7 +53,8 @@ def main(
         plan = plan.within(minutes)
     stores = [name for name in STORES if store in (name, "both") and _has(name, stage)]
     console = Console(stderr=as_json, highlight=False)
-    console.print(f"Seed {seed}, {plan.name} form, on {' and '.join(stores)}.")
+    where = f", on {' and '.join(stores)}" if stores else ""
+    console.print(f"Seed {seed}, {plan.name} form{where}.")
     remove_stale_disks()
     os.environ[VARIABLE] = sabotage or ""
     try:

@@ -1,4 +1,4 @@
-"""The whole proof: both stores side by side, each in its own process, bad inputs, and the edge."""
+"""The whole proof: the models, both stores side by side, bad inputs, and the edge."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from rich.progress import (
 
 from prove.bad_inputs import run_bad_inputs
 from prove.edge import EdgeResult, run_edge
-from prove.plan import Plan
+from prove.models.check import ModelsResult, check_models
+from prove.plan import LONG, Plan
 from prove.sabotage import active_sabotage
 from prove.stages import StageRunner
 from prove.verdict import Verdict, requirements
@@ -35,6 +36,9 @@ COLUMNS = (
     TimeElapsedColumn(),
 )
 
+MODELS = "models"
+"""The stage that needs no store."""
+
 ProgressQueue: TypeAlias = "Queue[tuple[str, int, int]]"
 _progress_queue: list[ProgressQueue] = []
 """In a store's process: the queue to its parent."""
@@ -43,9 +47,10 @@ _progress_queue: list[ProgressQueue] = []
 def prove(
     plan: Plan, stores: Sequence[str], seed: int, console: Console, only: str | None = None
 ) -> Verdict:
-    """Run all stages of each store, the bad inputs when the first store is done, and the edge.
+    """Run the models, all stages of each store, the bad inputs, and the edge.
 
-    The edge runs alone: it measures latencies. With `only`, run one stage of the stores.
+    The bad inputs begin when the first store is done. The edge runs alone: it measures latencies.
+    With `only`, run the models alone, or one stage of the stores.
     """
     is_partial = bool(active_sabotage() or only)
     started = time.monotonic()
@@ -53,10 +58,15 @@ def prove(
         context = get_context("spawn")
         queue: ProgressQueue = context.Queue()
         pool = stack.enter_context(
-            ProcessPoolExecutor(len(stores), context, initializer=_set_queue, initargs=(queue,))
+            ProcessPoolExecutor(
+                max(1, len(stores)), context, initializer=_set_queue, initargs=(queue,)
+            )
         )
+        has_models = only == MODELS or not is_partial
+        models = pool.submit(run_models, plan) if has_models else None
+        _show_progress([models] if models else [], queue, progress, until=all)
         runs = [pool.submit(run_store, store, plan, seed, only) for store in stores]
-        _show_progress(runs, queue, progress, until=any)
+        _show_progress(runs, queue, progress, until=any if runs else all)
         tests = None if is_partial else pool.submit(run_bad_inputs)
         _show_progress([*runs, *([tests] if tests else [])], queue, progress, until=all)
         results = [run.result() for run in runs]
@@ -73,7 +83,17 @@ def prove(
         requirements=requirements(plan, results),
         bad_inputs=bad_inputs,
         edge=edge.result() if edge else None,
+        models=models.result() if models else None,
     )
+
+
+def run_models(plan: Plan) -> ModelsResult:
+    """Search the models in this process."""
+
+    def show(done: int, total: int) -> None:
+        _progress_queue[0].put((MODELS, done, total))
+
+    return check_models(is_long=plan.name == LONG.name, progress=show)
 
 
 def run_store(store: str, plan: Plan, seed: int, only: str | None) -> StoreResult:

@@ -5,14 +5,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from prove.edge import show_edge
+from prove.models.report import show_models
 from prove.verdict import Verdict, kills_per_minute, total
 from prove.workbench import StoreResult
 
 
 def show(verdict: Verdict, console: Console) -> None:
-    """Print the injected faults, the amounts checked, the findings and the verdict."""
-    console.print(_faults(verdict))
-    console.print(_figures(verdict))
+    """Print the models, the injected faults, the amounts checked, the findings and the verdict."""
+    if verdict.models is not None:
+        show_models(verdict.models, console)
+    if verdict.results:
+        console.print(_faults(verdict))
+        console.print(_figures(verdict))
     if any(result.delays for result in verdict.results):
         console.print(_delays(verdict))
     if verdict.bad_inputs is not None:
@@ -27,12 +31,7 @@ def show(verdict: Verdict, console: Console) -> None:
         for note in result.notes:
             console.print(f"{result.store}: {escape(note)}")
         _show_findings(result, console)
-    for entry in verdict.requirements:
-        if not entry.is_met:
-            console.print(
-                f"[red]Below the minimum on {entry.store}: {entry.what} {entry.reached}, "
-                f"required {entry.required}[/]"
-            )
+    _show_unmet(verdict, console)
     _show_verdict(verdict, console)
 
 
@@ -89,6 +88,15 @@ def _show_findings(result: StoreResult, console: Console) -> None:
                 console.print(f"  {stage}: {escape(finding.detail)}")
                 for line in finding.timeline:
                     console.print(f"    {escape(line)}", soft_wrap=True)
+
+
+def _show_unmet(verdict: Verdict, console: Console) -> None:
+    for entry in verdict.requirements:
+        if not entry.is_met:
+            console.print(
+                f"[red]Below the minimum on {entry.store}: {entry.what} {entry.reached}, "
+                f"required {entry.required}[/]"
+            )
 
 
 def _show_verdict(verdict: Verdict, console: Console) -> None:

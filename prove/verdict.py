@@ -11,6 +11,7 @@ from prove.checker import Figures
 from prove.clock_steps import ZOMBIES
 from prove.edge import EdgeResult
 from prove.failover import GONE
+from prove.models.check import ModelsResult
 from prove.outside.stage import EFFECT_POINTS
 from prove.plan import Plan, StorePlan
 from prove.queueing.times import HELD_JOBS
@@ -81,6 +82,7 @@ class Verdict:
     requirements: list[Requirement]
     bad_inputs: BadInputsResult | None = None
     edge: EdgeResult | None = None
+    models: ModelsResult | None = None
 
     @property
     def is_green(self) -> bool:
@@ -91,6 +93,7 @@ class Verdict:
             and all(requirement.is_met for requirement in self.requirements)
             and (tests is None or (tests.failed == 0 and tests.passed > 0))
             and (self.edge is None or self.edge.is_green)
+            and (self.models is None or self.models.is_green)
         )
 
     @property
@@ -116,6 +119,7 @@ class Verdict:
             "unmet": [asdict(entry) for entry in self.requirements if not entry.is_met],
             "bad_inputs": asdict(self.bad_inputs) if self.bad_inputs else None,
             "edge": self.edge.as_json() if self.edge else None,
+            "models": self.models.as_json() if self.models else None,
         }
 
     def bounds(self) -> Iterator[tuple[str, int, float]]:

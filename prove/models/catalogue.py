@@ -54,11 +54,12 @@ def _effect_rules() -> Shown:
     rule = effect_calls.Rule
     first_call = _calls(Policy.PERSON, 0, 1)
     person, two_answers = _calls(Policy.PERSON, 1, 2), _calls(Policy.PERSON, 2, 3)
-    reconcile = _calls(Policy.RECONCILE, 1, 2)
+    reconcile, third_call = _calls(Policy.RECONCILE, 1, 2), _calls(Policy.RECONCILE, 1, 3)
     retry, second_retry = _calls(Policy.RETRY_SAFE, 1, 2), _calls(Policy.RETRY_SAFE, 2, 3)
     return {
         rule.INTENT_FIRST: first_call,
         rule.INTENT_IS_FENCED: first_call,
+        rule.WITHDRAW_OWN_INTENT: third_call,
         rule.START_OVER_CLOSED: person,
         rule.START_IS_ATOMIC: _calls(Policy.PERSON, 0, 2, jobs=2),
         rule.PENDING_WAITS: reconcile,
@@ -71,7 +72,7 @@ def _effect_rules() -> Shown:
         rule.OUTCOME_UNFENCED: first_call,
         rule.OUTCOME_BY_ITSELF: first_call,
         rule.SUCCESS_FROM_ANY_CALL: retry,
-        rule.REFUSAL_FROM_LATEST: _calls(Policy.RECONCILE, 2, 3),
+        rule.REFUSAL_FROM_LATEST: third_call,
         rule.REFUSAL_OVER_OPEN: retry,
         rule.REFUSAL_KEEPS_DOUBT: second_retry,
         rule.RECONCILE_IS_ATOMIC: _calls(Policy.RECONCILE, 1, 3, jobs=2),
@@ -136,7 +137,7 @@ INLINE = ModelledProtocol(
         inline.Rule.UNKNOWN_IS_503: _ONE_REQUEST,
     },
     short=(inline.Configuration(2), inline.Configuration(3)),
-    long=(inline.Configuration(4), inline.Configuration(4, connections=3)),
+    long=(inline.Configuration(4), inline.Configuration(4, connections=1)),
 )
 
 _IN_ORDER, _EQUAL = (Event(1, "a"), Event(2, "b")), (Event(1, "a"), Event(1, "b"))

@@ -36,6 +36,7 @@ class Rule(StrEnum):
 
     INTENT_FIRST = "Commit the intent before the send."
     INTENT_IS_FENCED = "Commit an intent only while the lease names the job, and it is not over."
+    WITHDRAW_OWN_INTENT = "Withdraw an intent without a confirmed commit by its own mark."
     START_OVER_CLOSED = "Start a call only if there is none, or if the last one failed."
     START_IS_ATOMIC = "Start a call by compare-and-set: no other call starts in between."
     PENDING_WAITS = "Before the deadline, postpone a job that finds a pending call."
@@ -136,6 +137,7 @@ class EffectCalls:
             Phase.READY: self._begin,
             Phase.FOUND_NOTHING: self._found_nothing,
             Phase.COMMITTED: self._committed,
+            Phase.UNCONFIRMED: self._withdraw,
             Phase.CALLING: self._call,
             Phase.CHECKED: self._send,
             Phase.SENT: self._exception,
@@ -290,6 +292,14 @@ class EffectCalls:
         if state.jobs[worker.job].status is not JobStatus.QUEUED:
             started = started._replace(harm="a call starts for a job that is over")
         yield step, started
+        is_marked = Rule.WITHDRAW_OWN_INTENT in self._rules
+        unsent = Phase.REFUSED if is_marked else Phase.UNCONFIRMED
+        yield f"{step}, and gets no response", started.enter(index, unsent)
+
+    def _withdraw(self, state: State, index: int, name: str) -> Iterator[Step]:
+        """Commit that an intent was not sent, of the call that has the key now."""
+        withdrawn = self._not_applied(state, state.row.call_no).end_attempt(index)
+        yield f"{name} withdraws its intent", withdrawn
 
     def _call(self, state: State, index: int, name: str) -> Iterator[Step]:
         """Send, unless the deadline is over: then nothing was applied."""

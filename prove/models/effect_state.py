@@ -37,11 +37,12 @@ class Phase(StrEnum):
     READY = auto()  # the handler is about to call
     FOUND_NOTHING = auto()  # only without START_IS_ATOMIC
     COMMITTED = auto()  # the intent; only without DEADLINE_FROM_BEFORE
+    UNCONFIRMED = auto()  # the intent; only without WITHDRAW_OWN_INTENT
     CALLING = auto()
     CHECKED = auto()  # the deadline; only with FROZEN_BEFORE_SEND
     SENT = auto()
     APPLIED = auto()  # the response says so
-    REFUSED = auto()  # the response says 'not applied'
+    REFUSED = auto()  # the response says 'not applied', or the intent is withdrawn
     RECONCILED = auto()  # the other side says 'not applied'
     RETURNED = auto()  # effects.call returned a result
     RAISED = auto()  # effects.call raised, and the handler swallowed it

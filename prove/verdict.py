@@ -119,7 +119,7 @@ class Verdict:
             "unmet": [asdict(entry) for entry in self.requirements if not entry.is_met],
             "bad_inputs": asdict(self.bad_inputs) if self.bad_inputs else None,
             "edge": self.edge.as_json() if self.edge else None,
-            "models": self.models.as_json() if self.models else None,
+            "models": self.models.summary() if self.models else None,
         }
 
     def bounds(self) -> Iterator[tuple[str, int, float]]:

@@ -71,15 +71,22 @@ class ProtocolResult:
                 if not result.is_green:
                     yield f"no harm shows the {what} {result.name}: {result.search}"
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
+    def summary(self) -> dict[str, Any]:
+        """Return the counts and the findings as JSON types."""
         return {
             "states": self.states,
+            "rules": len(self.rules),
+            "limits": len(self.limits),
             "seconds": round(self.seconds, 1),
+            "findings": list(self.findings()),
+        }
+
+    def as_json(self) -> dict[str, Any]:
+        """Return every search as JSON types."""
+        return self.summary() | {
             "held": [asdict(result) for result in self.held],
             "rules": [asdict(result) for result in self.rules],
             "limits": [asdict(result) for result in self.limits],
-            "findings": list(self.findings()),
         }
 
 
@@ -94,8 +101,12 @@ class ModelsResult:
         """Return whether every model holds, and every rule is needed."""
         return all(result.is_green for result in self.protocols.values())
 
+    def summary(self) -> dict[str, Any]:
+        """Return the counts and the findings as JSON types."""
+        return {name: result.summary() for name, result in self.protocols.items()}
+
     def as_json(self) -> dict[str, Any]:
-        """Return the result as JSON types."""
+        """Return every search as JSON types."""
         return {name: result.as_json() for name, result in self.protocols.items()}
 
 

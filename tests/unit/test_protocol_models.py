@@ -17,6 +17,7 @@ from prove.models.check import Holding, check_models, exceed, hold, name_of, rem
 from prove.models.effect_calls import Limit, Policy
 from prove.models.effect_state import JobStatus, State, Status
 from prove.models.search import Model, search
+from prove.verdict import Verdict
 
 PAGE = Path(__file__).parents[2] / "docs" / "proof.md"
 
@@ -87,7 +88,7 @@ def shown(kind: str) -> list[ParameterSet]:
 @pytest.mark.parametrize("configuration", configurations())
 def test_a_model_holds_with_all_its_rules(configuration: Configuration) -> None:
     found = held(configuration).search
-    assert found.is_complete, found
+    assert found.is_complete, str(found)
 
 
 @pytest.mark.parametrize(("rule", "configuration"), shown("rules"))
@@ -217,6 +218,18 @@ def test_a_rule_that_is_not_needed_is_a_finding() -> None:
     assert not result.is_green
     (finding,) = result.protocols["inline"].findings()
     assert finding.startswith("no harm shows the rule one-at-a-time: holds in all")
+    verdict = Verdict(
+        seed=1,
+        form="short",
+        sabotage="",
+        stage="models",
+        seconds=0.1,
+        results=[],
+        requirements=[],
+        models=result,
+    )
+    assert not verdict.is_green
+    assert [finding] == verdict.as_json()["models"]["inline"]["findings"]
 
 
 def test_a_search_that_was_given_up_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

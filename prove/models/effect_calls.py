@@ -42,8 +42,8 @@ class Rule(StrEnum):
     PENDING_WAITS = "Before the deadline, postpone a job that finds a pending call."
     UNKNOWN_WAITS = "Before the deadline, postpone a job that finds an unknown outcome."
     SEND_IN_TIME = "Do not send after the deadline."
-    DEADLINE_FROM_BEFORE = "Measure the own deadline from before the intent is committed."
-    CLOCK_RUNS = "Measure the own deadline on a clock that runs while the machine is suspended."
+    DEADLINE_FROM_BEFORE = "Measure a worker's deadline from before its intent is committed."
+    CLOCK_RUNS = "Measure a worker's deadline on a clock that runs through a suspend."
     EXCEPTION_IS_UNKNOWN = "An exception leaves the outcome unknown, unless declared otherwise."
     UNKNOWN_OVER_PENDING = "Commit 'unknown' only over the pending row of the same call."
     OUTCOME_UNFENCED = "Commit an outcome without regard to the lease: it is information."
@@ -154,6 +154,8 @@ class EffectCalls:
 
     def violation(self, state: State) -> str:
         """Return the harm that the last step did."""
+        if state.row.status is Status.SUCCEEDED and state.applied_at == NEVER:
+            return "a success is stored, and nothing was applied"
         return state.harm
 
     def steps(self, state: State) -> Iterator[Step]:
@@ -384,7 +386,8 @@ class EffectCalls:
         if not state.holds(index):
             return
         done = state.end_attempt(index, JobStatus.DONE)
-        if state.workers[index].phase is Phase.RETURNED:
+        is_late = Rule.OUTCOME_BY_ITSELF not in self._rules
+        if is_late and state.workers[index].phase is Phase.RETURNED:
             done = self._succeeded(done)
         if state.jobs[state.workers[index].job].status is JobStatus.CANCELLED:
             done = done._replace(harm="a cancelled job is done")

@@ -1,6 +1,6 @@
 """The models of the protocols hold, and each of their rules is needed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -15,7 +15,7 @@ from prove.models.__main__ import main
 from prove.models.catalogue import PROTOCOLS, Configuration, ModelledProtocol
 from prove.models.check import Holding, check_models, exceed, hold, name_of, remove
 from prove.models.effect_calls import Limit, Policy
-from prove.models.effect_state import JobStatus, State, Status
+from prove.models.effect_state import NEVER, JobStatus, State, Status
 from prove.models.search import Model, search
 from prove.verdict import Verdict
 
@@ -135,29 +135,42 @@ def test_every_limit_is_shown() -> None:
 # A model in which nothing happens would hold as well.
 
 
-class Reaching:
-    """A model whose violation is a state that it must be able to reach."""
+class Looking:
+    """A model whose violation is any state that the test looks for."""
 
-    def __init__(self, model: Model[State], status: Status, call_no: int) -> None:
-        self._wanted = status, call_no
+    def __init__(self, model: Model[State], is_wanted: Callable[[State], bool]) -> None:
+        self._is_wanted = is_wanted
         self.initial, self.steps = model.initial, model.steps
 
     def violation(self, state: State) -> str:
-        is_done = all(job.status is JobStatus.DONE for job in state.jobs)
-        row = state.row.status, state.row.call_no
-        return "reached" if is_done and row == self._wanted else ""
+        return "reached" if self._is_wanted(state) else ""
+
+
+def all_done(state: State, call_no: int) -> bool:
+    is_done = all(job.status is JobStatus.DONE for job in state.jobs)
+    return is_done and (state.row.status, state.row.call_no) == (Status.SUCCEEDED, call_no)
 
 
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("call_no", [1, 2])
 def test_a_call_succeeds_at_once_or_when_it_is_repeated(policy: Policy, call_no: int) -> None:
     model = effect_calls.Configuration(policy).model()
-    assert search(Reaching(model, Status.SUCCEEDED, call_no)).violation
+    assert search(Looking(model, lambda state: all_done(state, call_no))).violation
 
 
 def test_two_jobs_share_the_result_of_one_call() -> None:
     model = effect_calls.Configuration(Policy.PERSON, jobs=2, max_time=0, max_calls=1).model()
-    assert search(Reaching(model, Status.SUCCEEDED, 1)).violation
+    assert search(Looking(model, lambda state: all_done(state, 1))).violation
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_failed_means_that_nothing_was_applied(policy: Policy) -> None:
+    model = effect_calls.Configuration(policy, max_calls=2).model()
+
+    def is_wrong(state: State) -> bool:
+        return state.row.status is Status.FAILED and state.applied_at != NEVER
+
+    assert search(Looking(model, is_wrong)).is_complete
 
 
 # What only the other side can close.

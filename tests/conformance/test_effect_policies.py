@@ -357,9 +357,8 @@ async def test_an_answer_that_became_known_queues_the_jobs_that_still_wait(
     store: Store, bank: Bank, raw_db: RawDatabase, status: str, resolution: Resolution
 ) -> None:
     effect = await fail_job(store, Attempts(store, bank), raw_db)
-    raw_db.rows(
-        f"UPDATE onceward.effects SET status = '{status}', result = '5', error_message = NULL"
-    )  # noqa: S608
+    known = f"status = '{status}', result = '5', error_message = NULL"
+    raw_db.rows(f"UPDATE onceward.effects SET {known}")  # noqa: S608 - no outside input
     resolved = await store.resolve_effect(effect, resolution, ACT)
     assert resolved is not None
     assert resolved.requeued == ("1",)

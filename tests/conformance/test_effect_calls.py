@@ -316,12 +316,13 @@ async def test_an_intent_whose_commit_is_unconfirmed_is_withdrawn(
     attempt = await attempts.begin()
     with monkeypatch.context() as patch:
         patch.setattr(SqlEffectCalls, "start_call", start_and_lose)
-        with pytest.raises(OutcomeUnknown):
+        with pytest.raises(OutcomeUnknown) as raised:
             await attempts.call(attempt)
-    assert attempt.unresolved() is None
+    assert attempt.unresolved() is raised.value  # the job is postponed
     await asyncio.gather(*attempt._background)
     assert await effect_state(store) == (FAILED, 1)
     assert await attempts.call(attempt) == {"receipt": 1, "amount": 5}
+    assert attempt.unresolved() is None
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,8 @@ async def test_an_answer_of_another_kind_is_a_mistake(
     store: Store, bank: Bank, raw_db: RawDatabase, answer: object
 ) -> None:
     attempts = Attempts(store, bank, reconcile=lambda *_: answer)
-    attempt = await lose_answer(attempts, raw_db)
+    await lose_answer(attempts, raw_db)
+    attempt = await attempts.begin("evt_2")
     with pytest.raises(PermanentError, match=r"return Applied\(result\), NotApplied\(\) or Still"):
         await attempts.call(attempt)
     assert isinstance(attempt.unresolved(), EffectUnknown)

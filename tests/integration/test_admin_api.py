@@ -24,8 +24,9 @@ FIELDS = {
     "processing_state deliveries conflicts duplicate_body_of",
     "jobs": "id status event_ledger_id source event_type external_event_id handler attempts "
     "max_attempts failure_type last_error available_at created_at finished_at ordering_key "
-    "waiting waits_for",
-    "effects": "id idempotency_key job_id reference status error_message created_at updated_at",
+    "effect_id waiting waits_for",
+    "effects": "id idempotency_key job_id reference status function call_no deadline_at "
+    "error_message created_at updated_at",
     "deliveries": "id event_ledger_id source event_id outcome received_at accepted_as",
     "rejections": "id source cause check count received_at last_at kept received_as",
     "audit": "id job_id subject action actor authenticated_as reason created_at",

@@ -84,6 +84,8 @@ class JobItem:
     created_at: datetime
     finished_at: datetime | None
     ordering_key: str | None
+    effect_id: str | None
+    """The effect whose outcome an operator must find out before the job can go on."""
     waiting: WaitReason | None
     waits_for: str | None
     """The job of the same handler and ordering key that must end first."""

@@ -56,6 +56,10 @@ T = TypeVar("T")
 _STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 """Pauses between the attempts to store an outcome."""
 
+_NOT_SETTLED: Final = "an earlier call was interrupted"
+Unresolved = EffectUnknown | EffectPending | StoreError
+"""Errors of a call without a known outcome."""
+
 _MAX_LOOKS: Final = 10
 """How often a call looks at an effect that others change meanwhile."""
 
@@ -111,11 +115,11 @@ class AttemptCalls:
         self._clock = calls.clock
         self._token = token
         self._job = job
-        self._unresolved: dict[str, EffectUnknown | EffectPending] = {}
+        self._unresolved: dict[str, Unresolved] = {}
         self._background: set[asyncio.Future[Any]] = set()
         """Outcomes that are being stored, even if the handler is cancelled meanwhile."""
 
-    def unresolved(self) -> EffectUnknown | EffectPending | None:
+    def unresolved(self) -> Unresolved | None:
         """Return the error of a call without a known outcome: the one that needs most help."""
         errors = self._unresolved.values()
         return max(errors, key=_urgency, default=None)
@@ -127,7 +131,7 @@ class AttemptCalls:
         invocation = self._invocation(key, function, arguments, named)
         try:
             result = await self._call(invocation)
-        except (EffectUnknown, EffectPending) as error:
+        except (EffectUnknown, EffectPending, StoreError) as error:
             self._unresolved[key] = error
             raise
         self._unresolved.pop(key, None)
@@ -171,6 +175,7 @@ class AttemptCalls:
                 continue  # since start_call looked
             if existing.seconds_left > 0:
                 raise _pending(invocation, existing)
+            self._unresolved[invocation.intent.key] = _unknown(invocation, existing, _NOT_SETTLED)
             answer = await self._decide(invocation, existing)
             if isinstance(answer, Applied):
                 return await self._succeed(invocation, existing, answer.result)
@@ -385,7 +390,7 @@ def _unknown(
     return EffectUnknown(message, effect=call.id, needs_operator=needs_operator)
 
 
-def _urgency(error: EffectUnknown | EffectPending) -> int:
-    if isinstance(error, EffectPending):
-        return 0
-    return 2 if error.needs_operator else 1
+def _urgency(error: Unresolved) -> int:
+    if isinstance(error, EffectUnknown):
+        return 2 if error.needs_operator else 1
+    return 0

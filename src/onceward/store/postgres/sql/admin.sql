@@ -88,6 +88,7 @@ SELECT
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
     j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key,
+    CAST(j.effect AS text) AS effect_id,
     CASE WHEN j.status <> 'queued' OR j.id IN (SELECT id FROM leased) THEN NULL
          WHEN h.paused_at IS NOT NULL THEN 'paused_handler'
          WHEN s.paused_at IS NOT NULL THEN 'paused_source'

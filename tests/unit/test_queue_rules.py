@@ -62,7 +62,7 @@ COUNT = "use a whole number from 1 to 1000000"
         ({"ordering_key": "/a/b"}, "ordering_key is '/a/b'; write 'a.b'"),
         (
             {"ordering_key": "header:x"},
-            "ordering_key is 'header:x'; a key is read from the payload",
+            "ordering_key is 'header:x'; it is read from the payload",
         ),
         ({"ordering_key": " a.b"}, "ordering_key is ' a.b', with a space at an end; write 'a.b'"),
         ({"ordering_key": "a" * 256}, "ordering_key is 256 bytes long; the limit is 255"),

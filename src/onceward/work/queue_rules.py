@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, TypedDict, get_args
 
 from onceward.model.events import invalid_text_reason
 from onceward.model.jobs import QueueRules
-from onceward.work.ordering_keys import ordering_key_fault
+from onceward.work.payload_paths import path_faults
 
 OnHeadFailed = Literal["hold", "continue"]
 """Whether a job that failed for good holds up the later jobs of its key."""
@@ -64,7 +64,7 @@ def _order_faults(options: QueueOptions, transaction: object) -> Iterator[str]:
     path: object = options.get("ordering_key")
     on_head_failed: Any = options.get("on_head_failed")
     if path is not None:
-        yield from _path_faults(path)
+        yield from path_faults("ordering_key", path)
     if path is not None and transaction == "shared":
         yield (
             "ordering_key does not work with transaction='shared': jobs with a key run one at a "
@@ -76,13 +76,6 @@ def _order_faults(options: QueueOptions, transaction: object) -> Iterator[str]:
         yield f"on_head_failed is {on_head_failed!r}; use 'hold' or 'continue'"
     if path is None:
         yield "on_head_failed is only for handlers with ordering_key; add one, or remove it"
-
-
-def _path_faults(path: object) -> Iterator[str]:
-    if not isinstance(path, str):
-        yield f"ordering_key is {path!r}; use a path into the payload, such as 'data.object.id'"
-    elif fault := invalid_text_reason(path) or ordering_key_fault(path):
-        yield f"ordering_key {fault}"
 
 
 def _is_count(value: object) -> bool:

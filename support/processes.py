@@ -24,6 +24,7 @@ from support.database import RawDatabase
 ROOT = Path(__file__).parents[1]
 APPS = ROOT / "tests" / "apps"
 SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
+PLANS = ROOT / "examples" / "plans.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
 START_SECONDS = 30.0
@@ -330,9 +331,10 @@ class Serve(Process):
         (job,) = self.items("jobs", event_id=event_id)
         return job
 
-    def requeue(self, job: str, *, actor: str, reason: str) -> httpx.Response:
-        """Requeue a failed job and return the response."""
-        return self.http.post(f"/admin/jobs/{job}/requeue", json={"actor": actor, "reason": reason})
+    def requeue(self, job: str, *, actor: str, reason: str, **more: Any) -> httpx.Response:
+        """Requeue a job that ended and return the response."""
+        body = {"actor": actor, "reason": reason, **more}
+        return self.http.post(f"/admin/jobs/{job}/requeue", json=body)
 
     def is_ready(self) -> bool:
         """Return whether the service says that it can use its ledger."""

@@ -24,6 +24,7 @@
     │   └── Unwritable                the database refuses this value; others can be written
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
     ├── LeaseLost                     the lease ended too early; nothing was committed
+    ├── StaleEvent                    the key of the event has applied a newer version
     ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
     ├── OperatorError                 an operator's action is not possible
     │   ├── NotFound                  no such row
@@ -198,6 +199,10 @@ class PreparationFailed(OncewardError):
 
 class LeaseLost(OncewardError):
     """The lease on a job ended before the job was settled. Nothing was committed."""
+
+
+class StaleEvent(OncewardError):
+    """The key of an event has applied a newer version. The job is ignored, nothing is committed."""
 
 
 class NotSettled(OncewardError):

@@ -182,6 +182,9 @@ class Inbox:
         and run again when one of those fails. `retry` sets the delay between attempts: a `Retry`,
         or one for each class of errors, with None for errors that are not retried.
 
+        `version` and `version_key` are paths into the payload, such as ``created`` and
+        ``data.object.id``: an event that is older than what its key has applied ends `ignored`.
+
         The other options order and limit the jobs of the function, over all workers:
 
         - `ordering_key`: a path into the payload, such as ``data.object.id`` or ``items.0.id``.

@@ -41,6 +41,7 @@ from onceward.model.jobs import (
     ClaimRequest,
     Fail,
     HandlerEntry,
+    Ignore,
     Job,
     JobStatus,
     Postpone,
@@ -48,6 +49,7 @@ from onceward.model.jobs import (
     Reschedule,
     UnroutedType,
 )
+from onceward.model.versions import Watermark
 from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
 from onceward.runtime.sql_text import Sql
 
@@ -122,6 +124,15 @@ class StoreTransaction(Protocol):
     async def mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         """Mark an effect as done. Return True for the first job with this key, over all events."""
 
+    async def lock_watermark(self, handler: str, key: str, new: Watermark) -> Watermark:
+        """Return the watermark of a handler's key, which no other transaction can change now.
+
+        Write `new` and return it if there is none.
+        """
+
+    async def set_watermark(self, handler: str, key: str, new: Watermark) -> None:
+        """Replace a locked watermark."""
+
     async def settle(self, token: str, *jobs: int) -> None:
         """Mark the jobs as done.
 
@@ -133,6 +144,8 @@ class StoreTransaction(Protocol):
 
 
 OnIdleTimeout = Callable[[TransactionIdleTimeout], object]
+ErrorSettlement = Reschedule | Postpone | Fail | Ignore
+"""How an attempt ends that is not done."""
 
 
 def ignore_idle_timeout(_: TransactionIdleTimeout) -> None:
@@ -167,10 +180,13 @@ class Queue(Protocol):
     async def release(self, token: str, jobs: Sequence[int]) -> None:
         """Release jobs that were not started."""
 
+    async def watermark(self, handler: str, key: str) -> Watermark | None:
+        """Return the watermark of a handler's key; None if it has applied no version."""
+
     async def settle_error(
-        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: ErrorSettlement, elapsed_seconds: float
     ) -> bool:
-        """Settle a failed attempt. Return False if the lease was lost."""
+        """Settle an attempt that is not done. Return False if the lease was lost."""
 
     async def settle_done(self, token: str, *jobs: int) -> bool:
         """Settle attempts that wrote nothing. Return False if the lease was lost.
@@ -294,10 +310,13 @@ class AdminStore(Protocol):
         Raise NotInState if another operator was faster.
         """
 
-    async def requeue(self, job: int, action: OperatorAction) -> Requeued | None:
-        """Queue a failed or cancelled job again, with an audit entry.
+    async def requeue(
+        self, job: int, action: OperatorAction, *, even_if_stale: bool = False
+    ) -> Requeued | None:
+        """Queue a job that failed, was ignored or was cancelled again, with an audit entry.
 
-        Return None if the job is neither.
+        With `even_if_stale`, it is applied even if its key has applied a newer version.
+        Return None if the job is in another state.
         """
 
     async def cancel(self, job: int, action: OperatorAction) -> Cancelled | None:

@@ -3,6 +3,10 @@
 import pytest
 
 from onceward.model.events import DuplicateBody
+from onceward.model.jobs import Ignore
+from onceward.model.versions import Watermark
+from onceward.ports import StoreTransaction
+from onceward.work.staleness import VersionedJob
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
@@ -72,20 +76,30 @@ def hostile_url(request: pytest.FixtureRequest, postgres_url: str) -> str:
     return postgres_url
 
 
+async def advance_twice(transaction: StoreTransaction) -> None:
+    """Write a first version, then a newer one."""
+    for version in ("1", "2"):
+        new = Watermark(version, "evt_1", "stripe")
+        versioned = VersionedJob("credit", "created", "key", new, even_if_stale=False)
+        await versioned.advance_watermark(transaction)
+
+
 async def test_no_function_of_another_role_runs_as_ours(hostile_url: str) -> None:
     async with opened(hostile_url) as store:
-        await record(store, *arrivals(3))
-        await record(store, *arrivals(3), arrival("evt_0", body=b"other"))
+        await record(store, *arrivals(4))
+        await record(store, *arrivals(4), arrival("evt_0", body=b"other"))
         await record(store, *(checked(name, FLAG, type="x") for name in ("a", "b")))
         leased = await lease(store)
-        done, effect, failed = leased.jobs
+        done, effect, failed, stale = leased.jobs
         async with store.prepare() as transaction:
             await transaction.commit()
         async with working(store) as work:
             assert await work.unit.mark_effect(effect.id, "key", None)
-            assert await work.unit.settle(leased.token, effect.id)
+            assert await work.unit.settle(leased.token, effect.id, advance_twice)
         assert await store.settle_done(leased.token, done.id)
         assert await store.settle_error(leased.token, failed.id, BROKEN, 0.1)
+        assert await store.settle_error(leased.token, stale.id, Ignore("stale"), 0.1)
+        assert await store.watermark("credit", "key") is not None
         await store.requeue(failed.id, ACT)
         for page in (store.events, store.jobs, store.effects, store.deliveries, store.audit):
             assert await page(EVERYTHING)

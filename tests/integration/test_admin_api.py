@@ -296,6 +296,21 @@ def test_a_requeue_returns_its_result_and_writes_an_audit_entry(service: Running
     assert (again["attempts"], again["max_attempts"]) == (2, 41)
 
 
+@pytest.mark.parametrize(
+    ("word", "action"), [(True, "manual_requeue_even_if_stale"), (False, "manual_requeue")]
+)
+def test_a_requeue_even_if_stale_is_audited_as_such(
+    service: RunningInbox, *, word: bool, action: str
+) -> None:
+    job = failed_job(service, f"stale {word}")
+    set_status(service, job["id"], "ignored")
+    body = {"actor": "ann", "reason": "fixed", "even_if_stale": word}
+    response = requeue(service, job["id"], body)
+    assert response.status_code == 200
+    assert response.json()["audit"]["action"] == action
+    service.settled_job(f"stale {word}")
+
+
 INVALID_ACTIONS: dict[str, Any] = {
     "an empty object": {},
     "no actor": {"reason": "x"},
@@ -309,6 +324,7 @@ INVALID_ACTIONS: dict[str, Any] = {
     "null": {"actor": None, "reason": "x"},
     "a NUL": {"actor": "a\0b", "reason": "x"},
     "too long": {"actor": "x" * 256, "reason": "x"},
+    "a text for a boolean": {"actor": "x", "reason": "x", "even_if_stale": "yes"},
     "not an object": ["x", "y"],
     "a string": "x",
 }
@@ -372,10 +388,10 @@ def test_a_missing_job_gets_404(service: RunningInbox, job: str) -> None:
     assert service.items("audit") == entries
 
 
-def test_only_a_failed_or_cancelled_job_can_be_requeued(service: RunningInbox) -> None:
+def test_a_job_that_is_done_or_queued_cannot_be_requeued(service: RunningInbox) -> None:
     entries = service.items("audit")
     job = next(job for job in service.items("jobs", event_id="paid"))
-    for status in ("done", "ignored", "queued"):
+    for status in ("done", "queued"):
         set_status(service, job["id"], status)
         response = requeue(service, job["id"])
         assert response.status_code == 409

@@ -296,7 +296,7 @@ def test_real_responses_have_exactly_the_documented_members(service: RunningInbo
     requeue = "/admin/jobs/{id}/requeue"
     for job, status in ((broken, 200), (done, 409), ({"id": "999999999"}, 404)):
         path = requeue.format(id=job["id"])
-        check(requeue, service.http.post(path, json=ACTION), status)
+        check(requeue, service.http.post(path, json={**ACTION, "even_if_stale": True}), status)
     check("/webhooks/{source}", service.http.post("/webhooks/partner", content=b"{}"), 401)
     eventually(lambda: service.items("rejections"), "the rejection is listed")
     (conflict, *_) = service.items("deliveries", status="conflict")

@@ -42,6 +42,10 @@ class _ActionBody(msgspec.Struct):
     reason: str = ""
 
 
+class _RequeueBody(_ActionBody):
+    even_if_stale: bool = False
+
+
 class _ResolveBody(_ActionBody):
     outcome: str = ""
     call_no: int | None = None
@@ -50,6 +54,9 @@ class _ResolveBody(_ActionBody):
 
 _BODIES: Final[Mapping[type[_ActionBody], str]] = {
     _ActionBody: "Send a JSON object with the strings actor and reason.",
+    _RequeueBody: (
+        "Send a JSON object with the strings actor and reason, and even_if_stale as true or false."
+    ),
     _ResolveBody: (
         "Send a JSON object with the strings actor, reason and outcome, the number call_no, and "
         "any result."
@@ -158,9 +165,11 @@ class AdminApp:
         return _starlette(json_response(200, job))
 
     async def _requeue(self, request: Request) -> StarletteResponse:
-        action = await self._action(request)
+        parsed, action = await self._action_body(request, _RequeueBody)
         async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
-            requeued = await self._operator.requeue(request.path_params["id"], action)
+            requeued = await self._operator.requeue(
+                request.path_params["id"], action, even_if_stale=parsed.even_if_stale
+            )
         return _starlette(
             json_response(
                 200,

@@ -21,7 +21,7 @@ class JobStatus(StrEnum):
 
 
 class FailureType(StrEnum):
-    """Why a job failed."""
+    """Why a job failed or was ignored."""
 
     PERMANENT = "permanent"
     EXHAUSTED = "exhausted"
@@ -29,6 +29,8 @@ class FailureType(StrEnum):
     """The job never ran: an operator must requeue it first."""
     UNKNOWN_OUTCOME = "unknown_outcome"
     """Nobody knows whether an outside call was applied: an operator must find out."""
+    STALE = "stale"
+    """The job was ignored: its key has applied a newer version."""
 
 
 TRANSITIONS: Final = frozenset(
@@ -37,8 +39,10 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.IN_PROGRESS, JobStatus.DONE),
         (JobStatus.IN_PROGRESS, JobStatus.QUEUED),
         (JobStatus.IN_PROGRESS, JobStatus.FAILED),
+        (JobStatus.IN_PROGRESS, JobStatus.IGNORED),
         (JobStatus.FAILED, JobStatus.QUEUED),
         (JobStatus.CANCELLED, JobStatus.QUEUED),
+        (JobStatus.IGNORED, JobStatus.QUEUED),
         (JobStatus.QUEUED, JobStatus.CANCELLED),
         (JobStatus.IN_PROGRESS, JobStatus.CANCELLED),
         (JobStatus.FAILED, JobStatus.CANCELLED),
@@ -129,6 +133,8 @@ class Job(NamedTuple):
     headers: bytes
     body: bytes | None
     ordering_key: str | None = None
+    even_if_stale: bool = False
+    """Whether an operator wants it to run even if its key has applied a newer version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,3 +217,12 @@ class Fail:
     traceback: str = ""
     effect: int | None = None
     """The effect whose outcome an operator must find out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignore:
+    """The event is not applied: its key has applied a newer version."""
+
+    error: str
+    traceback: str = ""
+    failure_type: FailureType = FailureType.STALE

@@ -44,7 +44,7 @@ MAX_ATTEMPTS_SHOWN: Final = 100
 """The failed attempts that a job is shown with, newest first."""
 CONFLICT_ID_DIGITS: Final = 16
 """The number of hex digits of a hash that end the id of an accepted conflict."""
-_REQUEUEABLE: Final = " or ".join(sorted(REQUEUEABLE))
+_REQUEUEABLE: Final = ", ".join(sorted(REQUEUEABLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,15 @@ class Operator:
             raise _not_found("job", job)
         return detail
 
-    async def requeue(self, job: str, action: OperatorAction) -> Requeued:
-        """Queue a failed or cancelled job again. Raises NotFound or NotInState."""
+    async def requeue(
+        self, job: str, action: OperatorAction, *, even_if_stale: bool = False
+    ) -> Requeued:
+        """Queue a job that failed, was ignored or was cancelled again.
+
+        Raises NotFound or NotInState.
+        """
         job_id = _parse_id("job", job)
-        requeued = await self._store.requeue(job_id, action)
+        requeued = await self._store.requeue(job_id, action, even_if_stale=even_if_stale)
         if requeued is not None:
             return requeued
         status = await self._store.job_status(job_id)

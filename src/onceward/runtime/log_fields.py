@@ -20,7 +20,7 @@ class LogFields(TypedDict, total=False):
     attempt: Annotated[int, "the number of the attempt, from 1"]
     max_attempts: Annotated[int, "the attempts that the job may take"]
     retry_in_seconds: Annotated[float, "the time until the next try"]
-    failure_type: Annotated[str, "why the job failed for good"]
+    failure_type: Annotated[str, "why the job failed for good or was ignored"]
     error: Annotated[str, "the error, redacted"]
     location: Annotated[str, "the innermost line of your code: file, line and function"]
     traceback: Annotated[str, "one frame a line, in calling order, without values"]

@@ -10,8 +10,9 @@ from typing import Any, Final, NoReturn, Protocol
 
 from onceward.errors import ConfigurationError, PermanentError, StoreBlocked
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Fail, Job, Postpone, Reschedule
-from onceward.ports import PurgeProgress, Row
+from onceward.model.jobs import Fail, Ignore, Job, Postpone, Reschedule
+from onceward.model.versions import Watermark, parse_version, version_json
+from onceward.ports import ErrorSettlement, PurgeProgress, Row
 from onceward.store.keyed_routes import KeyedRoutes
 from onceward.store.locks import Lock
 
@@ -70,6 +71,11 @@ class BaseStore(ABC):
             raise PermanentError("The payload of this event is no longer stored")
         return bytes(rows[0]["body"])
 
+    async def watermark(self, handler: str, key: str) -> Watermark | None:
+        """Return the watermark of a handler's key; None if it has applied no version."""
+        rows = await self._read("watermark", handler=handler, key=key)
+        return read_watermark(rows[0]) if rows else None
+
     async def purge_events(
         self, after: int, *, limit: int, horizon_seconds: float
     ) -> PurgeProgress:
@@ -117,15 +123,37 @@ def require_mark(key: str, marks: Sequence[Row], *, table: str) -> None:
         )
 
 
-def error_statement(settlement: Reschedule | Postpone | Fail) -> str:
-    """Return the name of the statement that settles a failed attempt."""
-    return "postpone" if isinstance(settlement, Postpone) else "settle_error"
+def read_watermark(row: Row) -> Watermark:
+    """Return the watermark in a row."""
+    return Watermark(parse_version(row["version"]), row["event_id"], row["source"])
+
+
+def watermark_parameters(handler: str, key: str, new: Watermark) -> dict[str, Any]:
+    """Return the parameters of the statements that write a watermark."""
+    return {
+        "handler": handler,
+        "key": key,
+        "version": version_json(new.version),
+        "event_id": new.event_id,
+        "source": new.source,
+    }
+
+
+def error_statement(settlement: ErrorSettlement) -> str:
+    """Return the name of the statement that settles an attempt that is not done."""
+    match settlement:
+        case Postpone():
+            return "postpone"
+        case Ignore():
+            return "ignore"
+        case _:
+            return "settle_error"
 
 
 def error_parameters(
-    token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
+    token: str, job: int, settlement: ErrorSettlement, elapsed_seconds: float
 ) -> dict[str, Any]:
-    """Return the parameters of the statement that settles a failed attempt."""
+    """Return the parameters of the statement that settles an attempt that is not done."""
     outcome: dict[str, Any]
     match settlement:
         case Postpone(delay_seconds=delay_seconds):
@@ -134,6 +162,8 @@ def error_parameters(
             outcome = {"status": "queued", "delay_seconds": delay_seconds, "failure_type": None}
         case Fail(failure_type=failure_type):
             outcome = {"status": "failed", "delay_seconds": 0.0, "failure_type": failure_type}
+        case Ignore(failure_type=failure_type):
+            outcome = {"failure_type": failure_type}
     return {
         "token": token,
         "job": job,

@@ -52,15 +52,21 @@ class SqlQueueAdmin(BaseStore):
         conditions = ["after"] if query.after is not None else []
         return await self._read(name, *conditions, after=query.after, limit=query.limit)
 
-    async def requeue(self, job: int, action: OperatorAction) -> Requeued | None:
-        """Queue a failed or cancelled job again, with an audit entry.
+    async def requeue(
+        self, job: int, action: OperatorAction, *, even_if_stale: bool = False
+    ) -> Requeued | None:
+        """Queue a job that failed, was ignored or was cancelled again, with an audit entry.
 
-        Return None if the job is neither.
+        With `even_if_stale`, it is applied even if its key has applied a newer version.
+        Return None if the job is in another state.
         """
+        name = "manual_requeue_even_if_stale" if even_if_stale else "manual_requeue"
         async with self._transaction(Lock.LEDGER) as transaction:
             rows = await transaction.run(
                 "requeue",
                 job=job,
+                even_if_stale=even_if_stale,
+                action=name,
                 actor=action.actor,
                 authenticated_as=action.authenticated_as,
                 reason=action.reason,
@@ -69,7 +75,7 @@ class SqlQueueAdmin(BaseStore):
             return None
         row = rows[0]
         entry = audit_item(
-            action, "manual_requeue", f"job:{job}", id=row["audit"], created_at=row["created_at"]
+            action, name, f"job:{job}", id=row["audit"], created_at=row["created_at"]
         )
         return Requeued(str(job), row["available_at"], entry)
 

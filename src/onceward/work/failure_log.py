@@ -1,11 +1,11 @@
-"""Log lines about failed attempts: the error, its location and the next attempt."""
+"""Log lines about attempts that are not done: the reason, its location and the next attempt."""
 
 from __future__ import annotations
 
 import logging
 from typing import Final
 
-from onceward.model.jobs import Fail, FailureType, Job, Postpone, Reschedule
+from onceward.model.jobs import Fail, FailureType, Ignore, Job, Postpone, Reschedule
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import printable
 from onceward.work.handlers import Handler
@@ -68,3 +68,11 @@ def log_failure(
     else:
         message = "%s failed, attempt %d of %d; retrying in %s s: %s"
         _log.warning(message, name, attempt, job.max_attempts, delay, reason, extra=fields)
+
+
+def log_ignored(job: Job, settlement: Ignore) -> None:
+    """Log that a job ends without being applied."""
+    fields = job_fields(job)
+    fields |= LogFields(error=settlement.error, failure_type=settlement.failure_type)
+    message = "job %s of handler %r is ignored: %s"
+    _log.info(message, job.id, job.handler, settlement.error, extra=fields)

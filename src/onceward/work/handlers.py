@@ -40,6 +40,7 @@ from onceward.work.decoders.msgspec_decoder import UNCHECKED
 from onceward.work.model_tree import type_name
 from onceward.work.models import make_decoder
 from onceward.work.queue_rules import QueueOptions, make_queue_rules, queue_faults
+from onceward.work.versions import VersionOptions, VersionRule, make_version_rule, version_faults
 
 _PATTERN: Final = re.compile(r"\*|[^*]+(\.\*)?")
 HandlerFunction = Callable[..., Any]
@@ -47,7 +48,7 @@ TransactionMode = Literal["own", "shared"]
 """Whether each job of a handler has its own transaction or may share one with other jobs."""
 
 
-class HandlerOptions(QueueOptions, total=False):
+class HandlerOptions(QueueOptions, VersionOptions, total=False):
     """The options of a handler. `Inbox.on` documents them."""
 
     source: str | None
@@ -78,6 +79,8 @@ class Handler:
     retry: RetryRules
     rules: QueueRules
     """The order and the limits of its jobs."""
+    version_rule: VersionRule | None
+    """Where the version of an event is, if the handler ignores stale events."""
 
     @property
     def label(self) -> str:
@@ -125,6 +128,7 @@ def make_handler(
         *(option_faults := list(_option_faults(options))),
         *retry_faults(options.get("retry")),
         *queue_faults(options, transaction=transaction),
+        *version_faults(options, transaction=transaction),
     ]
     if not option_faults:
         faults += _transaction_faults(transaction, arguments.values(), timeout_seconds, available)
@@ -154,6 +158,7 @@ def make_handler(
         shares_transaction=transaction == "shared",
         retry=make_retry_rules(options.get("retry")),
         rules=make_queue_rules(options),
+        version_rule=make_version_rule(options),
     )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from onceward.errors import MalformedPayload
 from onceward.work.decoders.decoder import Content, Decoder
 from onceward.work.decoders.faults import malformed
 from onceward.work.decoders.msgspec_decoder import UNCHECKED, MsgspecDecoder, TerseDecoder
@@ -21,6 +23,7 @@ class _Envelope(msgspec.Struct):
 _ENVELOPE: Final = MsgspecDecoder(_Envelope)
 _TERSE_ENVELOPE: Final = TerseDecoder(_Envelope)
 _TERSE: Final = TerseDecoder(Any)
+_EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
 
 
 def decode(
@@ -40,6 +43,17 @@ def decode_without_reason(body: bytes, *, enveloped: bool, content_type: str) ->
     Raise MalformedPayload without the reason: the search for it is slow.
     """
     return _decode(body, _TERSE, _TERSE_ENVELOPE if enveloped else None, content_type)
+
+
+def decode_exactly(body: bytes, *, enveloped: bool, content_type: str) -> Any:
+    """Decode a body as `decode` does without a model, with a Decimal for each float.
+
+    Raise MalformedPayload.
+    """
+    try:
+        return _decode(body, _EXACT, _TERSE_ENVELOPE if enveloped else None, content_type)
+    except MalformedPayload:
+        return decode(body, enveloped=enveloped, content_type=content_type)  # finds the reason
 
 
 def _decode(body: bytes, decoder: Decoder, envelope: Decoder | None, content_type: str) -> Any:

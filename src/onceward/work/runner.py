@@ -19,16 +19,18 @@ from onceward.errors import (
     NotSettled,
     OncewardError,
     PermanentError,
+    StaleEvent,
     StoreError,
     TransactionIdleTimeout,
 )
 from onceward.model.events import INGEST_SOURCE, Event
-from onceward.model.jobs import Fail, Job, Postpone, Reschedule
-from onceward.ports import Queue
+from onceward.model.jobs import Fail, Ignore, Job, Postpone, Reschedule
+from onceward.ports import ErrorSettlement, Queue
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import describe, locate
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
+from onceward.runtime.redact import mask_secrets, printable
 from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
 from onceward.settings import Settings
@@ -42,7 +44,7 @@ from onceward.work.batching import (
     SharedTransaction,
 )
 from onceward.work.connection_losses import ConnectionLosses
-from onceward.work.failure_log import job_fields, log_failure
+from onceward.work.failure_log import job_fields, log_failure, log_ignored
 from onceward.work.handler_call import Abandonment, HandlerCall
 from onceward.work.handler_result import ResultCheck
 from onceward.work.handlers import Handler
@@ -53,7 +55,8 @@ from onceward.work.misuse import explain
 from onceward.work.outside_calls import AttemptCalls, OutsideCalls
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy, is_connection_loss
-from onceward.work.transaction import UnitOfWork
+from onceward.work.staleness import make_versioned
+from onceward.work.transaction import LastStep, UnitOfWork
 
 _log = logging.getLogger("onceward.work")
 
@@ -165,8 +168,8 @@ class JobRunner:
     async def run(self, token: str, job: Job) -> bool:
         """Run a job alone and settle it; log why, if it could not be settled.
 
-        Return whether it is done. Raise NotSettled: the caller then lets the lease expire. Without
-        that pause the job would run again at once, and for ever.
+        Return False if the attempt failed. Raise NotSettled: the caller then lets the lease expire.
+        Without that pause the job would run again at once, and for ever.
         """
         started = self._clock.monotonic()
         calls = self._outside_calls.attempt(token, job)
@@ -180,6 +183,10 @@ class JobRunner:
         except NotSettled as error:
             message = f"job {job.id} cannot be marked as done, and nothing was committed: {error}"
             raise NotSettled(message) from error
+        except StaleEvent as stale:
+            self._connection_losses.clear(job.id)
+            await self._ignore(token, job, stale, self._clock.monotonic() - started)
+            return True
         except _ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - every error is settled
@@ -190,14 +197,30 @@ class JobRunner:
         return False
 
     async def _attempt(self, token: str, job: Job, calls: AttemptCalls) -> None:
+        job, last_step = await self._check_version(job)
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
             await self._call(job, unit, calls, Interrupt(), self._run_with_timeout)
             if unresolved := calls.unresolved():
                 raise unresolved
-            if not await unit.settle(token, job.id) and not await self._queue.settle_done(
-                token, job.id
-            ):
+            is_settled = await unit.settle(token, job.id, last_step)
+            if not is_settled and not await self._queue.settle_done(token, job.id):
                 raise LeaseLost
+
+    async def _check_version(self, job: Job) -> tuple[Job, LastStep | None]:
+        """Return the job and the step that writes its version, if its handler has versions.
+
+        Raise StaleEvent if its key has already applied a newer one: no outside call is made for it.
+        """
+        rule = self._handlers[job.handler].version_rule
+        if rule is None:
+            return job, None
+        body = await self._load_body(job)
+        versioned = make_versioned(rule, job, body)
+        await versioned.require_fresh(self._queue)
+        return job._replace(body=body), versioned.advance_watermark
+
+    async def _load_body(self, job: Job) -> bytes:
+        return await self._queue.load_body(job) if job.body is None else job.body
 
     async def _call(
         self,
@@ -209,7 +232,7 @@ class JobRunner:
     ) -> None:
         """Call the handler of a job and wait until it returns."""
         handler = self._handlers[job.handler]
-        body = await self._queue.load_body(job) if job.body is None else job.body
+        body = await self._load_body(job)
         self._key_checks[job.handler].check(job, body)
         call = HandlerCall(
             handler.function,
@@ -275,6 +298,21 @@ class JobRunner:
         trace = self._traceback(job, error)
         settlement = replace(settlement, traceback=trace.text)
         log_failure(job, settlement, trace.location, self._handlers[job.handler])
+        await self._settle(token, job, settlement, elapsed_seconds)
+
+    async def _ignore(
+        self, token: str, job: Job, stale: StaleEvent, elapsed_seconds: float
+    ) -> None:
+        """Settle a job whose event is stale. Only secrets are masked: the rest are identifiers."""
+        text = printable(mask_secrets(str(stale), self._settlement_policy.secrets))
+        settlement = Ignore(text)
+        log_ignored(job, settlement)
+        await self._settle(token, job, settlement, elapsed_seconds)
+
+    async def _settle(
+        self, token: str, job: Job, settlement: ErrorSettlement, elapsed_seconds: float
+    ) -> None:
+        """Settle an attempt that is not done; log why, if that fails."""
         reason = ""
         for attempt in range(_MAX_SETTLE_TRIES):
             try:

@@ -33,6 +33,8 @@ Parameters = Mapping[str, Any]
 Begin = Callable[[Callable[[], str], OnIdleTimeout], AbstractAsyncContextManager[StoreTransaction]]
 """Begins a transaction. Its arguments return the handler's current line, for error messages, and
 end the handler when the transaction is rolled back because the handler waits for too long."""
+LastStep = Callable[[StoreTransaction], Awaitable[None]]
+"""Writes what commits with the job, after the handler has returned."""
 
 _TRANSACTION_KEYWORDS: Final = frozenset(
     {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "PREPARE", "SAVEPOINT", "RELEASE"}
@@ -132,10 +134,16 @@ class UnitOfWork:
     async def _mark_effect(self, job: int, key: str, reference: str | None) -> bool:
         return await (await self._open()).mark_effect(job, key, reference)
 
-    async def settle(self, token: str, job: int) -> bool:
-        """Settle the job as done and commit. Return False if no transaction began."""
+    async def settle(self, token: str, job: int, last_step: LastStep | None = None) -> bool:
+        """Settle the job as done and commit. Return False if no transaction began.
+
+        A `last_step` runs right before that. It always has a transaction.
+        """
         async with self._lock:
             transaction = self._close()
+            if last_step is not None:
+                transaction = await self._begin_once()
+                await last_step(transaction)
             if transaction is None:
                 return False
             await transaction.settle(token, job)
@@ -245,6 +253,9 @@ class UnitOfWork:
             raise TransactionMisuse(message)
         if self._open_calls:
             raise TransactionMisuse(_STATEMENT_DURING_CALL)
+        return await self._begin_once()
+
+    async def _begin_once(self) -> StoreTransaction:
         if self._transaction is None:
             self._context = self._begin(self.location, self.on_idle_timeout)
             self._transaction = await self._context.__aenter__()

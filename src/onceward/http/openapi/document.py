@@ -251,8 +251,11 @@ def _subject(kind: str) -> Json:
     return _parameter("path", "id", "The row's id.", ID)
 
 
-_ACTION_BODIES: Final = {("effects", "resolve"): "Resolution"}
-"""The schemas of the bodies of actions that need more than an actor and a reason."""
+_ACTION_BODIES: Final = {
+    ("effects", "resolve"): "Resolution",
+    ("jobs", "requeue"): "RequeueAction",
+}
+"""The schemas of the bodies of actions that may say more than an actor and a reason."""
 
 
 def _action(kind: str, name: str, guard: _Guard, summary: str, schema: str) -> Json:

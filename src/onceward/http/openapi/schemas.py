@@ -125,6 +125,16 @@ _OPERATOR_ACTION: Final = _object(
     actor=text("Who acts.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
     reason=text("Why they act.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
+_REQUEUE_ACTION: Final = _object(
+    "Who requeues a job and why.",
+    optional=["even_if_stale"],
+    **_OPERATOR_ACTION["properties"],
+    even_if_stale=_FLAG
+    | {
+        "description": "Apply the event even if its key has applied a newer version.",
+        "default": False,
+    },
+)
 _CALL_NO: Final[Json] = {
     "description": "The last call, as the list of effects shows it.",
     "type": "integer",
@@ -254,6 +264,7 @@ def schemas() -> Json:
     others = {
         "Envelope": _ENVELOPE,
         "OperatorAction": _OPERATOR_ACTION,
+        "RequeueAction": _REQUEUE_ACTION,
         "Resolution": _RESOLUTION,
         "ResolvedEffect": _RESOLVED_EFFECT,
         "Receipt": _RECEIPT,

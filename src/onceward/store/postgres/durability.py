@@ -23,6 +23,7 @@ _KEYS: Final = {
     "events_once": "UNIQUE (source, event_id)",
     "jobs_once": "UNIQUE (event, handler)",
     "effects_once": "UNIQUE (idempotency_key)",
+    "watermarks_once": "PRIMARY KEY (handler, key)",
 }
 _FOUND_KEYS: Final = """
     SELECT c.conname AS name, pg_get_constraintdef(c.oid) AS definition

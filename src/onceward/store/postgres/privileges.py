@@ -52,6 +52,7 @@ NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
         "jobs": ("UPDATE",),
         "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
         "rates": ("SELECT", "INSERT", "UPDATE"),
+        "watermarks": ("SELECT", "INSERT", "UPDATE"),
         "workers": ("INSERT", "UPDATE"),
     },
 }

@@ -14,12 +14,13 @@ from psycopg.rows import args_row
 
 from onceward.errors import NotSettled, StoreBlocked, StoreUnavailable
 from onceward.model.events import Arrival, Receipt
-from onceward.model.jobs import Claim, ClaimRequest, Fail, Job, Lease, Postpone, Renewal, Reschedule
+from onceward.model.jobs import Claim, ClaimRequest, Job, Lease, Renewal
 from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import (
     EVERY_DUTY,
     BatchGroup,
     Duty,
+    ErrorSettlement,
     OnIdleTimeout,
     Row,
     ignore_idle_timeout,
@@ -271,9 +272,9 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
             await run(connection, self._queries.one("release"), parameters)
 
     async def settle_error(
-        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: ErrorSettlement, elapsed_seconds: float
     ) -> bool:
-        """Settle a failed attempt. Return False if the lease was lost."""
+        """Settle an attempt that is not done. Return False if the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)
         landed = await self._write(error_statement(settlement), parameters)
         self._failpoints.reach("settle.committed")

@@ -17,13 +17,22 @@ from onceward.errors import (
     LeaseLost,
     NeedsOwnTransaction,
     NotSettled,
+    StoreBlocked,
     TransactionMisuse,
     Unwritable,
 )
-from onceward.ports import Rows
+from onceward.model.versions import Watermark
+from onceward.ports import Row, Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST, require_mark
+from onceward.store.base import (
+    ALTERED_ROWS,
+    ENDED_BY_HANDLER,
+    LEASE_LOST,
+    read_watermark,
+    require_mark,
+    watermark_parameters,
+)
 from onceward.store.postgres.connections import (
     OPERATIONAL,
     READ_ONLY,
@@ -155,19 +164,42 @@ class PostgresTransaction:
         Raise LeaseLost, NotSettled, or TransactionMisuse if a handler has ended the transaction.
         """
         parameters = {"token": token, "jobs": list(jobs), "began": self._began}
-        statement = self._queries.one("settle_done", "began")
+        rows = await self._run_last(self._queries.one("settle_done", "began"), parameters)
+        if sum(row["landed"] for row in rows) != len(jobs):
+            await self._raise_not_settled(parameters)
+        self._failpoints.reach("settle.written")
+
+    async def lock_watermark(self, handler: str, key: str, new: Watermark) -> Watermark:
+        """Return the watermark of a handler's key, or write `new` and return it.
+
+        Raise TransactionMisuse if a handler has ended the transaction.
+        """
+        if self._connection.info.transaction_status is TransactionStatus.IDLE:
+            raise TransactionMisuse(ENDED_BY_HANDLER)  # a statement would commit by itself
+        parameters = watermark_parameters(handler, key, new)
+        for name in ("lock_watermark", "add_watermark", "lock_watermark"):
+            if rows := await self._run_last(self._queries.one(name), parameters):
+                return new if name == "add_watermark" else read_watermark(rows[0])
+        raise StoreBlocked(ALTERED_ROWS.format(table="onceward.watermarks"))
+
+    async def set_watermark(self, handler: str, key: str, new: Watermark) -> None:
+        """Replace a locked watermark."""
+        parameters = watermark_parameters(handler, key, new)
+        rows = await self._run_last(self._queries.one("set_watermark"), parameters)
+        if [row["landed"] for row in rows] != [True]:
+            raise StoreBlocked(ALTERED_ROWS.format(table="onceward.watermarks"))
+
+    async def _run_last(self, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
+        """Run a statement that ends the job. Raise ConnectionLost or Unwritable."""
         try:
             with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
-                rows = await run(self._connection, statement, parameters)
+                return await run(self._connection, statement, parameters)
         except psycopg.errors.ReadOnlySqlTransaction as error:
             self._drop_read_only(error)
             raise Unwritable(_READ_ONLY_HANDLER) from error
         except psycopg.errors.InsufficientPrivilege as error:
             text = error.diag.message_primary
             raise Unwritable(f"{_NOT_DONE}: {text}. {_OTHER_ROLE}") from error
-        if sum(row["landed"] for row in rows) != len(jobs):
-            await self._raise_not_settled(parameters)
-        self._failpoints.reach("settle.written")
 
     async def commit(self) -> None:
         """Commit. Raise OutcomeUnknown if the connection is lost meanwhile."""

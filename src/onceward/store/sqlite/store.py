@@ -13,12 +13,13 @@ from typing import Final, NoReturn, TypeVar
 
 from onceward.errors import ConfigurationError, NotSettled, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.jobs import Claim, ClaimRequest, Fail, Postpone, Renewal, Reschedule
+from onceward.model.jobs import Claim, ClaimRequest, Renewal
 from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import (
     EVERY_DUTY,
     BatchGroup,
     Duty,
+    ErrorSettlement,
     OnIdleTimeout,
     Row,
     ignore_idle_timeout,
@@ -225,9 +226,9 @@ class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
         self._announced.set()
 
     async def settle_error(
-        self, token: str, job: int, settlement: Reschedule | Postpone | Fail, elapsed_seconds: float
+        self, token: str, job: int, settlement: ErrorSettlement, elapsed_seconds: float
     ) -> bool:
-        """Settle a failed attempt. Return False if the lease was lost."""
+        """Settle an attempt that is not done. Return False if the lease was lost."""
         parameters = error_parameters(token, job, settlement, elapsed_seconds)
         landed = bool(await self._write(error_statement(settlement), **parameters))
         self._failpoints.reach("settle.committed")

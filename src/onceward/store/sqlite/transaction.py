@@ -12,13 +12,22 @@ from typing import Any, Final, TypeVar
 from onceward.errors import (
     LeaseLost,
     NotSettled,
+    StoreBlocked,
     TransactionIdleTimeout,
     TransactionMisuse,
 )
+from onceward.model.versions import Watermark
 from onceward.ports import OnIdleTimeout, Row, Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
-from onceward.store.base import ALTERED_ROWS, ENDED_BY_HANDLER, LEASE_LOST, require_mark
+from onceward.store.base import (
+    ALTERED_ROWS,
+    ENDED_BY_HANDLER,
+    LEASE_LOST,
+    read_watermark,
+    require_mark,
+    watermark_parameters,
+)
 from onceward.store.queries import Queries
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite.write_gate import WriteGate
@@ -105,6 +114,22 @@ class SqliteTransaction:
             require_mark(key, marks, table="onceward_effects")
         self._failpoints.reach("effect.written")
         return is_first
+
+    async def lock_watermark(self, handler: str, key: str, new: Watermark) -> Watermark:
+        """Return the watermark of a handler's key, or write `new` and return it."""
+        parameters = watermark_parameters(handler, key, new)
+        if rows := await self.run_named("lock_watermark", **parameters):
+            return read_watermark(rows[0])
+        if not await self.run_named("add_watermark", **parameters):
+            raise StoreBlocked(ALTERED_ROWS.format(table="onceward_watermarks"))
+        return new
+
+    async def set_watermark(self, handler: str, key: str, new: Watermark) -> None:
+        """Replace a locked watermark."""
+        parameters = watermark_parameters(handler, key, new)
+        rows = await self.run_named("set_watermark", **parameters)
+        if [row["landed"] for row in rows] != [True]:
+            raise StoreBlocked(ALTERED_ROWS.format(table="onceward_watermarks"))
 
     async def settle(self, token: str, *jobs: int) -> None:
         """Mark the jobs as done. Raise LeaseLost or NotSettled."""

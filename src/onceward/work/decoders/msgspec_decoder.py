@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -93,14 +94,14 @@ UNCHECKED: Final = UncheckedDecoder()
 class TerseDecoder(UncheckedDecoder):
     """Decodes without a search for the fault of a malformed document."""
 
-    def __init__(self, model: Any) -> None:
-        self._decode = msgspec.json.Decoder(model).decode
+    def __init__(self, model: Any, *, float_hook: Callable[[str], Any] | None = None) -> None:
+        self._decode = msgspec.json.Decoder(model, float_hook=float_hook).decode
 
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""
         try:
             return self._decode(content)
-        except (RecursionError, ValueError):
+        except (ArithmeticError, RecursionError, ValueError):
             raise malformed("not decoded") from None
 
 

@@ -147,21 +147,23 @@ ORDER BY j.id DESC
 LIMIT :limit
 
 -- name: requeue
--- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
+-- Queue a job that failed, was ignored or was cancelled again, with another `max_attempts` attempts, and
+-- record the action.
 WITH
 requeued AS (
     UPDATE onceward.jobs j
     SET status = 'queued', failure_type = NULL, parked = false, effect = NULL,
+        even_if_stale = :even_if_stale,
         -- An earlier version allowed any integer as the number of attempts.
         max_attempts = LEAST(j.attempts::bigint + h.max_attempts, 2147483647),
         available_at = clock_timestamp(), finished_at = NULL
     FROM onceward.handlers h
-    WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'cancelled')
+    WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'ignored', 'cancelled')
     RETURNING j.id, j.available_at
 ),
 entry AS (
     INSERT INTO onceward.audit (at, actor, authenticated_as, action, reason, subject)
-    SELECT clock_timestamp(), :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || id
+    SELECT clock_timestamp(), :actor, :authenticated_as, :action, :reason, 'job:' || id
     FROM requeued
     RETURNING id, at
 )

@@ -360,7 +360,8 @@ SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}'::bytea) AS headers,
-    CASE WHEN octet_length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key
+    CASE WHEN octet_length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key,
+    j.even_if_stale
 FROM unnest(:jobs::bigint[]) WITH ORDINALITY AS leased (job, position)
 CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = leased.job LIMIT 1) AS j
 CROSS JOIN LATERAL (SELECT * FROM onceward.events WHERE id = j.event LIMIT 1) AS e
@@ -429,7 +430,7 @@ WITH fence AS MATERIALIZED (
 )
 UPDATE onceward.jobs
 SET status = 'done', attempts = attempts OPERATOR(pg_catalog.+) 1,
-    finished_at = pg_catalog.clock_timestamp(), last_error = NULL
+    finished_at = pg_catalog.clock_timestamp(), last_error = NULL, even_if_stale = false
 WHERE id OPERATOR(pg_catalog.=) ANY(:jobs::bigint[]) AND pg_catalog.texteq(status, 'queued')
 AND EXISTS (SELECT 1 FROM fence)
 -- if began

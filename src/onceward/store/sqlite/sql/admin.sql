@@ -148,16 +148,18 @@ ORDER BY j.id DESC
 LIMIT :limit
 
 -- name: requeue
--- Queue a failed or cancelled job again with another `max_attempts` attempts, and record the action.
+-- Queue a job that failed, was ignored or was cancelled again, with another `max_attempts` attempts, and
+-- record the action.
 UPDATE onceward_jobs
-SET status = 'queued', failure_type = NULL, effect = NULL, parked = 0, available_at = :now, finished_at = NULL,
+SET status = 'queued', failure_type = NULL, effect = NULL, parked = 0, available_at = :now,
+    finished_at = NULL, even_if_stale = :even_if_stale,
     -- As on PostgreSQL, where the column is an integer of 32 bits.
     max_attempts = min(2147483647, attempts + (
         SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler
     ))
-WHERE id = :job AND status IN ('failed', 'cancelled');
+WHERE id = :job AND status IN ('failed', 'ignored', 'cancelled');
 INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject)
-SELECT :now, :actor, :authenticated_as, 'manual_requeue', :reason, 'job:' || :job
+SELECT :now, :actor, :authenticated_as, :action, :reason, 'job:' || :job
 WHERE changes() = 1
 RETURNING :now AS available_at, CAST(id AS text) AS audit, at AS created_at
 

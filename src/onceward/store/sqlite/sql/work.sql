@@ -235,7 +235,8 @@ SELECT
     j.id, h.name AS handler, j.attempts, j.max_attempts, j.event, s.name AS source, e.event_id,
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}') AS headers,
-    CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key
+    CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key,
+    j.even_if_stale
 FROM json_each(:jobs) AS leased
 CROSS JOIN onceward_jobs j ON j.id = leased.value
 JOIN onceward_handlers h ON h.id = j.handler
@@ -280,7 +281,8 @@ WHERE token = :token
 -- name: settle_done
 -- Settle attempts that succeeded, if the lease is still held. Last in the handler's transaction.
 UPDATE onceward_jobs
-SET status = 'done', attempts = attempts + 1, finished_at = :now, last_error = NULL
+SET status = 'done', attempts = attempts + 1, finished_at = :now, last_error = NULL,
+    even_if_stale = 0
 WHERE id IN (SELECT value FROM json_each(:jobs)) AND status = 'queued' AND id IN (
     SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.token = :token
 )

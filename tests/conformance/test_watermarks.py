@@ -1,0 +1,312 @@
+"""Watermarks: the newest version of each key commits with the job that applied it."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+
+from onceward.errors import PermanentError, StaleEvent, StoreBlocked, TransactionMisuse
+from onceward.model.events import ProcessingState
+from onceward.model.jobs import FailureType, Ignore, JobStatus, Reschedule
+from onceward.model.versions import Version, Watermark
+from onceward.ports import Store
+from onceward.work.staleness import VersionedJob
+from support.database import RawDatabase
+from tests.conformance.test_altered_rows import add_trigger, discard_inserts, drop_trigger
+from tests.factories import (
+    ACT,
+    BROKEN,
+    EVERYTHING,
+    arrival,
+    claim,
+    failed_job,
+    job_item,
+    lease,
+    leased_job,
+    opened,
+    record,
+    start_task,
+    working,
+)
+
+KEY = "sub_1"
+STALE = Ignore("stale: version 5 is older than 7, which event evt_9 applied")
+
+
+def mark(version: Version | int, event_id: str = "evt_1", source: str = "stripe") -> Watermark:
+    value = version if isinstance(version, str) else Decimal(version)
+    return Watermark(value, event_id, source)
+
+
+def versioned(new: Watermark, *, key: str = KEY, even_if_stale: bool = False) -> VersionedJob:
+    return VersionedJob("credit", "created", key, new, even_if_stale)
+
+
+async def apply(store: Store, new: Watermark, *, even_if_stale: bool = False) -> Watermark | None:
+    """Apply a version in a transaction of its own, and return the watermark of the key."""
+    async with store.begin(str) as transaction:
+        await versioned(new, even_if_stale=even_if_stale).advance_watermark(transaction)
+        await transaction.commit()
+    return await store.watermark("credit", KEY)
+
+
+async def test_a_watermark_commits_with_the_job(store: Store) -> None:
+    token, job = await leased_job(store)
+    assert await store.watermark("credit", KEY) is None
+    async with working(store) as work:
+        last_step = versioned(mark(5)).advance_watermark
+        assert await work.unit.settle(token, job.id, last_step)
+    assert await store.watermark("credit", KEY) == mark(5)
+    assert await store.job_status(job.id) is JobStatus.DONE
+
+
+async def test_a_watermark_rolls_back_with_the_job(store: Store) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+
+        async def fail(transaction: object) -> None:
+            await versioned(mark(5)).advance_watermark(transaction)  # type: ignore[arg-type]
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await work.unit.settle(token, job.id, fail)
+    assert await store.watermark("credit", KEY) is None
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_a_watermark_only_goes_up(store: Store) -> None:
+    assert await apply(store, mark(5, "evt_5")) == mark(5, "evt_5")
+    assert await apply(store, mark(7, "evt_7")) == mark(7, "evt_7")
+    reason = r"^stale: version 6 is older than 7, which event evt_7 applied$"
+    with pytest.raises(StaleEvent, match=reason):
+        await apply(store, mark(6, "evt_6"))
+    with pytest.raises(StaleEvent):
+        await versioned(mark(6, "evt_6")).require_fresh(store)
+    assert await store.watermark("credit", KEY) == mark(7, "evt_7")
+    await versioned(mark(7, "evt_7")).require_fresh(store)
+    assert await apply(store, mark(7, "evt_7")) == mark(7, "evt_7")  # a retry of the same event
+
+
+async def test_a_tie_is_decided_by_the_event_id(store: Store) -> None:
+    assert await apply(store, mark(5, "evt_2")) == mark(5, "evt_2")
+    reason = r"^stale: event evt_2 applied the same version 5 and wins by its id$"
+    with pytest.raises(StaleEvent, match=reason):
+        await apply(store, mark(5, "evt_1"))
+    assert await apply(store, mark(5, "evt_3")) == mark(5, "evt_3")
+    reason = r"^stale: event evt_3 applied the same version 5 and wins by its source$"
+    with pytest.raises(StaleEvent, match=reason):
+        await apply(store, mark(5, "evt_3", "ingest"))
+
+
+async def test_every_version_is_stored_exactly(store: Store) -> None:
+    huge = 10**999 + 1
+    versions: tuple[Version | int, ...] = (
+        0,
+        Decimal("-1.50"),
+        Decimal("1e-400"),
+        huge,
+        "",
+        "a\0b",
+        "\"'\\é\U0001f600",
+    )
+    for number, version in enumerate(versions):
+        key, new = str(number), mark(version)
+        async with store.begin(str) as transaction:
+            assert await transaction.lock_watermark("credit", key, new) == new
+            await transaction.commit()
+        assert await store.watermark("credit", key) == new
+
+
+async def test_keys_and_handlers_have_watermarks_of_their_own(store: Store) -> None:
+    await apply(store, mark(7))
+    assert await store.watermark("notify", KEY) is None
+    assert await store.watermark("credit", "sub_2") is None
+    async with store.begin(str) as transaction:
+        await versioned(mark(5), key="sub_2").advance_watermark(transaction)
+        await replace(versioned(mark(6)), handler="notify").advance_watermark(transaction)
+        await transaction.commit()
+    assert await store.watermark("credit", KEY) == mark(7)
+    assert await store.watermark("credit", "sub_2") == mark(5)
+    assert await store.watermark("notify", KEY) == mark(6)
+
+
+@pytest.mark.parametrize(("first", "second"), [(5, "6"), ("6", 5)])
+async def test_numbers_and_texts_do_not_mix(store: Store, first: Version, second: Version) -> None:
+    await apply(store, mark(first, "evt_9"))
+    kinds = {int: "a number", str: "a text"}
+    message = (
+        f"version created is {kinds[type(second)]}, but event evt_9 had {kinds[type(first)]} for "
+        "the same version_key; the versions of a key must be all numbers or all texts"
+    )
+    with pytest.raises(PermanentError) as raised:
+        await apply(store, mark(second))
+    assert str(raised.value) == message
+    with pytest.raises(PermanentError):
+        await versioned(mark(second)).require_fresh(store)
+    assert await store.watermark("credit", KEY) == mark(first, "evt_9")
+
+
+async def test_a_person_may_apply_a_stale_event_and_the_watermark_stays(store: Store) -> None:
+    await apply(store, mark(7, "evt_7"))
+    await versioned(mark(5), even_if_stale=True).require_fresh(store)
+    assert await apply(store, mark(5), even_if_stale=True) == mark(7, "evt_7")
+    assert await apply(store, mark(8), even_if_stale=True) == mark(8)
+
+
+# Two transactions at once. On SQLite the second one begins when the first has ended.
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])
+@pytest.mark.parametrize(("newer", "is_stale"), [(7, True), (3, False)])
+async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_its_version(
+    store: Store, *, exists: bool, newer: int, is_stale: bool
+) -> None:
+    if exists:
+        await apply(store, mark(1))
+    async with store.begin(str) as transaction:
+        await versioned(mark(newer, "first")).advance_watermark(transaction)
+        second = await start_task(apply(store, mark(5, "second")))
+        assert not second.done()
+        await transaction.commit()
+    if is_stale:
+        with pytest.raises(StaleEvent):
+            await second
+        assert await store.watermark("credit", KEY) == mark(7, "first")
+    else:
+        assert await second == mark(5, "second")
+
+
+@pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])
+async def test_the_second_of_two_transactions_ignores_what_the_first_rolls_back(
+    store: Store, *, exists: bool
+) -> None:
+    if exists:
+        await apply(store, mark(1))
+    async with store.begin(str) as transaction:
+        await versioned(mark(7, "first")).advance_watermark(transaction)
+        second = await start_task(apply(store, mark(5, "second")))
+        assert not second.done()
+    assert await second == mark(5, "second")
+
+
+# Settling a stale job.
+
+
+async def test_a_stale_job_is_ignored(store: Store, raw_db: RawDatabase) -> None:
+    token, job = await leased_job(store)
+    assert await store.settle_error(token, job.id, STALE, 0.1)
+    item = await job_item(store, job.id)
+    assert (item.status, item.failure_type) == (JobStatus.IGNORED, FailureType.STALE)
+    assert (item.last_error, item.attempts) == (STALE.error, 1)
+    assert item.finished_at is not None
+    (event,) = await store.events(EVERYTHING)
+    assert event.processing_state is ProcessingState.IGNORED
+    assert event.processed_at == item.finished_at
+    assert raw_db.count("onceward.attempts") == 0
+    assert not await store.settle_error(token, job.id, STALE, 0.1)
+    assert not await store.settle_done(token, job.id)
+    assert (await claim(store)).lease is None
+
+
+async def test_a_worker_without_its_lease_ignores_nothing(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    token, job = await leased_job(store)
+    raw_db.expire_leases()
+    await lease(store, solo=True)
+    assert not await store.settle_error(token, job.id, STALE, 0.1)
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
+async def test_ignoring_one_job_leaves_the_others_leased(store: Store) -> None:
+    await record(store, arrival("a"), arrival("b"))
+    leased = await lease(store)
+    first, second = (job.id for job in leased.jobs)
+    assert await store.settle_error(leased.token, first, STALE, 0.1)
+    assert await store.settle_done(leased.token, second)
+
+
+# Requeueing a stale job.
+
+
+async def stale_job(store: Store) -> int:
+    token, job = await leased_job(store)
+    assert await store.settle_error(token, job.id, STALE, 0.1)
+    return job.id
+
+
+@pytest.mark.parametrize(
+    ("even_if_stale", "action"),
+    [(False, "manual_requeue"), (True, "manual_requeue_even_if_stale")],
+)
+async def test_a_stale_job_can_be_requeued(
+    store: Store, *, even_if_stale: bool, action: str
+) -> None:
+    job = await stale_job(store)
+    requeued = await store.requeue(job, ACT, even_if_stale=even_if_stale)
+    assert requeued is not None
+    assert requeued.audit.action == action
+    assert await store.audit(EVERYTHING) == [requeued.audit]
+    item = await job_item(store, job)
+    assert (item.status, item.failure_type, item.finished_at) == (JobStatus.QUEUED, None, None)
+    assert [bool(leased.even_if_stale) for leased in (await lease(store)).jobs] == [even_if_stale]
+
+
+async def test_the_word_of_the_operator_lasts_until_the_job_is_done(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    job = await stale_job(store)
+    await store.requeue(job, ACT, even_if_stale=True)
+    leased = await lease(store)
+    assert await store.settle_error(leased.token, job, Reschedule(0.0, "again"), 0.1)
+    leased = await lease(store)
+    assert leased.jobs[0].even_if_stale
+    assert await store.settle_done(leased.token, job)
+    assert not raw_db.value("SELECT even_if_stale FROM onceward.jobs")
+
+
+async def test_a_later_requeue_without_the_word_takes_it_back(store: Store) -> None:
+    job = (await failed_job(store)).id
+    await store.requeue(job, ACT, even_if_stale=True)
+    leased = await lease(store)
+    await store.settle_error(leased.token, job, BROKEN, 0.1)
+    await store.requeue(job, ACT)
+    assert not (await lease(store)).jobs[0].even_if_stale
+
+
+# What others do to the table.
+
+
+async def test_a_purge_leaves_the_watermarks(store: Store) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        assert await work.unit.settle(token, job.id, versioned(mark(5)).advance_watermark)
+    progress = await store.purge_events(0, limit=10, horizon_seconds=-1.0)
+    assert progress.events == 1
+    assert await store.watermark("credit", KEY) == mark(5)
+
+
+async def test_a_watermark_is_not_discarded_silently(store: Store, raw_db: RawDatabase) -> None:
+    discard_inserts(raw_db, "watermarks")
+    with pytest.raises(StoreBlocked, match="watermarks"):
+        await apply(store, mark(5))
+    drop_trigger(raw_db, "watermarks")
+    await apply(store, mark(5))
+    if raw_db.is_sqlite:
+        raw_db.rows(
+            "CREATE TRIGGER altering BEFORE UPDATE ON onceward.watermarks "
+            "BEGIN SELECT RAISE(IGNORE); END"
+        )
+    else:
+        add_trigger(raw_db, "watermarks", "RETURN OLD;", "UPDATE")
+    with pytest.raises(StoreBlocked, match="watermarks"):
+        await apply(store, mark(6))
+    assert await store.watermark("credit", KEY) == mark(5)
+
+
+async def test_a_handler_that_ended_its_transaction_leaves_no_watermark(postgres_url: str) -> None:
+    async with opened(postgres_url) as store, store.begin(str) as transaction:
+        await transaction._connection.execute("ROLLBACK")  # type: ignore[attr-defined]
+        with pytest.raises(TransactionMisuse, match="ended its own transaction"):
+            await versioned(mark(5)).advance_watermark(transaction)
+        assert await store.watermark("credit", KEY) is None

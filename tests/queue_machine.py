@@ -25,6 +25,7 @@ from onceward.model.jobs import (
     Fail,
     FailureType,
     HandlerEntry,
+    Ignore,
     JobStatus,
     QueueRules,
     Reschedule,
@@ -215,7 +216,15 @@ class JobsMachine(RuleBasedStateMachine):
             job.solo = False
             self.note_settled(job)
 
-    def settle_error(self, pick: int, settlement: Reschedule | Fail) -> ModelJob | None:
+    @precondition(lambda self: self.leased)
+    @rule(pick=st.integers(0, 999))
+    def settle_ignore(self, pick: int) -> None:
+        if job := self.settle_error(pick, Ignore("stale")):
+            job.status, job.failure, job.solo = JobStatus.IGNORED, FailureType.STALE, False
+            job.attempts += 1
+            self.note_settled(job)
+
+    def settle_error(self, pick: int, settlement: Reschedule | Fail | Ignore) -> ModelJob | None:
         token, job = self.picked(pick)
         expected = self.model.may_settle(token, job)
         assert self.run(self.store.settle_error(token, job, settlement, 0.1)) is expected

@@ -106,6 +106,7 @@ async def test_a_migration_with_another_name_is_refused(bare_database_url: str) 
         (3, "0003 workers", "already exists"),
         (4, "0004 worker_health", "column"),
         (5, "0005 duplicate_originals", "already exists"),
+        (8, "0008 watermarks", "already exists"),
     ],
 )
 async def test_a_migration_without_its_row_is_named_and_the_row_fixes_it(
@@ -156,7 +157,7 @@ async def test_a_failing_migration_is_named(
     known = migrations(dialect(bare_database_url))
     table = "broken" if dialect(bare_database_url) == "sqlite" else "onceward.broken"
     text = f"CREATE TABLE {table} (id integer); SELECT no_such_function()"
-    number = len(known) + 1
+    number = known[-1].number + 1
     broken = Migration(number, "broken", text)
     monkeypatch.setattr(migrate, "migrations", lambda _: [*known, broken])
     store = make_store(bare_database_url)

@@ -29,7 +29,7 @@ from onceward.settings import Settings
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.effects import EffectContext, Effects
-from onceward.work.outside_calls import AttemptCalls, OutsideCalls
+from onceward.work.outside_calls import AttemptCalls, NoCalls, OutsideCalls
 from onceward.work.outside_effects import OutsideEffects
 from onceward.work.transaction import Transaction, UnitOfWork
 
@@ -184,7 +184,7 @@ class Work:
     unit: UnitOfWork
     tx: Transaction
 
-    def effects(self, job: int, calls: AttemptCalls | None = None) -> Effects:
+    def effects(self, job: int, calls: AttemptCalls | NoCalls = NoCalls.SHARED) -> Effects:
         """Return the effects of a job that does its work here."""
         return Effects(EffectContext(self.unit, job, calls))
 

@@ -13,6 +13,9 @@
     │   ├── UnknownSource             no source has this name
     │   ├── InvalidFilter             a filter is unknown, or its value is invalid
     │   ├── UnusableSecret            a provisioned secret does not fit the source
+    │   ├── ProcessingFailed          a handler of an inline source raised an error
+    │   ├── ProcessingPaused          a handler of an inline source must not run now
+    │   ├── EventBusy                 another delivery of the event is being processed
     │   ├── Overloaded                too much is pending; the sender should retry
     │   └── LedgerUnavailable         the commit failed or was too slow; the sender should retry
     ├── StoreError                    the database did not do what was asked
@@ -26,6 +29,7 @@
     ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── StaleEvent                    the key of the event has applied a newer version
     ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
+    ├── EventChanged                  an event changed while its handlers ran; nothing was committed
     ├── OperatorError                 an operator's action is not possible
     │   ├── NotFound                  no such row
     │   └── NotInState                the row's state does not allow the action
@@ -123,6 +127,27 @@ class UnusableSecret(RequestRefused):
     code = "unusable_secret"
 
 
+class ProcessingFailed(RequestRefused):
+    """A handler that ran within the request failed. Nothing of it was committed.
+
+    The message is the reason, redacted.
+    """
+
+    code = "Processing failed"
+
+
+class ProcessingPaused(RequestRefused):
+    """An operator has paused the source, or a handler that would run within the request."""
+
+    code = "paused"
+
+
+class EventBusy(RequestRefused):
+    """Another delivery of the event is being processed. The sender should retry."""
+
+    code = "busy"
+
+
 class Overloaded(RequestRefused):
     """Too many deliveries are pending. The sender should retry."""
 
@@ -207,6 +232,10 @@ class StaleEvent(OncewardError):
 
 class NotSettled(OncewardError):
     """The database did not keep the end of a job, whose lease is held. Nothing was committed."""
+
+
+class EventChanged(OncewardError):
+    """An event was recorded or settled while its handlers ran. Nothing was committed."""
 
 
 class OperatorError(OncewardError):

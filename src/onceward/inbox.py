@@ -40,6 +40,7 @@ from onceward.work.handlers import (
     is_function,
     make_handler,
 )
+from onceward.work.inline_rules import inline_faults
 from onceward.work.outside_effects import EffectOptions, OutsideEffects, make_effect
 from onceward.work.preparation import Preparation, preparation_faults
 
@@ -153,6 +154,8 @@ class Inbox:
         - `keep_rejected`: store requests that do not verify, so that they can be verified again
           after a secret was corrected. Default: False.
         - `retry`: the delay between attempts, as for `on`. The rule of a handler wins over it.
+        - `mode`: ``inline`` runs the handlers within the request, and commits their writes with
+          the event before the response. Default: ``background``, in a worker.
 
         Raises ConfigurationError with every fault.
         """
@@ -340,6 +343,7 @@ class Inbox:
             fault for handler in self._handlers.values() for fault in handler.faults_with(settings)
         ]
         faults += _retry_faults(settings, self._sources.values())
+        faults += inline_faults(self._handlers.values(), self._sources.values())
         return faults + _dedupe_window_faults(settings, self._sources.values())
 
     def service(

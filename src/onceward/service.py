@@ -50,6 +50,8 @@ from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
 from onceward.work.abandoned_calls import AbandonedCalls
 from onceward.work.handlers import Handler
+from onceward.work.inline import InlineRunner
+from onceward.work.inline_rules import inline_handlers
 from onceward.work.outside_calls import OutsideCalls
 from onceward.work.outside_effects import OutsideEffects
 from onceward.work.preparation import Preparation, run_preparations
@@ -161,7 +163,8 @@ class Service:
                 raise StoreUnavailable("the inbox was closed")
             if not self._background:
                 duties = Duty.RECEIVE if receives else Duty(0)
-                await self._open(duties | (Duty.WORK if self._works else Duty(0)))
+                runs_inline = receives and any(each.is_inline for each in self.sources.values())
+                await self._open(duties | (Duty.WORK if self._works or runs_inline else Duty(0)))
                 self._background = self._start_background()
 
     async def _open(self, duties: Duty) -> None:
@@ -266,40 +269,62 @@ class Service:
         self._works = True
         self._watch.own_handlers = frozenset(self.handlers)
         worker = Worker(
-            name=f"{socket.gethostname()}:{os.getpid()}",
+            name=_process_name(),
             queue=self.store,
             registry=self.store,
-            runner=JobRunner(
-                queue=self.store,
-                handlers=self.handlers,
-                settlement_policy=SettlementPolicy(
-                    base_seconds=self.settings.retry_base_seconds,
-                    max_seconds=self.settings.retry_max_seconds,
-                    random=random.random,
-                    secrets=self._live_sources.secrets,
-                    show_values=self.settings.show_error_values,
-                    handler_rules={name: each.retry for name, each in self.handlers.items()},
-                    source_rules={name: each.retry for name, each in self.sources.items()},
-                ),
-                clock=self._clock,
-                failpoints=self._failpoints,
-                abandoned_calls=self._abandoned_calls,
-                outside_calls=OutsideCalls(
-                    store=self.store,
-                    effects=self._effects,
-                    timeout_seconds=self.settings.effect_timeout_seconds,
-                    clock=self._clock,
-                    failpoints=self._failpoints,
-                    make_nonce=partial(random_secrets.token_hex, 8),
-                    secrets=self._live_sources.secrets,
-                ),
-            ),
+            runner=self._job_runner(),
             handlers=list(self.handlers),
             settings=self.settings,
             clock=self._clock,
         )
         self._watch.own_name, self._watch.own_health = worker.name, worker.health
         return worker
+
+    def _job_runner(self) -> JobRunner:
+        return JobRunner(
+            queue=self.store,
+            handlers=self.handlers,
+            settlement_policy=SettlementPolicy(
+                base_seconds=self.settings.retry_base_seconds,
+                max_seconds=self.settings.retry_max_seconds,
+                random=random.random,
+                secrets=self._live_sources.secrets,
+                show_values=self.settings.show_error_values,
+                handler_rules={name: each.retry for name, each in self.handlers.items()},
+                source_rules={name: each.retry for name, each in self.sources.items()},
+            ),
+            clock=self._clock,
+            failpoints=self._failpoints,
+            abandoned_calls=self._abandoned_calls,
+            outside_calls=OutsideCalls(
+                store=self.store,
+                effects=self._effects,
+                timeout_seconds=self.settings.effect_timeout_seconds,
+                clock=self._clock,
+                failpoints=self._failpoints,
+                make_nonce=partial(random_secrets.token_hex, 8),
+                secrets=self._live_sources.secrets,
+            ),
+        )
+
+    def _inline_runner(self) -> InlineRunner:
+        """Return the runner of the requests to inline sources, and count handlers as running.
+
+        Those are the handlers that only inline sources have: they need no worker.
+        """
+        if not self._works:
+            inline = inline_handlers(self.handlers.values(), self.sources.values())
+            self._watch.own_handlers = frozenset(inline)
+        return InlineRunner(
+            ledger=self.store,
+            record=self._recorder.submit,
+            runner=self._job_runner(),
+            handlers=self.handlers,
+            settings=self.settings,
+            clock=self._clock,
+            failpoints=self._failpoints,
+            worker=_process_name(),
+        )
 
     def app(self) -> RootApp | DirectAccessLog:
         """Return an application that receives and serves the admin API, for ``onceward serve``."""
@@ -327,6 +352,7 @@ class Service:
                 rejections=self._rejections,
             ),
             store_secret=self._live_sources.store_secret,
+            process_inline=self._inline_runner().process,
             authenticator=self._authenticator(),
             ready=self.store.ready,
             warnings=lambda: (
@@ -367,6 +393,10 @@ class Service:
     def _count_failure(self, cause: RejectionCause, check: str) -> None:
         """Count a request without a valid admin token, as a rejection of `INGEST_SOURCE`."""
         self._rejections.count(INGEST_SOURCE, cause, check, self._clock.now())
+
+
+def _process_name() -> str:
+    return f"{socket.gethostname()}:{os.getpid()}"
 
 
 def _subscriptions(handlers: Iterable[Handler]) -> Iterator[Subscription]:

@@ -139,6 +139,12 @@ class Settings:
     drain_seconds: float = _setting(
         20.0, "Time for running handlers to finish when the process is asked to stop"
     )
+    inline_timeout_seconds: float = _setting(
+        8.0, "Time for a request to an inline source, with its handlers", minimum=0.1
+    )
+    inline_requests: int = _setting(
+        8, "Requests to inline sources whose handlers run concurrently in a process", minimum=1
+    )
 
 
 class SettingsOptions(TypedDict, total=False):
@@ -176,6 +182,8 @@ class SettingsOptions(TypedDict, total=False):
     lease_seconds: float
     poll_seconds: float
     drain_seconds: float
+    inline_timeout_seconds: float
+    inline_requests: int
 
 
 def resolve(

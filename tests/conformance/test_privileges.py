@@ -340,10 +340,11 @@ STATEMENTS = {
         store_secret trim_rejections unlease waiting_behind
     """,
     Duty.WORK: """
-        add_watermark claim end_leases ignore load_body load_call load_jobs lock_watermark
-        mark_effect marked_effect next_due postpone reclaim record_not_applied record_success
-        record_unknown release remove_worker renew renew_worker restart_call set_watermark
-        settle_done settle_error start_call wake_keys watermark withdraw_call
+        add_watermark attach_effects claim end_leases fail_inline first_body ignore inline_event
+        load_body load_call load_jobs lock_watermark mark_effect marked_effect next_due postpone
+        reclaim record_not_applied record_success record_unknown release remove_worker renew
+        renew_worker restart_call set_watermark settle_done settle_error settle_inline start_call
+        wake_keys watermark withdraw_call
     """,
     None: "delete_secrets",
 }

@@ -12,6 +12,7 @@ from onceward.errors import ConfigurationError
 from onceward.model.jobs import Job
 from onceward.work.arguments import ARGUMENTS, Argument, Attempt
 from onceward.work.handlers import Handler, HandlerFunction, make_handler
+from onceward.work.outside_calls import NoCalls
 from onceward.work.pending_calls import PendingCalls
 from onceward.work.transaction import UnitOfWork
 from tests.factories import make_event
@@ -50,7 +51,7 @@ def define(function: HandlerFunction, *extra: Argument, **options: Any) -> Handl
 
 def build(handler: Handler) -> dict[str, Any]:
     unit = cast("UnitOfWork", SimpleNamespace(calls=PendingCalls()))
-    attempt = Attempt(EVENT, unit, JOB, calls=None)
+    attempt = Attempt(EVENT, unit, JOB, calls=NoCalls.SHARED)
     return {name: build(attempt) for name, build in handler.arguments}
 
 

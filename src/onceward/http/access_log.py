@@ -33,6 +33,7 @@ class _Receipt(msgspec.Struct):
     duplicate: bool = False
     conflict: bool = False
     events: Sequence[_Receipt] = ()
+    status: str = ""
     error: str = ""
 
 
@@ -160,13 +161,15 @@ def _outcome(status: int | None, body: bytes) -> str | None:
         receipt = _decode_receipt(body)
     except msgspec.DecodeError:  # a response that the provider expects
         return None
-    if not receipt.accepted:
-        return printable(receipt.error) or None
     events = receipt.events or [receipt]
+    if not receipt.accepted and not any(event.status for event in events):
+        return printable(receipt.error) or None
     return ",".join(dict.fromkeys(map(_event_outcome, events)))
 
 
-def _event_outcome(receipt: _Receipt) -> Outcome:
+def _event_outcome(receipt: _Receipt) -> str:
+    if receipt.status:
+        return printable(receipt.status)
     if receipt.conflict:
         return Outcome.CONFLICT
     return Outcome.DUPLICATE if receipt.duplicate else Outcome.RECORDED

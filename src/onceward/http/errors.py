@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from onceward.errors import (
+    EventBusy,
     InvalidEnvelope,
     InvalidFilter,
     LedgerUnavailable,
@@ -13,6 +14,8 @@ from onceward.errors import (
     NotFound,
     NotInState,
     Overloaded,
+    ProcessingFailed,
+    ProcessingPaused,
     RepeatedHeader,
     RequestRefused,
     SignatureRejected,
@@ -26,6 +29,7 @@ ExtraHeaders = tuple[tuple[str, str], ...]
 
 CLOSE: Final = (("connection", "close"),)
 _RETRY_AFTER: Final = (("retry-after", "2"),)
+_RETRY_AFTER_PAUSE: Final = (("retry-after", "60"),)
 
 
 class _Entry(NamedTuple):
@@ -50,6 +54,9 @@ _TABLE: Final[Mapping[type[Exception], _Entry]] = {
     NoEventId: _Entry(422),
     InvalidEnvelope: _Entry(422),
     InvalidFilter: _Entry(422),
+    ProcessingFailed: _Entry(500),
+    ProcessingPaused: _Entry(503, headers=_RETRY_AFTER_PAUSE),
+    EventBusy: _UNAVAILABLE,
     Overloaded: _UNAVAILABLE,
     LedgerUnavailable: _UNAVAILABLE,
     StoreError: _UNAVAILABLE,

@@ -25,6 +25,8 @@ from onceward.http.responses import (
     json_response,
 )
 from onceward.model.events import INGEST_SOURCE, Arrival, Outcome, Receipt
+from onceward.model.inline import InlineStatus
+from onceward.receive.inline_request import InlineRequest, ProcessInline
 from onceward.receive.pending import Pending
 from onceward.receive.receiver import Receiver
 from onceward.runtime.clock import Clock
@@ -39,6 +41,7 @@ INGEST: Final = "/events/ingest"
 HEALTHZ: Final = "/healthz"
 READYZ: Final = "/readyz"
 READY_TIMEOUT_SECONDS: Final = 2.0
+OK: Final = 200
 ACCEPTED: Final = 202
 CLIENT_ERROR: Final = 400
 
@@ -82,6 +85,13 @@ class _Accepted(msgspec.Struct, gc=False):
     source: str
 
 
+class _Processed(msgspec.Struct, gc=False):
+    """The state of one event of an inline source."""
+
+    status: InlineStatus
+    event_id: str
+
+
 class ReceiveApp:
     """``POST /webhooks/{source}``, ``POST /events/ingest``, ``/healthz`` and ``/readyz``."""
 
@@ -90,6 +100,7 @@ class ReceiveApp:
         *,
         receiver: Receiver,
         store_secret: StoreSecret,
+        process_inline: ProcessInline,
         authenticator: Authenticator,
         ready: Callable[[], Awaitable[None]],
         warnings: Callable[[], Sequence[str]],
@@ -99,6 +110,7 @@ class ReceiveApp:
     ) -> None:
         self._receiver = receiver
         self._store_secret = store_secret
+        self._process_inline = process_inline
         self._authenticator = authenticator
         self._ready = ready
         self._warnings = warnings
@@ -111,10 +123,10 @@ class ReceiveApp:
             proxies,
             endpoints=_endpoints(receiver.source_names),
         )
-        self._provisioning_paths = frozenset(
-            WEBHOOKS + name for name in receiver.provisioned_sources
+        self._awaiting_paths = frozenset(
+            WEBHOOKS + name for name in (*receiver.provisioned_sources, *receiver.inline_sources)
         )
-        """Paths where a provider may provision a secret, which needs an await."""
+        """Paths that need an await: to store a provisioned secret, or to run handlers."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request. Never raises: every failure becomes a response."""
@@ -156,6 +168,8 @@ class ReceiveApp:
         result = self.record(inbound)
         if isinstance(result, Pending):
             await result
+        elif isinstance(result, InlineRequest):
+            await result.process(self._process_inline)
         elif result.provisioned_secret is not None:
             await self._store_secret(inbound.source_name, result.provisioned_secret)
         return self.response(inbound, result)
@@ -165,7 +179,7 @@ class ReceiveApp:
     ) -> DirectReception | None:
         """Start to receive a request without a task, or return None if the request needs one."""
         path = scope["path"]
-        if not _is_receiving(path) or path in self._provisioning_paths:
+        if not _is_receiving(path) or path in self._awaiting_paths:
             return None
         return DirectReception(self, scope, headers, respond)
 
@@ -184,7 +198,7 @@ class ReceiveApp:
         url = _request_url(source, scope) if source.needs_url else ""
         return InboundRequest(scope, headers, self._bodies.start(headers), source, url)
 
-    def record(self, inbound: InboundRequest) -> Pending | Reply:
+    def record(self, inbound: InboundRequest) -> Pending | InlineRequest | Reply:
         """Verify the complete request and submit its events. Raises RequestRefused."""
         self._failpoints.reach("receive.read")
         request = Request(inbound.headers, inbound.body.take(), url=inbound.url)
@@ -192,12 +206,16 @@ class ReceiveApp:
             return self._receiver.ingest(request)
         return self._receiver.receive(inbound.source, request)
 
-    def response(self, inbound: InboundRequest, result: Pending | Reply) -> Response:
+    def response(
+        self, inbound: InboundRequest, result: Pending | InlineRequest | Reply
+    ) -> Response:
         """Return the response to a challenge or to finished events. Never raises."""
         try:
             if isinstance(result, Reply):
                 return self._challenge_response(inbound.scope, result)
-            return _accepted(inbound, result)
+            if isinstance(result, InlineRequest):
+                return _processed(inbound, result)
+            return _accepted(inbound, result.arrivals, result.result())
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
             return self.error_response(inbound.scope, error)
 
@@ -300,10 +318,10 @@ class DirectReception:
         except Exception as error:  # noqa: BLE001 - every failure becomes a response
             self._fail(error)
             return
-        if isinstance(result, Reply):
-            self._respond(self._app.response(inbound, result))
-        else:
+        if isinstance(result, Pending):
             result.add_done_callback(self._finish)
+        else:
+            self._respond(self._app.response(inbound, result))
 
     def disconnect(self) -> None:
         """Forget the request, whose sender has disconnected. Submitted events are still written."""
@@ -340,21 +358,37 @@ def _reply(reply: Reply) -> Response:
     return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
-def _accepted(inbound: InboundRequest, pending: Pending) -> Response:
+def _accepted(
+    inbound: InboundRequest, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]
+) -> Response:
     """Return the response to durable events: a receipt, or the reply the provider expects."""
     source = inbound.source
     success = ACCEPTED if source is None else source.preset.success_response
-    receipts = pending.result()
     if isinstance(success, Reply):
         return _reply(success)
     if len(receipts) == 1:
-        fields = _receipt_fields(pending.arrivals[0], receipts[0])
+        fields = _receipt_fields(arrivals[0], receipts[0])
         return json_response(success, _Accepted(True, *fields, inbound.source_name))  # noqa: FBT003 - `accepted`
-    pairs = zip(pending.arrivals, receipts, strict=True)
+    pairs = zip(arrivals, receipts, strict=True)
     events = [_Receipt(*_receipt_fields(arrival, receipt)) for arrival, receipt in pairs]
     return json_response(
         success, {"accepted": True, "events": events, "source": inbound.source_name}
     )
+
+
+def _processed(inbound: InboundRequest, request: InlineRequest) -> Response:
+    """Return the response to events whose handlers ran: their states, or the provider's reply."""
+    results = request.results()
+    success = inbound.source.preset.success_response if inbound.source else ACCEPTED
+    if isinstance(success, Reply):
+        return _reply(success)
+    is_accepted = any(result.status is InlineStatus.ACCEPTED for result in results)
+    if is_accepted and len(results) == 1:
+        receipts = [result.receipt for result in results]
+        return _accepted(inbound, request.arrivals, receipts)
+    states = [_Processed(result.status, result.event_id) for result in results]
+    status = success if is_accepted else OK
+    return json_response(status, states[0] if len(states) == 1 else {"events": states})
 
 
 def _receipt_fields(arrival: Arrival, receipt: Receipt) -> tuple[bool, bool, str, str]:

@@ -31,6 +31,8 @@ class FailureType(StrEnum):
     """Nobody knows whether an outside call was applied: an operator must find out."""
     STALE = "stale"
     """The job was ignored: its key has applied a newer version."""
+    INLINE = "inline"
+    """The job failed within the request: the next delivery of the event runs it again."""
 
 
 TRANSITIONS: Final = frozenset(

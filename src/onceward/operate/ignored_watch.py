@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnavailable
 from onceward.model.jobs import Route, UnroutedType
-from onceward.ports import UnroutedEvents
+from onceward.ports.watching import UnroutedEvents
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
 from onceward.runtime.suggest import is_misspelling, is_respelling, nearest

@@ -8,7 +8,7 @@ from typing import Final
 
 from onceward.errors import StoreError
 from onceward.model.admin import Pausable, Pause
-from onceward.ports import Pauses
+from onceward.ports.watching import Pauses
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
 

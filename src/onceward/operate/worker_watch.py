@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from onceward.errors import StoreError
 from onceward.model.workers import LiveWorker, WorkerHealth
-from onceward.ports import WorkerRegistry
+from onceward.ports.watching import WorkerRegistry
 from onceward.runtime.clock import Clock
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import as_sentence

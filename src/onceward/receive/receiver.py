@@ -8,6 +8,7 @@ from typing import Final
 
 from onceward.errors import SignatureRejected, UnknownSource
 from onceward.model.events import INGEST_SOURCE, Arrival
+from onceward.receive.inline_request import InlineRequest
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import Rejections
@@ -57,8 +58,13 @@ class Receiver:
         except KeyError:
             raise UnknownSource(name, self._sources) from None
 
-    def receive(self, source: Source, request: Request) -> Pending | Reply:
-        """Verify, identify and record a webhook.
+    @property
+    def inline_sources(self) -> list[str]:
+        """The sources whose handlers run within the request."""
+        return [name for name, source in self._sources.items() if source.is_inline]
+
+    def receive(self, source: Source, request: Request) -> Pending | InlineRequest | Reply:
+        """Verify and identify a webhook, and record it unless its handlers run within the request.
 
         Raises RequestRefused; the pending result may also fail with it.
         """
@@ -72,7 +78,7 @@ class Receiver:
             return events
         arrivals = source.arrivals(events, request.headers)
         self._failpoints.reach("receive.verified")
-        return self._recorder.submit(arrivals)
+        return InlineRequest(arrivals) if source.is_inline else self._recorder.submit(arrivals)
 
     def ingest(self, request: Request) -> Pending:
         """Identify and record an event posted to ``/events/ingest``. Raises RequestRefused."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Literal, TypedDict, Unpack
+from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from onceward.errors import ConfigurationError
 from onceward.model.events import INGEST_SOURCE, DuplicateBody
@@ -32,6 +32,8 @@ _DUPLICATE_BODY: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
     "flag": DuplicateBody.FLAGGED,
     "hold": DuplicateBody.HELD,
 }
+SourceMode = Literal["background", "inline"]
+"""Whether the handlers of a source run in a worker, or within the request."""
 _SURROUNDINGS: Final = " \t\"'\u00a0\u200b\u3000\ufeff"
 """Characters that are copied with a secret by mistake."""
 _JSON_PATH: Final = "json:$."
@@ -59,6 +61,7 @@ class SourceOptions(TypedDict, total=False):
     volatile_fields: Iterable[str] | None
     keep_rejected: bool
     retry: RetryOption | None
+    mode: SourceMode
 
 
 def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
@@ -97,6 +100,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         _check_verify_token(preset, verify_token)
     with faults:
         retry = make_retry_rules(options.get("retry"))
+    with faults:
+        is_inline = _is_inline(options.get("mode", "background"))
     faults.raise_if_any()
     return Source(
         name=name,
@@ -113,6 +118,7 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         volatile_fields=volatile_fields,
         keeps_rejected=options.get("keep_rejected", False),
         retry=retry,
+        is_inline=is_inline,
     )
 
 
@@ -196,6 +202,12 @@ def _check_option_names(options: SourceOptions) -> None:
     ]
     if faults:
         raise ConfigurationError(faults)
+
+
+def _is_inline(mode: object) -> bool:
+    if mode not in get_args(SourceMode):
+        raise ConfigurationError(f"mode is {mode!r}; use 'background' or 'inline'")
+    return mode == "inline"
 
 
 def _adapt_scheme(preset: Preset, scheme: Scheme, options: SourceOptions) -> Scheme:

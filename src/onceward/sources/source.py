@@ -46,6 +46,8 @@ class Source:
     keeps_rejected: bool = False
     retry: RetryRules = field(default_factory=dict)
     """The retry rules of its jobs. Those of a handler win over them."""
+    is_inline: bool = False
+    """Whether its handlers run within the request."""
     reader: EventReader = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

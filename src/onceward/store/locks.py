@@ -9,6 +9,10 @@ from typing import Final
 PRESENCE_NAMESPACE: Final = 7136232
 """The first key of the locks that workers hold while they live. The second is their number."""
 
+INLINE_NAMESPACE: Final = 7136233
+"""The first key of the locks on events whose handlers run within a request. The second is a hash
+of the event's key."""
+
 
 class Lock(IntEnum):
     """One lock for each purpose. A transaction takes it first and holds it until it ends.

@@ -14,7 +14,7 @@ from typing import Any, Final, get_type_hints
 from onceward.model.events import Event
 from onceward.model.jobs import Job
 from onceward.work.effects import EffectContext, Effects
-from onceward.work.outside_calls import AttemptCalls
+from onceward.work.outside_calls import AttemptCalls, NoCalls
 from onceward.work.sync import SyncEffects, SyncTransaction
 from onceward.work.transaction import Transaction, UnitOfWork
 
@@ -29,8 +29,8 @@ class Attempt:
     event: Event[Any]
     unit: UnitOfWork
     job: Job
-    calls: AttemptCalls | None
-    """The outside calls; None in a transaction that jobs share."""
+    calls: AttemptCalls | NoCalls
+    """The outside calls, or why there are none."""
 
     def effects(self) -> EffectContext:
         """Return the context of the attempt's effects."""

@@ -8,15 +8,16 @@ Decision 0007 has the measurements.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from functools import partial
+from typing import Final
 
-from onceward.errors import LeaseLost, TransactionIdleTimeout
-from onceward.ports import OnIdleTimeout, Queue, StoreTransaction, ignore_idle_timeout
+from onceward.errors import LeaseLost
+from onceward.ports import Queue, StoreTransaction
 from onceward.runtime.clock import Clock
 from onceward.runtime.timeouts import Interrupt
+from onceward.work.joined_transaction import JoinedTransaction
 from onceward.work.leases import LeasedJob
 from onceward.work.transaction import UnitOfWork
 
@@ -138,73 +139,24 @@ class BatchProgress:
             await self._unit.__aexit__(None, None, None)
 
 
-class SharedTransaction:
+class SharedTransaction(JoinedTransaction[StoreTransaction]):
     """One transaction for the units of work of a batch. It begins with the first statement."""
 
     def __init__(self, queue: Queue) -> None:
+        super().__init__(partial(queue.begin, shared=True))
         self._queue = queue
-        self._context: AbstractAsyncContextManager[StoreTransaction] | None = None
-        self._transaction: StoreTransaction | None = None
-        self._location: Callable[[], str] = str
-        self._on_idle_timeout: OnIdleTimeout = ignore_idle_timeout
-
-    async def __aenter__(self) -> Self:
-        """Return the transaction, which has not begun."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Roll back what was not committed."""
-        context, self._context = self._context, None
-        if context is not None:
-            await context.__aexit__(None, None, None)
-
-    def join(
-        self, location: Callable[[], str], on_idle_timeout: OnIdleTimeout
-    ) -> AbstractAsyncContextManager[StoreTransaction]:
-        """Return the transaction for one more handler, whose current line is `location`."""
-        self._location = location
-        self._on_idle_timeout = on_idle_timeout
-        return _JoinedTransaction(self._open)
-
-    async def _open(self) -> StoreTransaction:
-        if self._transaction is None:
-            self._context = self._queue.begin(
-                self._current_location, self._end_handler, shared=True
-            )
-            self._transaction = await self._context.__aenter__()
-        return self._transaction
-
-    def _current_location(self) -> str:
-        """Return the line of the handler that joined last."""
-        return self._location()
-
-    def _end_handler(self, error: TransactionIdleTimeout) -> None:
-        """End the handler that joined last."""
-        self._on_idle_timeout(error)
 
     async def settle(self, jobs: Sequence[LeasedJob]) -> None:
         """Settle the jobs as done and commit. Raise LeaseLost if one of their leases ended."""
         ids: dict[str, list[int]] = defaultdict(list)
         for lease, job in jobs:
             ids[lease.token].append(job.id)
-        if self._transaction is None:
+        if not self.has_begun:
             for token, jobs_of_lease in ids.items():
                 if not await self._queue.settle_done(token, *jobs_of_lease):
                     raise LeaseLost
             return
+        transaction = await self.open()
         for token, jobs_of_lease in ids.items():
-            await self._transaction.settle(token, *jobs_of_lease)
-        await self._transaction.commit()
-
-
-class _JoinedTransaction(AbstractAsyncContextManager[StoreTransaction]):
-    """One handler's part of a shared transaction: leaving it does not end the transaction."""
-
-    def __init__(self, open_: Callable[[], Awaitable[StoreTransaction]]) -> None:
-        self._open = open_
-
-    async def __aenter__(self) -> StoreTransaction:
-        return await self._open()
-
-    async def __aexit__(self, *_: object) -> None:
-        pass
+            await transaction.settle(token, *jobs_of_lease)
+        await transaction.commit()

@@ -10,15 +10,10 @@ from onceward.errors import PermanentError
 from onceward.model.events import invalid_text_reason
 from onceward.runtime.code_location import awaiting_location
 from onceward.runtime.value_kind import kind_of
-from onceward.work.outside_calls import AttemptCalls
+from onceward.work.outside_calls import AttemptCalls, NoCalls
 from onceward.work.transaction import UnitOfWork
 
 EXAMPLE_KEY: Final = 'f"mail:{event.id}"'
-
-_SHARED: Final = (
-    'effects.call is not for handlers with transaction="shared", which may run again when a '
-    'neighbour fails; remove transaction="shared"'
-)
 
 
 class EffectContext:
@@ -26,7 +21,7 @@ class EffectContext:
 
     __slots__ = ("_calls", "_job", "unit")
 
-    def __init__(self, unit: UnitOfWork, job: int, calls: AttemptCalls | None) -> None:
+    def __init__(self, unit: UnitOfWork, job: int, calls: AttemptCalls | NoCalls) -> None:
         self.unit = unit
         self._job = job
         self._calls = calls
@@ -43,8 +38,8 @@ class EffectContext:
     ) -> Any:
         """Make an outside call; see `Effects.call`."""
         self._check("effects.call", "key", key)
-        if self._calls is None:
-            self._refuse(_SHARED)
+        if isinstance(self._calls, NoCalls):
+            self._refuse(self._calls.value)
         with self.unit.outside_call():
             return await self._calls.call(key, function, arguments, named)
 

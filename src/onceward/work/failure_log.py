@@ -8,6 +8,7 @@ from typing import Final
 from onceward.model.jobs import Fail, FailureType, Ignore, Job, Postpone, Reschedule
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import printable
+from onceward.runtime.tracebacks import TracebackText
 from onceward.work.handlers import Handler
 
 _log = logging.getLogger("onceward.work")
@@ -76,3 +77,20 @@ def log_ignored(job: Job, settlement: Ignore) -> None:
     fields |= LogFields(error=settlement.error, failure_type=settlement.failure_type)
     message = "job %s of handler %r is ignored: %s"
     _log.info(message, job.id, job.handler, settlement.error, extra=fields)
+
+
+def log_inline_failure(job: Job, error: str, trace: TracebackText, handler: Handler) -> None:
+    """Log an attempt that failed within a request. The sender got the reason, too."""
+    fields = job_fields(job)
+    fields |= LogFields(error=error, failure_type=FailureType.INLINE)
+    if trace.location:
+        fields |= LogFields(location=trace.location, traceback=trace.text)
+    name = f"job {job.id} of {f'handler {job.handler!r}' if trace.location else handler.label}"
+    reason = error
+    if trace.location and trace.location not in reason:
+        reason += f" ({trace.location})"
+    message = (
+        "%s failed within the request, attempt %d: %s; the next delivery of the event runs it "
+        "again, or requeue it for a worker"
+    )
+    _log.warning(message, name, job.attempts + 1, reason, extra=fields)

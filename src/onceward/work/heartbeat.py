@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from onceward.errors import StoreError
 from onceward.model.workers import HEARTBEAT_SECONDS, WorkerHealth
-from onceward.ports import WorkerRegistry
+from onceward.ports.watching import WorkerRegistry
 from onceward.runtime.error_text import locate
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.timeouts import GRACE_SECONDS

@@ -12,6 +12,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
 from typing import Any, Final, NoReturn, TypeVar
 
@@ -33,7 +34,7 @@ from onceward.model.effects import (
     StillUnknown,
 )
 from onceward.model.jobs import Job
-from onceward.ports import EffectCalls
+from onceward.ports.effect_calls import EffectCalls
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import describe
 from onceward.runtime.failpoints import Failpoints
@@ -62,6 +63,19 @@ Unresolved = EffectUnknown | EffectPending | StoreError
 
 _MAX_LOOKS: Final = 10
 """How often a call looks at an effect that others change meanwhile."""
+
+
+class NoCalls(Enum):
+    """Why an attempt can make no outside calls."""
+
+    SHARED = (
+        'effects.call is not for handlers with transaction="shared", which may run again when a '
+        'neighbour fails; remove transaction="shared"'
+    )
+    INLINE = (
+        'effects.call is not for a source with mode="inline": its sender may give up and send the '
+        'event again before the outcome is known; set mode="background" on the source'
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -52,7 +52,7 @@ from onceward.work.key_check import KeyCheck
 from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.misuse import explain
-from onceward.work.outside_calls import AttemptCalls, OutsideCalls
+from onceward.work.outside_calls import AttemptCalls, NoCalls, OutsideCalls
 from onceward.work.payload import decode
 from onceward.work.settlement import SettlementPolicy, is_connection_loss
 from onceward.work.staleness import make_versioned
@@ -71,6 +71,18 @@ _SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s
 
 RunCall = Callable[[Handler, HandlerCall, Interrupt], Awaitable[None]]
 """Runs a handler call until the handler returns."""
+
+
+class DescribedError(NamedTuple):
+    """The error of a handler, in words."""
+
+    text: str
+    """To store. It may show values, if the settings say so."""
+    public_text: str
+    """For the sender: redacted in any case."""
+    trace: TracebackText
+    is_outage: bool
+    """Whether the database was unavailable: the handler is not to blame."""
 
 
 class JobRunner:
@@ -154,7 +166,9 @@ class JobRunner:
         for _, job in jobs:
             async with UnitOfWork(shared.join, self._clock, self._failpoints) as unit:
                 progress.start_handler(unit)
-                await self._call(job, unit, None, progress.interrupt, _run_without_timeout)
+                await self._call(
+                    job, unit, NoCalls.SHARED, progress.interrupt, _run_without_timeout
+                )
                 await unit.close()
             progress.complete_handler()
             if progress.should_commit:
@@ -196,6 +210,24 @@ class JobRunner:
             await self._settle_error(token, job, calls.unresolved() or explain(error), seconds)
         return False
 
+    async def run_inline(self, job: Job, unit: UnitOfWork, limit_seconds: float) -> None:
+        """Run the handler of a job that has no lease, within a request. The caller settles it."""
+        run = partial(self._run_with_timeout, limit_seconds=limit_seconds)
+        await self._call(job, unit, NoCalls.INLINE, Interrupt(), run)
+        await unit.close()
+
+    def describe(self, job: Job, error: BaseException) -> DescribedError:
+        """Describe the error of a job that has no lease."""
+        self._result_checks[job.handler].check_error(error)
+        error = explain(error)
+        settlement, trace = self._decide(job, error), self._traceback(job, error)
+        return DescribedError(
+            text=settlement.error,
+            public_text=describe(error, self._settlement_policy.secrets),
+            trace=trace,
+            is_outage=isinstance(settlement, Postpone),
+        )
+
     async def _attempt(self, token: str, job: Job, calls: AttemptCalls) -> None:
         job, last_step = await self._check_version(job)
         async with UnitOfWork(self._queue.begin, self._clock, self._failpoints) as unit:
@@ -226,7 +258,7 @@ class JobRunner:
         self,
         job: Job,
         unit: UnitOfWork,
-        calls: AttemptCalls | None,
+        calls: AttemptCalls | NoCalls,
         interrupt: Interrupt,
         run: RunCall,
     ) -> None:
@@ -242,7 +274,7 @@ class JobRunner:
                     _make_event(job, body, handler),
                     unit,
                     job,
-                    calls=None if handler.shares_transaction else calls,
+                    calls=NoCalls.SHARED if handler.shares_transaction else calls,
                 ),
             ),
             is_async=handler.is_async,
@@ -268,10 +300,15 @@ class JobRunner:
         self._failpoints.reach("handle.returned")
 
     async def _run_with_timeout(
-        self, handler: Handler, call: HandlerCall, interrupt: Interrupt
+        self,
+        handler: Handler,
+        call: HandlerCall,
+        interrupt: Interrupt,
+        *,
+        limit_seconds: float = math.inf,
     ) -> None:
         """Run a handler in a task, and cancel the task when the handler's timeout expires."""
-        seconds = handler.timeout_seconds or math.inf
+        seconds = min(handler.timeout_seconds or math.inf, limit_seconds)
         deadline = self._clock.monotonic() + seconds
         run = _run_without_timeout(handler, call, interrupt)
         traces: list[TracebackType | None] = []

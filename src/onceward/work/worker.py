@@ -11,7 +11,8 @@ from typing import Final
 from onceward.errors import StoreError
 from onceward.model.jobs import Job, Lease
 from onceward.model.workers import WorkerHealth
-from onceward.ports import Queue, WorkerRegistry
+from onceward.ports import Queue
+from onceward.ports.watching import WorkerRegistry
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import locate
 from onceward.runtime.log_fields import LogFields

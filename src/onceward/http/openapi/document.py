@@ -71,9 +71,16 @@ _ERRORS: Final[Mapping[int, tuple[str, Collection[str]]]] = {
         ["too_many_failures"],
     ),
     431: ("The headers are too many or too large.", ["large_headers"]),
+    500: (
+        "A handler of an inline source failed; the message is the reason. Retry later.",
+        ["Processing failed", "internal"],
+    ),
     503: (
-        "The ledger is unavailable. The request may or may not be recorded: retry it.",
-        ["not_recorded", "overloaded", "slow", "unavailable"],
+        "The ledger, or a handler of an inline source, is unavailable: retry the request.",
+        [
+            *("busy", "no_handler", "not_recorded", "overloaded"),
+            *("paused", "slow", "unavailable"),
+        ],
     ),
 }
 _BODY_ERRORS: Final = (408, 413, 415, 422)
@@ -276,17 +283,19 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
     largest = f"The body may have up to {settings.max_body_bytes} bytes."
     durable = "The delivery is durable, as a new event, a duplicate or a conflict."
     receipt, receipts = ref("schemas", "Receipt"), ref("schemas", "Receipts")
+    has_inline = any(source.is_inline for source in sources.values())
+    bodies = [receipt, receipts, *([ref("schemas", "Processed")] if has_inline else [])]
     webhook = _operation(
         "receive_webhook",
         "Receive a webhook",
         _source_guard(sources),
         {
-            status: _json_content(durable, {"anyOf": [receipt, receipts]})
+            status: _json_content(durable, {"anyOf": bodies})
             if is_receipt
             else {"description": f"{durable} The provider expects this response."}
             for status, is_receipt in _success_statuses(sources)
         },
-        *(*_BODY_ERRORS, 400, 404, 503),
+        *(*_BODY_ERRORS, 400, 404, *([500] if has_inline else []), 503),
         tags=["receiving"],
         description=f"Any content type. {largest} No signed request is refused for its content.",
         parameters=[
@@ -313,6 +322,8 @@ def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
     A status with both kinds of body comes twice, the receipt last: it is the one documented.
     """
     responses = [source.preset.success_response for source in sources.values()] or [202]
+    if any(source.is_inline for source in sources.values()):
+        responses.append(200)
     return sorted(
         (reply, True) if isinstance(reply, int) else (reply.status, False)
         for reply in set(responses)

@@ -24,6 +24,7 @@ from onceward.model.admin import (
 )
 from onceward.model.effects import EffectStatus, ResolvedOutcome
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
+from onceward.model.inline import InlineStatus
 from onceward.operate.filters import ID_DIGITS, MAX_LIMIT
 from onceward.operate.operator import MAX_ATTEMPTS_SHOWN
 
@@ -184,6 +185,20 @@ _RECEIPTS: Final = _object(
     **_ACCEPTED_FIELDS,
     events={"type": "array", "items": _object("One of the events.", **_RECEIPT_FIELDS)},
 )
+_STATE_FIELDS: Final[Json] = {
+    "status": schema_of(InlineStatus),
+    "event_id": text("The event's id, as a string."),
+}
+_PROCESSED: Final[Json] = {
+    "description": "The events of an inline source, after their handlers ran.",
+    "anyOf": [
+        _object("The only event.", **_STATE_FIELDS),
+        _object(
+            "Several events, or none.",
+            events={"type": "array", "items": _object("One of the events.", **_STATE_FIELDS)},
+        ),
+    ],
+}
 _ERROR: Final = _object(
     "Why a request failed.",
     error={"type": "string", "description": "A code for programs."},
@@ -269,6 +284,7 @@ def schemas() -> Json:
         "ResolvedEffect": _RESOLVED_EFFECT,
         "Receipt": _RECEIPT,
         "Receipts": _RECEIPTS,
+        "Processed": _PROCESSED,
         "JobDetail": _JOB_DETAIL,
         "Requeued": _REQUEUED,
         "Cancelled": _CANCELLED,

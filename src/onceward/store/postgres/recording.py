@@ -43,7 +43,7 @@ class _Batch:
     ) -> None:
         self.arrivals = arrivals
         self.routes_file = routes_file
-        """The file of the routes that the batch relies on; None within a larger transaction."""
+        """The file of the routes that the batch relies on; None if it was not read."""
         self.duplicates: dict[int, list[int]] = {}
         """The positions of the deliveries that probably repeat a recent event, by its id."""
         self._repeated: set[int] = set()
@@ -207,10 +207,16 @@ class BatchWriter:
         return _add_receipts(batch, positions, rows)
 
     async def record_in(
-        self, transaction: LedgerTransaction, arrivals: Sequence[Arrival]
+        self,
+        transaction: LedgerTransaction,
+        arrivals: Sequence[Arrival],
+        routes_file: int | None = None,
     ) -> list[Receipt]:
-        """Record deliveries as part of a larger transaction."""
-        batch = _Batch(arrivals, RecentEvents())
+        """Record deliveries as part of a larger transaction.
+
+        With a `routes_file`, raise OutcomeUnknown if the ledger has another one: it was restored.
+        """
+        batch = _Batch(arrivals, RecentEvents(), routes_file)
 
         async def run(name: str, columns: Mapping[str, Any]) -> Rows:
             rows = await transaction.run(name, *_conditions(columns), **columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from datetime import datetime
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -21,6 +21,7 @@ from onceward.ports import (
     BatchGroup,
     Duty,
     ErrorSettlement,
+    LockedEvents,
     OnIdleTimeout,
     Row,
     ignore_idle_timeout,
@@ -39,6 +40,7 @@ from onceward.store.base import (
     require_durability,
 )
 from onceward.store.effect_calls import SqlEffectCalls
+from onceward.store.inline import SqlInlineLedger
 from onceward.store.locks import Lock
 from onceward.store.postgres import schema
 from onceward.store.postgres.announcer import Announcer
@@ -53,6 +55,8 @@ from onceward.store.postgres.connections import (
 )
 from onceward.store.postgres.driver import connection_class
 from onceward.store.postgres.durability import require_keys, weak_settings
+from onceward.store.postgres.inline import InlineTransactions
+from onceward.store.postgres.ledger_transaction import PostgresLedgerTransaction
 from onceward.store.postgres.listener import listen
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
 from onceward.store.postgres.payload_weeks import within_weeks
@@ -99,7 +103,7 @@ _LOCK_SETUP: Final = parse(
 )
 
 
-class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
+class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
     """A store in the schema ``onceward`` of one database."""
 
     max_writers = 2
@@ -138,7 +142,23 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
             size=settings.workers + 2,
             wait_seconds=settings.commit_timeout_seconds,
         )
+        inline = self._pool(
+            idle,
+            size=settings.inline_requests,
+            wait_seconds=settings.commit_timeout_seconds,
+        )
+        self._inline = InlineTransactions(
+            inline,
+            self._queries,
+            failpoints,
+            self._batch_writer,
+            source_ids=self._source_ids,
+            registered=self._restore_registration,
+            forget=lambda connection: self._routes_files.pop(connection, None),
+            on_jobs=self._announcer.announce,
+        )
         self._pools = (
+            inline,
             self._writers,
             self._claiming,
             self._renewals,
@@ -204,9 +224,8 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Record deliveries durably, each event once; return a receipt for each, in order."""
         async with self._writers.use_for_ledger() as connection:
-            await self._restore_registration(connection)
+            file = await self._restore_registration(connection)
             try:
-                file = self._routes_files[connection]
                 return await self._batch_writer.record(connection, arrivals, file)
             except BaseException:
                 self._routes_files.pop(connection, None)  # the ledger may have been restored
@@ -321,6 +340,13 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
                 yield transaction
             finally:
                 await transaction.clean_up()
+
+    def lock_events(self, arrivals: Sequence[Arrival]) -> AbstractAsyncContextManager[LockedEvents]:
+        """Lock the events of a request, in the transaction of its handlers."""
+        return self._inline.lock(arrivals)
+
+    def _failing(self) -> AbstractAsyncContextManager[LedgerTransaction]:
+        return self._inline.failing()
 
     @asynccontextmanager
     async def prepare(self) -> AsyncIterator[PostgresTransaction]:
@@ -444,35 +470,24 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
     async def _locked(self, connection: Connection, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         async with connection.transaction():
             await take_lock(connection, lock)
-            yield _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+            yield PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
 
-    async def _restore_registration(self, connection: Connection) -> None:
+    async def _restore_registration(self, connection: Connection) -> int:
         """Register what the database lacks, on a new connection and after a failed write.
 
-        On the connection itself: another one may still lead to the previous primary.
+        Return the file of the routes. On the connection itself: another one may still lead to the
+        previous primary.
         """
         if connection in self._routes_files:
-            return
+            return self._routes_files[connection]
         file = await (await connection.execute(_ROUTES_FILE)).fetchone()
         # Without a lock: recording need not wait for a process that registers or migrates.
-        autocommit = _PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+        autocommit = PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
         if not await self._registration.is_complete(autocommit):
             async with self._locked(connection, Lock.REGISTRY) as transaction:
                 await self._registration.restore(transaction)
         self._routes_files[connection] = file["oid"] if file else 0
-
-
-class _PostgresLedgerTransaction:
-    def __init__(self, connection: Connection, queries: Queries, batch_writer: BatchWriter) -> None:
-        self._connection = connection
-        self._queries = queries
-        self._batch_writer = batch_writer
-
-    async def run(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
-        return await run(self._connection, self._queries.one(name, *conditions), parameters)
-
-    async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        return await self._batch_writer.record_in(self, arrivals)
+        return self._routes_files[connection]
 
 
 def _timeout(setting: str, seconds: float) -> dict[str, str]:

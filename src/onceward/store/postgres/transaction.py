@@ -81,13 +81,15 @@ class PostgresTransaction:
         self._began: datetime | None = None
         self._has_run = False
 
-    async def begin(self) -> None:
-        """Begin, and remember now(), which stays the same until the transaction ends."""
+    async def begin(self) -> datetime:
+        """Begin, and return now(), which stays the same until the transaction ends."""
         try:
             with time_limit(self._connection, RESPONSE_SECONDS):
-                self._began = await self._connection.begin(*((_SHARED,) if self._is_shared else ()))
+                began = await self._connection.begin(*((_SHARED,) if self._is_shared else ()))
         except OPERATIONAL as error:
             raise translate_error(error, is_sent=False) from error
+        self._began = began
+        return began
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of the handler. Raise ConnectionLost."""
@@ -191,9 +193,15 @@ class PostgresTransaction:
 
     async def _run_last(self, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
         """Run a statement that ends the job. Raise ConnectionLost or Unwritable."""
+        with self._settling():
+            return await run(self._connection, statement, parameters)
+
+    @contextmanager
+    def _settling(self) -> Iterator[None]:
+        """Explain the errors of Onceward's own statements in the session that the handler left."""
         try:
             with self._lost_connections(), time_limit(self._connection, RESPONSE_SECONDS):
-                return await run(self._connection, statement, parameters)
+                yield
         except psycopg.errors.ReadOnlySqlTransaction as error:
             self._drop_read_only(error)
             raise Unwritable(_READ_ONLY_HANDLER) from error

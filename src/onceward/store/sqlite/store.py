@@ -7,7 +7,8 @@ import functools
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
@@ -20,6 +21,7 @@ from onceward.ports import (
     BatchGroup,
     Duty,
     ErrorSettlement,
+    LockedEvents,
     OnIdleTimeout,
     Row,
     ignore_idle_timeout,
@@ -36,6 +38,7 @@ from onceward.store.base import (
     require_durability,
 )
 from onceward.store.effect_calls import SqlEffectCalls
+from onceward.store.inline import SqlInlineLedger
 from onceward.store.locks import Lock
 from onceward.store.migrate import Migration, check_applied, pending, require_none_pending
 from onceward.store.queries import Queries
@@ -46,6 +49,7 @@ from onceward.store.sqlite import schema
 from onceward.store.sqlite.claiming import Claims
 from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
+from onceward.store.sqlite.inline import SqliteInlineTransaction
 from onceward.store.sqlite.lock_watch import LockWatch
 from onceward.store.sqlite.recording import BatchWriter
 from onceward.store.sqlite.transaction import SqliteTransaction
@@ -63,7 +67,7 @@ _WAL_TRIES: Final = 20
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 
 
-class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
+class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
     """A store in one file, in tables whose names begin with ``onceward_``."""
 
     max_writers = 1
@@ -277,6 +281,24 @@ class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry):
             yield transaction
         finally:
             await transaction.rollback()
+
+    @asynccontextmanager
+    async def lock_events(self, arrivals: Sequence[Arrival]) -> AsyncIterator[LockedEvents]:
+        """Return the events of a request: the locks of the only process are enough."""
+        now = datetime.fromtimestamp(self._clock.now(), UTC)
+        yield LockedEvents(await self.look(arrivals), now, self._begin_inline)
+        self._announced.set()
+
+    @asynccontextmanager
+    async def _begin_inline(
+        self, location: Callable[[], str], on_idle_timeout: OnIdleTimeout
+    ) -> AsyncIterator[SqliteInlineTransaction]:
+        async with self.begin(location, on_idle_timeout) as transaction:
+            ledger = _SqliteLedgerTransaction(transaction, self._batch_writer, self._now)
+            yield SqliteInlineTransaction(transaction, ledger, self._source_ids, self._failpoints)
+
+    def _failing(self) -> AbstractAsyncContextManager[LedgerTransaction]:
+        return self._transaction(Lock.LEDGER)
 
     @asynccontextmanager
     async def prepare(self) -> AsyncIterator[SqliteTransaction]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from enum import Flag, IntEnum, auto
 from typing import Any, NoReturn, Protocol
 
@@ -22,7 +23,6 @@ from onceward.model.admin import (
     OperatorAction,
     PageQuery,
     Pausable,
-    Pause,
     PauseChange,
     ProvisionedSecret,
     Rejection,
@@ -34,8 +34,9 @@ from onceward.model.admin import (
     StoredDelivery,
     StoredRejection,
 )
-from onceward.model.effects import CallIntent, EffectCall, EffectStatus, Resolution
+from onceward.model.effects import Resolution
 from onceward.model.events import Arrival, Receipt
+from onceward.model.inline import InlineFailure, InlineRun, LedgerView
 from onceward.model.jobs import (
     Claim,
     ClaimRequest,
@@ -47,10 +48,10 @@ from onceward.model.jobs import (
     Postpone,
     Renewal,
     Reschedule,
-    UnroutedType,
 )
 from onceward.model.versions import Watermark
-from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
+from onceward.ports.effect_calls import EffectCalls
+from onceward.ports.watching import Pauses, UnroutedEvents, WorkerRegistry
 from onceward.runtime.sql_text import Sql
 
 Row = dict[str, Any]
@@ -223,42 +224,53 @@ class Queue(Protocol):
         """
 
 
-class EffectCalls(Protocol):
-    """The outside calls of effects. Each statement commits by itself."""
+class InlineTransaction(StoreTransaction, Protocol):
+    """The transaction of handlers that run within the request."""
 
-    async def start_call(self, intent: CallIntent) -> EffectCall | None:
-        """Commit the intent of a call: of a new effect, or of one that was not applied.
+    async def settle_inline(
+        self, arrivals: Sequence[Arrival], runs: Sequence[InlineRun]
+    ) -> list[Receipt]:
+        """Record the deliveries of a request and mark the jobs of its handlers as done.
 
-        Return None if the effect is in another state, or if the lease does not name the job.
+        Raise EventChanged if the events are no longer as they were when the handlers started, and
+        NotSettled, or TransactionMisuse if a handler has ended the transaction.
         """
 
-    async def restart_call(
-        self, intent: CallIntent, call: EffectCall, *, window_seconds: float | None
-    ) -> EffectCall | None:
-        """Commit the intent of another call over one whose outcome was unknown.
 
-        Without `window_seconds`, the earlier call is known not to have been applied. With them, the
-        other side recognises the key for so long after the first call; the refusal of this call
-        then says nothing about the earlier ones. Return None if the effect has changed, if the
-        window is over, or if the lease does not name the job.
+@dataclass(frozen=True, slots=True)
+class LockedEvents:
+    """The events of one request, which no other request processes meanwhile."""
+
+    view: LedgerView
+    """What the ledger has of them, read under the locks."""
+    now: datetime
+    """The time at which those that are new are received."""
+    begin: Callable[
+        [Callable[[], str], OnIdleTimeout], AbstractAsyncContextManager[InlineTransaction]
+    ]
+    """Opens the transaction of the handlers, as `Queue.begin` does."""
+
+
+class InlineLedger(Protocol):
+    """Records events together with the writes of their handlers."""
+
+    def lock_events(self, arrivals: Sequence[Arrival]) -> AbstractAsyncContextManager[LockedEvents]:
+        """Lock the events of a request. Raise EventBusy if another process has one of them.
+
+        The caller excludes the other requests of its own process.
         """
 
-    async def withdraw_call(self, intent: CallIntent) -> None:
-        """Store that an intent whose commit was not confirmed was not sent."""
+    async def look(self, arrivals: Sequence[Arrival]) -> LedgerView:
+        """Return what the ledger has of the events of some deliveries, without a lock."""
 
-    async def load_call(self, intent: CallIntent) -> EffectCall:
-        """Return the last call of an effect. Raise LeaseLost if the lease does not name the job."""
+    async def fail_inline(
+        self, arrivals: Sequence[Arrival], failures: Sequence[InlineFailure], worker: str
+    ) -> dict[InlineRun, tuple[int, int]]:
+        """Record deliveries whose handlers failed, in a transaction of its own.
 
-    async def record_success(
-        self, call: EffectCall, result: str | None, error_message: str | None
-    ) -> None:
-        """Store that an effect was applied: the truth, over any status."""
-
-    async def record_not_applied(self, call: EffectCall, error_message: str) -> EffectStatus:
-        """Store that a call was not applied, if it is the last one. Return the effect's status."""
-
-    async def record_unknown(self, call: EffectCall, error_message: str) -> None:
-        """Store that the outcome of a call is unknown, if it is the last one and pending."""
+        Never change the status of a job that exists already. Return the job and the number of the
+        attempt for each run that was counted.
+        """
 
 
 class AdminStore(Protocol):
@@ -403,50 +415,11 @@ class Registry(Protocol):
         """Store the first token. Return False if the database already has one."""
 
 
-class WorkerRegistry(Protocol):
-    """The workers that are alive, in any process."""
-
-    async def renew_worker(
-        self,
-        worker: str,
-        handlers: Sequence[str],
-        health: WorkerHealth = HEALTHY,
-        *,
-        is_start: bool,
-    ) -> None:
-        """Store that a worker is alive, with its handlers. `is_start` sets when it started."""
-
-    async def remove_worker(self, worker: str) -> None:
-        """Delete the row of a worker that stopped."""
-
-    async def live_workers(self) -> list[LiveWorker]:
-        """Return the workers whose last heartbeat is recent, by name."""
-
-
-class Pauses(Protocol):
-    """The handlers and sources that operators have paused."""
-
-    async def pauses(self) -> list[Pause]:
-        """Return the handlers and sources that are paused."""
-
-
-class UnroutedEvents(Protocol):
-    """The recorded events that no handler wanted."""
-
-    async def unrouted_types(self, after: int, *, limit: int) -> list[UnroutedType]:
-        """Return the types of the newest `limit` events after an id that no handler wanted.
-
-        Each has the id of its newest event; the oldest of these comes first.
-        """
-
-    async def routed_sources(self, *, limit: int) -> frozenset[str]:
-        """Return the sources of those among the newest `limit` events that a handler wanted."""
-
-
 class Store(
     Ledger,
     Queue,
     EffectCalls,
+    InlineLedger,
     AdminStore,
     RejectionStore,
     SecretStore,

@@ -1,0 +1,100 @@
+"""Events whose handlers run within the request: what the ledger has of them, and the results."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from onceward.model.admin import Pause
+from onceward.model.events import Receipt
+from onceward.model.jobs import FailureType, JobStatus
+
+
+class InlineStatus(StrEnum):
+    """What the sender learns about an event of an inline source."""
+
+    PROCESSED = "processed"
+    """Its handlers ran in this request, and their writes are committed."""
+    ALREADY_PROCESSED = "already_processed"
+    """Its handlers ran before, and their writes are committed."""
+    IGNORED = "ignored"
+    """No handler wants it, or an operator cancelled it."""
+    ACCEPTED = "accepted"
+    """It is durable. A worker or an operator has the rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerJob:
+    """A job of a recorded event. A job in progress is still queued."""
+
+    id: int
+    handler: str
+    status: JobStatus
+    failure_type: str | None
+    attempts: int
+    max_attempts: int
+
+    @property
+    def has_failed_inline(self) -> bool:
+        """Whether the job failed within a request: the next delivery of the event runs it again."""
+        return self.status is JobStatus.FAILED and self.failure_type == FailureType.INLINE
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEvent:
+    """A recorded event and its jobs."""
+
+    id: int
+    body_sha256: bytes
+    received_at: datetime
+    jobs: tuple[LedgerJob, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerView:
+    """What the ledger has of the events of one request."""
+
+    events: Sequence[LedgerEvent | None]
+    """The event of each delivery, or None if it is new."""
+    held: frozenset[int]
+    """The positions of new events that will be held, because their body came under another id."""
+    pauses: Sequence[Pause]
+
+
+@dataclass(frozen=True, slots=True)
+class InlineRun:
+    """A handler that ran for the event of a delivery.
+
+    A job that does not exist yet has a provisional id, which is negative.
+    """
+
+    position: int
+    """The position of the delivery in its request."""
+    handler: str
+    job: int
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the event was not recorded when the handler started."""
+        return self.job < 0
+
+
+@dataclass(frozen=True, slots=True)
+class InlineFailure:
+    """Why a run was rolled back: its own error, or that of another handler of the request."""
+
+    run: InlineRun
+    error: str
+    traceback: str
+    elapsed_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class InlineResult:
+    """The result for one event of a request."""
+
+    event_id: str
+    status: InlineStatus
+    receipt: Receipt

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from onceward.model.admin import JobItem, OperatorAction, PageQuery
 from onceward.model.events import Arrival, DuplicateBody, Event, Receipt
+from onceward.model.inline import InlineFailure, InlineRun
 from onceward.model.jobs import (
     Claim,
     ClaimRequest,
@@ -22,7 +23,7 @@ from onceward.model.jobs import (
     Lease,
     Route,
 )
-from onceward.ports import Store
+from onceward.ports import InlineTransaction, Store, ignore_idle_timeout
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
@@ -213,6 +214,21 @@ def make_outside_calls(
         failpoints=failpoints or Failpoints(),
         make_nonce=lambda: secrets.token_hex(8),
     )
+
+
+@asynccontextmanager
+async def processing(store: Store, *deliveries: Arrival) -> AsyncIterator[InlineTransaction]:
+    """Lock the events of a request and begin the transaction of its handlers."""
+    async with (
+        store.lock_events(deliveries) as events,
+        events.begin(lambda: "handlers.py:7 in credit", ignore_idle_timeout) as transaction,
+    ):
+        yield transaction
+
+
+def inline_failure(run: InlineRun, error: str = "no such account") -> InlineFailure:
+    """Return the failure of a handler within the request."""
+    return InlineFailure(run, error, "handlers.py:7 in credit", 0.1)
 
 
 async def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:

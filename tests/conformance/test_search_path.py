@@ -3,6 +3,7 @@
 import pytest
 
 from onceward.model.events import DuplicateBody
+from onceward.model.inline import InlineRun
 from onceward.model.jobs import Ignore
 from onceward.model.versions import Watermark
 from onceward.ports import StoreTransaction
@@ -15,8 +16,10 @@ from tests.factories import (
     arrival,
     arrivals,
     checked,
+    inline_failure,
     lease,
     opened,
+    processing,
     record,
     working,
 )
@@ -93,6 +96,12 @@ async def test_no_function_of_another_role_runs_as_ours(hostile_url: str) -> Non
         done, effect, failed, stale = leased.jobs
         async with store.prepare() as transaction:
             await transaction.commit()
+        inline, run = arrival("inline"), InlineRun(0, "credit", -1)
+        async with processing(store, inline) as handlers:
+            assert await handlers.mark_effect(run.job, "inline", None)
+            await handlers.settle_inline([inline], [run])
+            await handlers.commit()
+        await store.fail_inline([arrival("failed")], [inline_failure(run)], "worker-1")
         async with working(store) as work:
             assert await work.unit.mark_effect(effect.id, "key", None)
             assert await work.unit.settle(leased.token, effect.id, advance_twice)

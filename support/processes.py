@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 APPS = ROOT / "tests" / "apps"
 SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
 PLANS = ROOT / "examples" / "plans.py"
+INLINE_CREDITS = ROOT / "examples" / "inline_credits.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
 START_SECONDS = 30.0

@@ -1,0 +1,50 @@
+"""Options that only a queue can keep are refused for handlers of inline sources."""
+
+from typing import Any
+
+import pytest
+
+from onceward import ConfigurationError, Event, Inbox, Transaction
+
+
+async def book(event: Event[Any], tx: Transaction) -> None:
+    pass
+
+
+def inbox_with(**options: Any) -> Inbox:
+    inbox = Inbox()
+    inbox.source("hookmesh", scheme="body", secrets=["a-long-secret-for-tests"], mode="inline")
+    inbox.source("stripe", secrets=["whsec_a_long_secret_for_tests"])
+    inbox.on("order.paid", **options)(book)
+    return inbox
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "shown"),
+    [
+        ("ordering_key", "data.id", "ordering_key"),
+        ("concurrency", 2, "concurrency"),
+        ("rate", "10/s", "rate"),
+        ("transaction", "shared", "transaction='shared'"),
+    ],
+)
+@pytest.mark.parametrize("source", ["hookmesh", None])
+def test_an_option_that_needs_a_worker_is_refused_by_name(
+    option: str, value: object, shown: str, source: str | None
+) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        inbox_with(source=source, **{option: value}).service()
+    (fault,) = refused.value.faults
+    assert fault.startswith("handler 'book' (")
+    assert f"{shown} cannot hold for source 'hookmesh', whose mode is 'inline'" in fault
+    advice = "set mode='background' on" if source else "pass source= with another source"
+    assert f"Remove {shown}, or {advice}" in fault
+
+
+def test_the_options_are_allowed_for_other_sources() -> None:
+    inbox_with(source="stripe", ordering_key="data.id", concurrency=2, rate="10/s").service()
+
+
+def test_an_unknown_mode_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="mode is 'sync'; use 'background' or 'inline'"):
+        Inbox().source("stripe", secrets=["whsec_a_long_secret"], mode="sync")  # type: ignore[arg-type]

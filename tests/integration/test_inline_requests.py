@@ -1,0 +1,343 @@
+"""Inline requests beside workers, other processes and each other, in the test's own process."""
+
+import asyncio
+import base64
+import hashlib
+import hmac
+import json
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import httpx
+import pytest
+
+from onceward import Event, Inbox, PermanentError, Transaction
+from onceward.model.admin import OperatorAction
+from onceward.model.jobs import JobStatus
+from onceward.store.locks import INLINE_NAMESPACE
+from support.database import RawDatabase
+from support.processes import eventually_async
+from tests.inline_sources import INSERT, SECRET, hookmesh_webhook, inline_inbox
+from tests.inprocess import RunningInbox, notes, receive_only, run_inbox
+from tests.integration.running import JSON, SignedWebhook, digest
+
+ACT = OperatorAction(actor="Ann", authenticated_as="token:ops", reason="the bank was down")
+Answer = tuple[int, Any]
+
+
+async def send(bench: RunningInbox, webhook: SignedWebhook) -> Answer:
+    """Send a webhook, and return the status and the body of the response."""
+    path = f"/webhooks/{webhook.source}"
+    response = await bench._http.post(path, content=webhook.body, headers=webhook.headers)
+    return response.status_code, response.json() if response.content else None
+
+
+class Gate:
+    """Lets the handlers of a test wait, and tells how many do."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.opened = asyncio.Event()
+
+    async def pass_through(self) -> None:
+        self.waiting += 1
+        await self.opened.wait()
+
+    async def wait_for(self, count: int) -> None:
+        async def are_waiting() -> bool:
+            return self.waiting >= count
+
+        await eventually_async(are_waiting, f"{count} handlers wait")
+
+
+def noting_inbox(gate: Gate | None = None) -> Inbox:
+    """Return an inbox whose handler waits for the gate, then writes a note."""
+    inbox = inline_inbox()
+
+    @inbox.on("order.*", source="hookmesh")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        if gate is not None:
+            await gate.pass_through()
+        if event.payload.get("is_broken"):
+            raise PermanentError("no such order")
+        await tx.execute(INSERT, {"text": event.id})
+
+    return inbox
+
+
+def events_webhook(*ids: str, source: str = "gocardless") -> SignedWebhook:
+    """Return a webhook of GoCardless with several events."""
+    events = [{"id": each, "resource_type": "payments", "action": "paid"} for each in ids]
+    body = json.dumps({"events": events}).encode()
+    return SignedWebhook(source, body, JSON | {"webhook-signature": digest(SECRET, body)})
+
+
+@asynccontextmanager
+async def batch_inbox(url: str, broken: set[str]) -> AsyncIterator[RunningInbox]:
+    """Run an inbox with an inline source that sends several events in one request."""
+    inbox = inline_inbox()
+    inbox.source("gocardless", secrets=[SECRET], mode="inline")
+
+    @inbox.on("*", source="gocardless")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        await tx.execute(INSERT, {"text": event.id})
+        if event.id in broken:
+            raise PermanentError("no such payment")
+
+    async with receive_only(inbox, url) as bench:
+        yield bench
+
+
+async def test_the_events_of_a_request_are_processed_together_or_not_at_all(
+    database_url: str,
+) -> None:
+    broken = {"EV2"}
+    async with batch_inbox(database_url, broken) as bench:
+        failed = {"error": "Processing failed", "message": "no such payment"}
+        assert await send(bench, events_webhook("EV1", "EV2", "EV3")) == (500, failed)
+        assert notes(database_url) == []
+        jobs = await bench.jobs()
+        assert {job.status for job in jobs.values()} == {JobStatus.FAILED}
+        assert {name: job.last_error for name, job in jobs.items()} == {
+            "EV1/note": "Rolled back, because the handler note failed",
+            "EV2/note": "no such payment",
+            "EV3/note": "Rolled back, because the handler note failed",
+        }
+        assert await send(bench, events_webhook("EV1")) == (
+            200,
+            {"status": "processed", "event_id": "EV1"},
+        )
+        broken.clear()
+        statuses = {"EV1": "already_processed", "EV2": "processed", "EV4": "processed"}
+        events = [{"status": status, "event_id": name} for name, status in statuses.items()]
+        webhook = events_webhook("EV1", "EV2", "EV4")
+        assert await send(bench, webhook) == (200, {"events": events})
+        assert notes(database_url) == ["EV1", "EV2", "EV4"]
+
+
+async def test_an_event_that_comes_twice_in_one_request_is_processed_once(
+    database_url: str,
+) -> None:
+    async with batch_inbox(database_url, set()) as bench:
+        event = {"status": "processed", "event_id": "EV1"}
+        webhook = events_webhook("EV1", "EV1")
+        assert await send(bench, webhook) == (200, {"events": [event, event]})
+        assert await send(bench, events_webhook()) == (200, {"events": []})
+        assert notes(database_url) == ["EV1"]
+
+
+async def test_a_provider_gets_the_response_that_it_expects(database_url: str) -> None:
+    inbox = inline_inbox()
+    inbox.source("xero", secrets=[SECRET], mode="inline")
+    failures = ["no such contact"]
+
+    @inbox.on("*", source="xero")
+    async def note(event: Event[Any]) -> None:
+        if failures:
+            raise PermanentError(failures.pop())
+
+    event = {"resourceId": "r1", "eventType": "UPDATE", "eventDateUtc": "2026-01-01T00:00:00"}
+    body = json.dumps({"events": [{**event, "eventCategory": "CONTACT"}]}).encode()
+    signature = hmac.new(SECRET.encode(), body, hashlib.sha256).digest()
+    headers = JSON | {"x-xero-signature": base64.b64encode(signature).decode()}
+    webhook = SignedWebhook("xero", body, headers)
+    async with receive_only(inbox, database_url) as bench:
+        assert (await send(bench, webhook))[0] == 500
+        assert [await send(bench, webhook) for _ in range(2)] == [(200, None)] * 2
+
+
+async def test_a_redelivery_and_a_requeued_job_do_not_both_commit(database_url: str) -> None:
+    gate = Gate()
+    inbox = inline_inbox()
+    calls: list[str] = []
+
+    @inbox.on("order.*", source="hookmesh")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        calls.append(event.id)
+        if len(calls) == 1:
+            raise PermanentError("no such order")
+        if len(calls) == 2:
+            await gate.pass_through()
+        await tx.execute(INSERT, {"text": event.id})
+
+    async with run_inbox(inbox, database_url) as bench:
+        assert (await send(bench, hookmesh_webhook()))[0] == 500
+        redelivery = asyncio.create_task(send(bench, hookmesh_webhook()))
+        await gate.wait_for(1)
+        assert await bench.store.requeue(int((await bench.job()).id), ACT)
+        await bench.wait_until_idle()
+        gate.opened.set()
+        assert await redelivery == (200, {"status": "already_processed", "event_id": "evt_1"})
+        assert len(calls) == 3
+        assert notes(database_url) == ["evt_1"]
+
+
+async def test_a_job_that_failed_in_a_worker_waits_for_an_operator(database_url: str) -> None:
+    webhook = hookmesh_webhook(is_broken=True)
+    async with run_inbox(noting_inbox(), database_url) as bench:
+        assert (await send(bench, webhook))[0] == 500
+        assert await bench.store.requeue(int((await bench.job()).id), ACT)
+        await bench.wait_until_idle()
+        status, receipt = await send(bench, webhook)
+        assert (status, receipt["duplicate"]) == (202, True)
+        assert (await bench.job()).failure_type == "permanent"
+
+
+async def test_waiting_requests_hold_no_connection(postgres_url: str) -> None:
+    gate = Gate()
+    raw_db = RawDatabase(postgres_url)
+    async with receive_only(noting_inbox(gate), postgres_url) as bench:
+        sending = [asyncio.create_task(send(bench, hookmesh_webhook())) for _ in range(10)]
+        await gate.wait_for(1)
+        held_or_awaited = raw_db.rows(
+            "SELECT granted FROM pg_locks WHERE locktype = 'advisory' "
+            f"AND classid = {INLINE_NAMESPACE} AND database = "
+            "(SELECT oid FROM pg_database WHERE datname = current_database())"
+        )
+        assert held_or_awaited == [(True,)]
+        gate.opened.set()
+        answers = Counter(body["status"] for _, body in await asyncio.gather(*sending))
+    assert answers == {"processed": 1, "already_processed": 9}
+    assert gate.waiting == 1
+
+
+async def test_two_events_run_at_the_same_time(database_url: str) -> None:
+    gate = Gate()
+    async with receive_only(noting_inbox(gate), database_url) as bench:
+        sending = [
+            asyncio.create_task(send(bench, hookmesh_webhook(f"evt_{number}")))
+            for number in range(2)
+        ]
+        await gate.wait_for(2)
+        gate.opened.set()
+        assert [status for status, _ in await asyncio.gather(*sending)] == [200, 200]
+
+
+async def test_requests_beyond_the_limits_get_a_503(database_url: str) -> None:
+    gate = Gate()
+    limits = {"inline_requests": 1, "max_pending_events": 2, "inline_timeout_seconds": 0.6}
+    async with receive_only(noting_inbox(gate), database_url, **limits) as bench:
+        running = asyncio.create_task(send(bench, hookmesh_webhook("evt_1")))
+        await gate.wait_for(1)
+        waiting = asyncio.create_task(send(bench, hookmesh_webhook("evt_2")))
+        await asyncio.sleep(0)
+        status, body = await send(bench, hookmesh_webhook("evt_3"))
+        assert (status, body["error"]) == (503, "overloaded")
+        status, body = await waiting
+        assert (status, body["error"]) == (503, "busy")
+        assert (await running)[0] == 500
+        gate.opened.set()
+        assert (await send(bench, hookmesh_webhook("evt_2")))[0] == 200
+
+
+async def test_handlers_of_other_processes_run_in_the_background(database_url: str) -> None:
+    elsewhere = inline_inbox()
+
+    @elsewhere.on("order.paid", "only.*", source="hookmesh")
+    async def ship(event: Event[Any]) -> None:
+        pass
+
+    async with receive_only(elsewhere, database_url):
+        pass  # its routes stay
+    async with receive_only(noting_inbox(), database_url) as bench:
+        assert await send(bench, hookmesh_webhook()) == (
+            200,
+            {"status": "processed", "event_id": "evt_1"},
+        )
+        jobs = await bench.jobs()
+        assert {name: job.status for name, job in jobs.items()} == {
+            "evt_1/note": JobStatus.DONE,
+            "evt_1/ship": JobStatus.QUEUED,
+        }
+        status, receipt = await send(bench, hookmesh_webhook("evt_2", "only.here"))
+        assert (status, receipt["duplicate"]) == (202, False)
+
+
+async def test_a_failed_job_without_its_handler_gets_a_503(database_url: str) -> None:
+    webhook = hookmesh_webhook(is_broken=True)
+    async with receive_only(noting_inbox(), database_url) as bench:
+        assert (await send(bench, webhook))[0] == 500
+    async with receive_only(inline_inbox(), database_url) as bench:
+        status, body = await send(bench, webhook)
+        assert (status, body["error"]) == (503, "no_handler")
+
+
+async def test_a_held_event_does_not_run(database_url: str) -> None:
+    inbox = Inbox()
+    inbox.source("partner", preset="hmac", secrets=[SECRET], mode="inline", duplicate_body="hold")
+    calls: list[str] = []
+
+    @inbox.on("*", source="partner")
+    async def note(event: Event[Any]) -> None:
+        calls.append(event.id)
+
+    body = b'{"type":"order.paid"}'
+    first, second = (
+        SignedWebhook(
+            "partner", body, JSON | {"x-event-id": name, "x-signature": digest(SECRET, body)}
+        )
+        for name in ("evt_1", "evt_2")
+    )
+    async with receive_only(inbox, database_url) as bench:
+        assert (await send(bench, first))[1]["status"] == "processed"
+        assert (await send(bench, second))[0] == 202
+        assert (await bench.job("evt_2")).failure_type == "held"
+    assert calls == ["evt_1"]
+
+
+async def test_an_app_without_a_worker_has_no_warning(database_url: str) -> None:
+    async with receive_only(noting_inbox(), database_url) as bench:
+        assert (await send(bench, hookmesh_webhook()))[0] == 200
+        await bench.service._watch.refresh()
+        assert await bench.warnings() == []
+
+
+async def test_a_mounted_inbox_processes_on_either_store(database_url: str) -> None:
+    inbox = inline_inbox(database_url)
+
+    @inbox.on("order.*", source="hookmesh")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        await tx.execute(INSERT, {"text": event.id})
+
+    transport = httpx.ASGITransport(app=inbox.asgi())
+    webhook = hookmesh_webhook()
+    async with httpx.AsyncClient(transport=transport, base_url="http://shop.example") as http:
+        response = await http.post(
+            "/webhooks/hookmesh", content=webhook.body, headers=webhook.headers
+        )
+    await inbox._mount().close()
+    assert response.json() == {"status": "processed", "event_id": "evt_1"}
+    assert notes(database_url) == ["evt_1"]
+
+
+@pytest.mark.parametrize("secret_in", ["message", "cause"])
+async def test_the_reason_shows_no_secret(database_url: str, secret_in: str) -> None:
+    inbox = inline_inbox()
+
+    @inbox.on("order.*", source="hookmesh")
+    async def call(event: Event[Any]) -> None:
+        if secret_in == "message":
+            raise PermanentError(f"refused: {SECRET}")
+        raise ValueError(SECRET)
+
+    async with receive_only(inbox, database_url, show_error_values=True) as bench:
+        status, body = await send(bench, hookmesh_webhook())
+        assert status == 500
+        assert SECRET not in json.dumps(body)
+
+
+async def test_on_sqlite_a_handler_that_idles_in_its_transaction_fails(sqlite_url: str) -> None:
+    inbox = inline_inbox()
+
+    @inbox.on("order.*", source="hookmesh")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        await tx.execute(INSERT, {"text": event.id})
+        await asyncio.sleep(5)
+
+    async with receive_only(inbox, sqlite_url) as bench:
+        status, body = await send(bench, hookmesh_webhook())
+        assert status == 500
+        assert "waited over 250 ms with SQLite's only write transaction open" in body["message"]
+    assert notes(sqlite_url) == []

@@ -283,3 +283,14 @@ async def test_the_deferred_constraints_of_the_app_see_its_search_path(postgres_
         await transaction.settle_inline([arrival()], [NEW])
         await transaction.commit()
     assert raw_db.rows("SELECT customer FROM audit_of_app") == [("Ann",)]
+
+
+async def test_conflicts_that_come_twice_in_one_request_are_recorded(store: Store) -> None:
+    await record(store, arrival())
+    new, other = arrival("evt_2"), arrival(body=b"other")
+    deliveries = [new, other, other]
+    async with processing(store, *deliveries) as transaction:
+        receipts = await transaction.settle_inline(deliveries, [NEW])
+        await transaction.commit()
+    conflict = Outcome.CONFLICT
+    assert [receipt.outcome for receipt in receipts] == [Outcome.RECORDED, conflict, conflict]

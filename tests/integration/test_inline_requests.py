@@ -192,9 +192,8 @@ async def test_waiting_requests_hold_no_connection(postgres_url: str) -> None:
         sending = [asyncio.create_task(send(bench, hookmesh_webhook())) for _ in range(10)]
         await gate.wait_for(1)
         held_or_awaited = raw_db.rows(
-            "SELECT granted FROM pg_locks WHERE locktype = 'advisory' "
-            f"AND classid = {INLINE_NAMESPACE} AND database = "
-            "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            "SELECT granted FROM pg_locks JOIN pg_database d ON d.oid = database "  # noqa: S608
+            f"WHERE classid = {INLINE_NAMESPACE} AND d.datname = current_database()"
         )
         assert held_or_awaited == [(True,)]
         gate.opened.set()

@@ -51,7 +51,10 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.IGNORED, JobStatus.CANCELLED),
     }
 )
-"""Every legal transition. An operator requeues or cancels a job; the worker does the rest."""
+"""Every legal transition. An operator requeues or cancels a job; the worker does the rest.
+
+Within the request of an inline source, a job that failed there may also be done.
+"""
 
 CANCELLABLE: Final = frozenset(start for start, end in TRANSITIONS if end is JobStatus.CANCELLED)
 """The states from which an operator may cancel a job."""

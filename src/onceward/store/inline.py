@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Final
@@ -106,14 +107,17 @@ async def settle(
     receipts = await ledger.record(arrivals)
     jobs: list[tuple[InlineRun, LedgerJob]] = []
     queued: set[int] = set()
+    runs_at: dict[int, list[InlineRun]] = defaultdict(list)
+    for run in runs:
+        runs_at[run.position].append(run)
     for position, arrival in enumerate(arrivals):
         event = await _load(ledger.run, arrival, source_ids)
         if event is not None:
             queued |= {job.id for job in event.jobs if job.status is JobStatus.QUEUED}
-        for run in runs:
-            if run.position == position:
-                is_recorded = receipts[position].outcome is Outcome.RECORDED
-                jobs.append((run, _expected_job(run, event, is_recorded=is_recorded)))
+        is_recorded = receipts[position].outcome is Outcome.RECORDED
+        jobs += [
+            (run, _expected_job(run, event, is_recorded=is_recorded)) for run in runs_at[position]
+        ]
     for run, job in jobs:
         if run.is_new:
             await ledger.run("attach_effects", job=job.id, provisional=run.job)

@@ -10,8 +10,8 @@ PRESENCE_NAMESPACE: Final = 7136232
 """The first key of the locks that workers hold while they live. The second is their number."""
 
 INLINE_NAMESPACE: Final = 7136233
-"""The first key of the locks on events whose handlers run within a request. The second is a hash
-of the event's key."""
+"""The first key of the locks on events whose handlers run within a request. The second comes
+from the event's key."""
 
 
 class Lock(IntEnum):

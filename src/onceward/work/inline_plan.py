@@ -58,7 +58,8 @@ def _new_jobs(
         if any(route.matches(arrival.source, arrival.type) for route in handler.routes):
             # Random, because other transactions may use theirs at the same time.
             provisional = -1 - random.getrandbits(_ID_BITS)
-            job = LedgerJob(provisional, handler.name, JobStatus.QUEUED, None, 0, 0)
+            limit = handler.max_attempts or 0
+            job = LedgerJob(provisional, handler.name, JobStatus.QUEUED, None, 0, limit)
             yield _planned(position, arrival, job, 0, now)
 
 

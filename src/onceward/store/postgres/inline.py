@@ -54,6 +54,9 @@ _TRY_LOCKS: Final = parse("""
     SELECT bool_and(pg_try_advisory_xact_lock(:namespace::int, key)) AS is_locked
     FROM unnest(:keys::int[]) AS key
 """)[0]
+LOCKS: Final = 1024
+"""The number of locks. The server's memory holds only some thousands, and a request may have many
+events."""
 _BUSY: Final = "Another delivery of this event is being processed. Retry later."
 
 
@@ -190,6 +193,6 @@ class InlineTransactions:
 
 
 def _lock_key(arrival: Arrival) -> int:
-    """Return a hash of an event's key. Two events with one hash only wait for each other."""
+    """Return the lock of an event. Two events with one lock only wait for each other."""
     digest = hashlib.sha256(f"{arrival.source}\0{arrival.event_id}".encode()).digest()
-    return int.from_bytes(digest[:4], signed=True)
+    return int.from_bytes(digest[:4]) % LOCKS

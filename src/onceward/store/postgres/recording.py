@@ -217,6 +217,7 @@ class BatchWriter:
         With a `routes_file`, raise OutcomeUnknown if the ledger has another one: it was restored.
         """
         batch = _Batch(arrivals, RecentEvents(), routes_file)
+        batch.send_all_bodies()
 
         async def run(name: str, columns: Mapping[str, Any]) -> Rows:
             rows = await transaction.run(name, *_conditions(columns), **columns)

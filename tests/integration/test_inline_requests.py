@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from onceward import Event, Inbox, PermanentError, Transaction
+from onceward import Effects, Event, Inbox, PermanentError, Transaction
 from onceward.model.admin import OperatorAction
 from onceward.model.jobs import JobStatus
 from onceward.store.locks import INLINE_NAMESPACE
@@ -340,3 +340,19 @@ async def test_on_sqlite_a_handler_that_idles_in_its_transaction_fails(sqlite_ur
         assert status == 500
         assert "waited over 250 ms with SQLite's only write transaction open" in body["message"]
     assert notes(sqlite_url) == []
+
+
+async def test_an_outside_call_is_refused(database_url: str) -> None:
+    inbox = inline_inbox()
+    calls: list[str] = []
+
+    @inbox.on("order.*", source="hookmesh")
+    async def pay(event: Event[Any], effects: Effects) -> None:
+        await effects.call(f"pay:{event.id}", calls.append, "paid")
+
+    async with receive_only(inbox, database_url) as bench:
+        status, body = await send(bench, hookmesh_webhook())
+        assert status == 500
+        assert 'effects.call is not for a source with mode="inline"' in body["message"]
+        assert await bench.effects() == []
+    assert calls == []

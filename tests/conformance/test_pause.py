@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from onceward.errors import NotFound, NotInState
-from onceward.model.admin import HeadFailure, PageQuery, Pausable, Pause
+from onceward.model.admin import PageQuery, Pausable, Pause
 from onceward.operate.operator import Operator
 from onceward.ports import Store
 from onceward.runtime.failpoints import FailpointReached
@@ -313,9 +313,9 @@ async def test_the_list_of_handlers_shows_their_rules(store: Store, raw_db: RawD
     )
     notify, credit = await store.handlers(EVERYTHING)
     assert (credit.name, credit.max_attempts) == ("credit", 3)
-    assert (credit.ordering_key, credit.on_head_failed) == ("data.id", HeadFailure.CONTINUE)
+    assert (credit.ordering_key, credit.on_head_failed) == ("data.id", "continue")
     assert (credit.concurrency, credit.rate, credit.paused_at) == (4, "100/m", None)
-    assert (notify.name, notify.on_head_failed) == ("notify", HeadFailure.HOLD)
+    assert (notify.name, notify.on_head_failed) == ("notify", "hold")
     assert (notify.ordering_key, notify.concurrency, notify.rate) == (None, None, None)
 
 

@@ -10,7 +10,7 @@ from typing import Final
 from onceward.errors import RejectionCause
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Outcome, ProcessingState, Receipt
-from onceward.model.jobs import FailureType, JobStatus
+from onceward.model.jobs import FailureType, JobStatus, OnHeadFailed
 
 MAX_WAITING_COUNTED: Final = 1000
 """The number up to which the jobs that wait behind a job are counted."""
@@ -40,13 +40,6 @@ class WaitReason(StrEnum):
     KEY = "key"
     PAUSED_HANDLER = "paused_handler"
     PAUSED_SOURCE = "paused_source"
-
-
-class HeadFailure(StrEnum):
-    """How a failed job affects the later jobs of its ordering key."""
-
-    HOLD = "hold"
-    CONTINUE = "continue"
 
 
 class Pausable(StrEnum):
@@ -121,7 +114,7 @@ class HandlerItem:
     name: str
     paused_at: datetime | None
     ordering_key: str | None
-    on_head_failed: HeadFailure
+    on_head_failed: OnHeadFailed
     concurrency: int | None
     rate: str | None
     max_attempts: int

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 
 class JobStatus(StrEnum):
@@ -98,6 +98,10 @@ class UnroutedType:
     newest: int
 
 
+OnHeadFailed = Literal["hold", "continue"]
+"""Whether a job that failed for good holds up the later jobs of its key."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueRules:
     """The order and the limits of a handler's jobs, over all processes."""
@@ -105,7 +109,7 @@ class QueueRules:
     ordering_key: str | None = None
     """A path into the payload. Jobs with the same value run one at a time, in order of arrival."""
     holds_key: bool = True
-    """Whether a job that failed for good holds up the later jobs of its key."""
+    """Whether `OnHeadFailed` is ``hold``."""
     concurrency: int | None = None
     """The number of jobs that may be leased at once."""
     rate_interval_seconds: float | None = None

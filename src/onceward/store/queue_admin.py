@@ -8,7 +8,6 @@ from onceward.errors import NotInState
 from onceward.model.admin import (
     Cancelled,
     HandlerItem,
-    HeadFailure,
     OperatorAction,
     PageQuery,
     Pausable,
@@ -199,7 +198,7 @@ def _handler_item(row: Row) -> HandlerItem:
         name=row["name"],
         paused_at=row["paused_at"],
         ordering_key=row["ordering_key"],
-        on_head_failed=HeadFailure.HOLD if row["holds_key"] else HeadFailure.CONTINUE,
+        on_head_failed="hold" if row["holds_key"] else "continue",
         concurrency=row["concurrency"],
         rate=None if interval is None else rate_text(interval),
         max_attempts=row["max_attempts"],

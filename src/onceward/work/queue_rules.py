@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final, Literal, TypedDict, get_args
+from typing import Any, Final, TypedDict, get_args
 
 from onceward.model.events import invalid_text_reason
-from onceward.model.jobs import QueueRules
+from onceward.model.jobs import OnHeadFailed, QueueRules
 from onceward.work.payload_paths import path_faults
-
-OnHeadFailed = Literal["hold", "continue"]
-"""Whether a job that failed for good holds up the later jobs of its key."""
 
 MAX_CONCURRENCY: Final = 1_000_000
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smhd])")

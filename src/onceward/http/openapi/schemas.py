@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
 from types import UnionType
-from typing import Any, Final, get_args, get_type_hints
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from onceward.model.admin import (
     MAX_WAITING_COUNTED,
@@ -75,6 +75,8 @@ def schema_of(kind: Any) -> Json:
     """Return the schema of a type in the model."""
     if isinstance(kind, UnionType):
         return {"anyOf": [schema_of(part) for part in get_args(kind)]}
+    if get_origin(kind) is Literal:
+        return {"type": "string", "enum": list(get_args(kind))}
     if issubclass(kind, StrEnum):
         return {"type": "string", "enum": [str(value) for value in kind]}
     schemas: dict[type, Json] = {

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from onceward.model.events import Arrival
+from onceward.model.jobs import Route
 from onceward.work.ordering_keys import read_keys
 
 
 class KeyedRoute(NamedTuple):
-    """A route, with the path of the key in the payload. A `source` of None means any source."""
+    """A route whose jobs have a key, and the path of the key in the payload."""
 
     path: str
-    source: str | None
-    type: str
-    is_prefix: bool
+    route: Route
 
-    def matches(self, arrival: Arrival) -> bool:
-        """Return whether an event gets a job with a key."""
-        if self.source not in (None, arrival.source):
-            return False
-        return arrival.type.startswith(self.type) if self.is_prefix else arrival.type == self.type
+    @classmethod
+    def from_row(cls, path: str, pattern: str, source: str | None) -> Self:
+        """Return the route of a row of the statement `keyed_routes`."""
+        return cls(path, Route(pattern, source))
 
 
 class ArrivalKey(NamedTuple):
@@ -48,7 +46,11 @@ class KeyedRoutes:
             return []
         found: list[ArrivalKey] = []
         for position, arrival in enumerate(arrivals, 1):
-            if paths := {route.path: None for route in self._routes if route.matches(arrival)}:
+            if paths := {
+                path: None
+                for path, route in self._routes
+                if route.matches(arrival.source, arrival.type)
+            }:
                 keys = read_keys(arrival.source, arrival.headers, arrival.body, paths)
                 found += map(ArrivalKey, [position] * len(keys), paths, keys)
         return found

@@ -42,7 +42,7 @@ class SqlRegistry(BaseStore):
             routed = await self._registration.renew(transaction)
             keyed = await transaction.run("keyed_routes")
             await transaction.run("drop_stale_workers", stale_seconds=STALE_WORKER_SECONDS)
-        self._keyed_routes.replace(KeyedRoute(**row) for row in keyed)
+        self._keyed_routes.replace(KeyedRoute.from_row(**row) for row in keyed)
         return routed
 
     async def tokens(self) -> dict[str, bytes]:

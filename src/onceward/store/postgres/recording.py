@@ -202,7 +202,7 @@ class BatchWriter:
             if not _lacks_keys(rows):
                 break
             routes = await run("keyed_routes", {})
-            self._keyed_routes.replace(KeyedRoute(*route) for route in routes)
+            self._keyed_routes.replace(KeyedRoute.from_row(*route) for route in routes)
             rows = await run(name, self._columns(name, batch, positions))
         return _add_receipts(batch, positions, rows)
 

@@ -21,7 +21,9 @@ SELECT 'clock', 0, '', NULL, NULL, NULL, :now, NULL, NULL, NULL, NULL, NULL
 -- name: keyed_routes
 -- The routes of the handlers whose jobs have an ordering key, with the path of the key. A route without
 -- a source is for any.
-SELECT h.ordering_key AS path, s.name AS source, r.type, r.is_prefix
+SELECT
+    h.ordering_key AS path, CASE WHEN r.is_prefix THEN r.type || '*' ELSE r.type END AS pattern,
+    s.name AS source
 FROM onceward.handlers h
 JOIN onceward.routes r ON r.handler = h.id
 LEFT JOIN onceward.sources s ON s.id = r.source

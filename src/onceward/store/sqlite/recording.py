@@ -43,7 +43,7 @@ class BatchWriter:
         """Write deliveries; `originals` has the recent events that they probably repeat."""
         first = _reserve_ids(connection, len(arrivals))
         rows = run(connection, self._queries("keyed_routes"), {})
-        routes = KeyedRoutes(KeyedRoute(**row) for row in rows)
+        routes = KeyedRoutes(KeyedRoute.from_row(**row) for row in rows)
         receipts = [
             self._record_one(
                 connection, arrival, {"id": number, "now": now, "event": original}, routes

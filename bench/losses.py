@@ -7,6 +7,7 @@ from bench.deliveries import LOADS
 from bench.registry import (
     BATCH,
     BY_NAME,
+    FAIRNESS,
     INGEST,
     LATENCY,
     LIMITS,
@@ -15,11 +16,15 @@ from bench.registry import (
     ONCEWARD_SHARED,
     PROCESS,
     RECEIVE,
+    RECOVERY,
     STORE_TITLES,
 )
 from bench.results import Results
 from bench.tables import Table
 from bench.workloads import WORKLOADS
+
+PERCENTILES = {"p50_ms": "p50", "p99_ms": "p99"}
+UNITS = {"s": "s", "ms": "ms", "us": "µs"}
 
 
 @dataclass(frozen=True)
@@ -80,12 +85,7 @@ def _receive(results: Results) -> Iterator[Loss]:
     for case in results.cases:
         for name in _others(results):
             yield from _slower(results, case, name, ONCEWARD)
-            cpu_us, onceward_us = (
-                results.median(each, case, "cpu_us") for each in (name, ONCEWARD)
-            )
-            if cpu_us and onceward_us and cpu_us < onceward_us:
-                yield Loss(_full_case(results, f"{case}, CPU"), name, f"{cpu_us:.1f} µs",
-                           ONCEWARD, f"{onceward_us:.1f} µs")  # fmt: skip
+            yield from _longer(results, case, name, ONCEWARD, "cpu_us", title="CPU")
 
 
 def _process(results: Results) -> Iterator[Loss]:
@@ -112,19 +112,50 @@ def _slower(results: Results, case: str, name: str, onceward: str) -> Iterator[L
 def _latency(results: Results) -> Iterator[Loss]:
     onceward = _single_shape(results)
     for case in results.cases:
-        for value, title in (("p50_ms", "p50"), ("p99_ms", "p99")):
-            onceward_ms = results.median(onceward, case, value)
+        for value, title in PERCENTILES.items():
             for name in _others(results):
-                is_same_rate = _rate(results, case, name) == _rate(results, case, onceward)
-                latency_ms = results.median(name, case, value)
-                if is_same_rate and latency_ms and onceward_ms and latency_ms < onceward_ms:
-                    full_case = _full_case(results, f"{case}, {title}")
-                    yield Loss(full_case, name, f"{latency_ms:.1f} ms",
-                               onceward, f"{onceward_ms:.1f} ms")  # fmt: skip
+                if _rate(results, case, name) == _rate(results, case, onceward):
+                    yield from _longer(results, case, name, onceward, value, title=title)
 
 
 def _rate(results: Results, case: str, name: str) -> float | None:
     return results.median(name, case, "rate")
 
 
-_LOSSES = {INGEST: _ingest, RECEIVE: _receive, PROCESS: _process, LATENCY: _latency}
+def _recovery(results: Results) -> Iterator[Loss]:
+    for case in results.cases:
+        for name in _others(results):
+            yield from _longer(results, case, name, ONCEWARD_OWN, "last_s", title="last job")
+
+
+def _fairness(results: Results) -> Iterator[Loss]:
+    for case in results.cases:
+        for value, title in PERCENTILES.items():
+            for name in _others(results):
+                yield from _longer(results, case, name, ONCEWARD_OWN, value, title=title)
+
+
+def _longer(
+    results: Results, case: str, name: str, onceward: str, value: str, *, title: str
+) -> Iterator[Loss]:
+    """Yield a loss if Onceward's time is the longer one. The name of a value ends in its unit."""
+    time, onceward_time = (results.median(each, case, value) for each in (name, onceward))
+    if time and onceward_time and time < onceward_time:
+        unit = UNITS[value.rpartition("_")[2]]
+        yield Loss(
+            _full_case(results, f"{case}, {title}"),
+            name,
+            f"{time:,.1f} {unit}",
+            onceward,
+            f"{onceward_time:,.1f} {unit}",
+        )
+
+
+_LOSSES = {
+    INGEST: _ingest,
+    RECEIVE: _receive,
+    PROCESS: _process,
+    LATENCY: _latency,
+    RECOVERY: _recovery,
+    FAIRNESS: _fairness,
+}

@@ -21,16 +21,25 @@ class ParallelGroup:
         self._results: dict[str, Future[list[Sample]]] = {}
 
     def result(self, contender: Contender) -> list[Sample]:
-        """Return the samples of one contender. Raises TrialFailed."""
+        """Return the samples of one contender. Raises the exception of its trial."""
         if not self._results:
             self._start()
         return self._results[contender.name].result()
 
     def _start(self) -> None:
-        for contender in self.contenders:  # one after the other: databases are shared
-            self._prepare(contender)
+        """Prepare one contender after the other, because they share databases; then run all."""
+        self._results = {contender.name: Future() for contender in self.contenders}
+        ready = [contender for contender in self.contenders if self._is_prepared(contender)]
         threads = ThreadPoolExecutor(len(self.contenders))
-        self._results = {
-            contender.name: threads.submit(self._run, contender) for contender in self.contenders
-        }
+        for contender in ready:
+            self._results[contender.name] = threads.submit(self._run, contender)
         threads.shutdown(wait=False)
+
+    def _is_prepared(self, contender: Contender) -> bool:
+        """Prepare a contender. A failure is its own: the others run."""
+        try:
+            self._prepare(contender)
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            self._results[contender.name].set_exception(error)
+            return False
+        return True

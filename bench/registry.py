@@ -12,14 +12,14 @@ STORE_TITLES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
 
 INGEST, RECEIVE, PROCESS, LATENCY = "ingest", "receive", "process", "latency"
 CRASH_RECEIVE, CRASH_WORK = "crash-receive", "crash-work"
-RECOVERY, FAIRNESS = "recovery", "fairness"
+RECOVERY, RECOVERY_RESTARTED, FAIRNESS = "recovery", "recovery-restarted", "fairness"
 
 ONCEWARD, ONCEWARD_WITH_WORKER = "onceward", "onceward-with-worker"
 ONCEWARD_OWN, ONCEWARD_SHARED = "onceward-own", "onceward-shared"
 ON_CONFLICT, ON_CONFLICT_ASYNCPG = "on-conflict-psycopg", "on-conflict-asyncpg"
 SINGLE_LOOPS = ("loop-psycopg", "loop-asyncpg")
 BATCH_LOOPS = ("loop-psycopg-batch", "loop-asyncpg-batch")
-NEIGHBOURS_LOOP = "loop-neighbours"
+NEIGHBOURS_LOOP, SEPARATE_LOOPS = "loop-neighbours", "loops-separate"
 PGQUEUER, DBOS = "pgqueuer", "dbos"
 EMPTY_ENDPOINT, BARE_PROTOCOL = LIMITS = ("empty-endpoint", "bare-protocol")
 
@@ -85,7 +85,8 @@ _ONCEWARD = (
     _contender(ONCEWARD_WITH_WORKER, "Onceward, handlers in the same process", INGEST,
                module="onceward", stores=_BOTH_STORES, has_worker=True),
     _contender(ONCEWARD_OWN, "Onceward, own transactions", PROCESS, LATENCY, CRASH_WORK, RECOVERY,
-               FAIRNESS, module="onceward", commit=SINGLE, stores=_BOTH_STORES, jobs=MANY_JOBS),
+               RECOVERY_RESTARTED, FAIRNESS, module="onceward", commit=SINGLE, stores=_BOTH_STORES,
+               jobs=MANY_JOBS),
     _contender(ONCEWARD_SHARED, "Onceward, shared transactions", PROCESS, LATENCY, CRASH_WORK,
                module="onceward", commit=BATCH, stores=_BOTH_STORES, transaction=SHARED,
                jobs=MANY_JOBS),
@@ -112,6 +113,8 @@ _HANDWRITTEN = (
                batch_size=BATCH_SIZE, jobs=MANY_JOBS),
     _contender(NEIGHBOURS_LOOP, "SKIP LOCKED loop, ORDER BY id", FAIRNESS,
                module="neighbours_loop", commit=SINGLE, requires=("fastapi",)),
+    _contender(SEPARATE_LOOPS, "SKIP LOCKED loops, four for each handler", FAIRNESS,
+               module="separate_loops", commit=SINGLE, requires=("fastapi",)),
     _contender("loop-sqlite", "hand-written loop", PROCESS, LATENCY,
                module="handwritten_sqlite", commit=SINGLE, requires=("fastapi",),
                stores=_SQLITE_ONLY, concurrency=1),
@@ -121,12 +124,13 @@ _HANDWRITTEN = (
 )  # fmt: skip
 
 _LIBRARIES = (
-    _contender("procrastinate", "procrastinate", *_ALL, module="procrastinate", commit=SEPARATE,
-               requires=("fastapi", "procrastinate"), jobs=4_000),
-    _contender(PGQUEUER, "PgQueuer", *_ALL, module="pgqueuer", commit=SEPARATE,
+    _contender("procrastinate", "procrastinate", *_ALL, RECOVERY_RESTARTED, module="procrastinate",
+               commit=SEPARATE, requires=("fastapi", "procrastinate"), jobs=4_000),
+    _contender(PGQUEUER, "PgQueuer", *_ALL, RECOVERY_RESTARTED, module="pgqueuer", commit=SEPARATE,
                requires=("fastapi", "pgqueuer", "asyncpg"), batch_size=BATCH_SIZE),
-    _contender(DBOS, "DBOS", *_ALL, module="dbos", commit=CHECKPOINT,
+    _contender(DBOS, "DBOS", *_ALL, RECOVERY_RESTARTED, module="dbos", commit=CHECKPOINT,
                requires=("fastapi", "dbos"), stores=_BOTH_STORES, jobs=1_500),
+    # Celery's time-out on Redis counts from the delivery, so a short one repeats running tasks.
     _contender("celery", "Celery, Redis with appendfsync always", *_ALL, module="celery",
                commit=SEPARATE, requires=("fastapi", "celery", "redis"), jobs=4_000,
                has_redis=True),

@@ -44,7 +44,7 @@ PUBLISHED: Mapping[str, Mapping[str, Schedule]] = {
         "growth": Schedule(rounds=1, seconds=1.0),
         "crash": Schedule(rounds=1),
         "recovery": Schedule(rounds=3),
-        "fairness": Schedule(rounds=2, seconds=4.0),
+        "fairness": Schedule(rounds=2, seconds=3.0),
     },
     SQLITE: {
         "ingest": Schedule(rounds=1, seconds=3.0),

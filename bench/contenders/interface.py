@@ -13,6 +13,9 @@ TransactionMode = Literal["own", "shared"]
 OWN: Final = "own"
 SHARED: Final = "shared"
 
+SHORT_LEASE_SECONDS: Final = 10.0
+"""The short time-out for the jobs of a dead worker, for contenders that have a setting."""
+
 
 @dataclass(frozen=True)
 class ContenderConfig:

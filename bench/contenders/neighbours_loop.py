@@ -4,7 +4,7 @@ An event whose handler raises is tried again at once, and failed after some atte
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import psycopg
@@ -30,6 +30,9 @@ WHERE number = %s
 
 class Program(handwritten_psycopg.Program):
     """The loop of handwritten_psycopg, with a second handler and with attempts."""
+
+    _claim: tuple[str, Sequence[str]] = (CLAIM, ())
+    """The statement that claims an event, and its parameters."""
 
     def create_tables(self) -> None:
         """Create the tables, with a column for the attempts."""
@@ -57,7 +60,7 @@ class Program(handwritten_psycopg.Program):
 
         async def run_one(_: int) -> int:
             async with connection.transaction():
-                row = await (await connection.execute(CLAIM)).fetchone()
+                row = await (await connection.execute(*self._claim)).fetchone()
                 if row is None:
                     return 0
                 number, event_type, body = row

@@ -1,7 +1,8 @@
 """procrastinate: a task queue on PostgreSQL, with the event's id as the queueing lock.
 
 Set up as its documentation says for ASGI frameworks: the app opens with the service, jobs are
-deferred asynchronously, and the worker runs async tasks concurrently. A job carries the body.
+deferred asynchronously, and the worker runs async tasks concurrently. A job carries the body. A
+periodic task retries stalled jobs, as its production guide says.
 """
 
 import asyncio
@@ -23,6 +24,10 @@ from bench.deliveries import make_body, random_ids
 from bench.workloads import PSYCOPG_STATEMENTS, begin_job, create_handler_tables, parameters
 
 ENQUEUE_BATCH = 1_000
+
+# Of its production guide: look every ten minutes for the jobs of workers that are silent for 30 s.
+RETRY_CRON = "*/10 * * * *"
+STALLED_SECONDS = 30.0
 
 
 class Program:
@@ -91,20 +96,23 @@ class Program:
             await connection.execute(statement, parameters(json.loads(body)))
 
     async def _work(self) -> None:
+        options: dict[str, float] = {}
+        if (lease_seconds := self._config.lease_seconds) is None:
+            self._retry_stalled_jobs(RETRY_CRON, STALLED_SECONDS)
+        else:
+            options["update_heartbeat_interval"] = lease_seconds / 3
+            # The sixth column is for seconds.
+            self._retry_stalled_jobs(f"* * * * * */{lease_seconds / 2:.0f}", lease_seconds)
         async with self._pool, self._app.open_async():
-            options: dict[str, float] = {}
-            rescue = None
-            if self._config.lease_seconds is not None:
-                options["update_heartbeat_interval"] = self._config.lease_seconds / 3
-                rescue = asyncio.create_task(self._retry_stalled(self._config.lease_seconds))
             await self._app.run_worker_async(concurrency=self._config.concurrency, **options)
-            if rescue:
-                rescue.cancel()
 
-    async def _retry_stalled(self, seconds: float) -> None:
-        """Retry stalled jobs as its production guide says, more often than cron allows."""
-        while True:
-            await asyncio.sleep(seconds / 2)
+    def _retry_stalled_jobs(self, cron: str, stalled_seconds: float) -> None:
+        """Define the periodic task that retries the jobs of silent workers."""
+
+        @self._app.periodic(cron=cron)
+        @self._app.task(name="retry_stalled_jobs", queueing_lock="retry_stalled_jobs")
+        async def retry_stalled_jobs(timestamp: int) -> None:
+            del timestamp
             jobs = self._app.job_manager
-            for job in await jobs.get_stalled_jobs(seconds_since_heartbeat=seconds):
+            for job in await jobs.get_stalled_jobs(seconds_since_heartbeat=stalled_seconds):
                 await jobs.retry_job(job)

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from bench.contenders.interface import ContenderConfig
+from bench.contenders.interface import SHORT_LEASE_SECONDS, ContenderConfig
 from bench.parallel import ParallelGroup
 from bench.processes import (
     ContenderProcess,
@@ -33,9 +33,8 @@ RECEIVE_SECONDS = 6.0
 
 JOBS = 2_000
 KILL_AFTER = (0.2, 0.4, 0.6)  # of the jobs
-LEASE_SECONDS = 10.0
 DRAIN_SECONDS = 90.0
-QUIET_SECONDS = 2.5 * LEASE_SECONDS  # without a new effect: the rest is lost
+QUIET_SECONDS = 2.5 * SHORT_LEASE_SECONDS  # without a new effect: the rest is lost
 WORK_SECONDS = 70.0
 
 REDELIVERY_SECONDS = 4.0
@@ -117,12 +116,12 @@ def _prepare(run: Run, contender: Contender) -> None:
 def _work(run: Run, contender: Contender) -> list[Sample]:
     jobs = _jobs(run, contender)
     queued = run.queued(contender, jobs)
-    with run.deployed(contender, queued, lease_seconds=LEASE_SECONDS) as config:
+    with run.deployed(contender, queued, lease_seconds=SHORT_LEASE_SECONDS) as config:
         if contender.has_redis:
             run.enqueue(contender, config, jobs)
         for share in KILL_AFTER:
             with ContenderProcess(contender.module, "work", config) as worker:
-                _wait_for_effects(config, worker, int(share * jobs), LEASE_SECONDS * 2)
+                _wait_for_effects(config, worker, int(share * jobs), 2 * SHORT_LEASE_SECONDS)
         with ContenderProcess(contender.module, "work", config) as worker:
             _wait_for_effects(config, worker, jobs, DRAIN_SECONDS)
         with CommittedWork.open(config.database) as committed:

@@ -12,15 +12,15 @@ from bench.neighbours import BACKLOGS, EVENT_TYPE, FAILING, NAME, QUICK, SLOW
 from bench.processes import ContenderProcess, send
 from bench.registry import FAIRNESS, POSTGRES, Contender
 from bench.results import Sample
-from bench.run import Run, Schedule, Trial, alternate, require_success
+from bench.run import Receiver, Run, Schedule, Trial, alternate, require_success
 from bench.seed import RANDOM, seed_queued
-from bench.workloads import INSERT, CommittedWork
+from bench.workloads import CommittedWork
 
 RATE = 100.0
 REQUESTS = 2_000
 WARM_UP_SECONDS = 1.0
-MAX_START_SECONDS = 4.0
-"""The time that a worker gets to commit the first event of the warm-up."""
+HEAD_START_SECONDS = 4.0
+"""How long every worker has run before the clock starts, with its start and the warm-up."""
 
 LIMIT_SECONDS = 15.0
 """The longest wait. An event that is not done by then counts with it."""
@@ -55,20 +55,25 @@ def plan(run: Run, schedule: Schedule) -> list[Trial]:
 def _run_trial(
     run: Run, contender: Contender, case: str, schedule: Schedule, number: int
 ) -> list[Sample]:
-    with _running(run, contender, CASES[case]) as config:
+    with _running(run, contender, CASES[case]) as receiver:
         journal = run.folder / "journal"
         deliveries = run.deliveries(REQUESTS)
-        load = run.load_plan(config, deliveries, schedule.seconds, rate=RATE, journal=str(journal))
-        send(load)
+        load = run.load_plan(
+            receiver.config, deliveries, schedule.seconds, rate=RATE, journal=str(journal)
+        )
+        require_success(send(load), receiver.server)
         acknowledged = json.loads(journal.read_text())
         ids = [deliveries.ids[number] for number in acknowledged["numbers"]]
-        values = _measure(config, ids, acknowledged["sent_at"])
+        values = _measure(receiver.config, ids, acknowledged["sent_at"])
     return [Sample(contender.name, case, number, values)]
 
 
 @contextmanager
-def _running(run: Run, contender: Contender, neighbour: str) -> Iterator[ContenderConfig]:
-    """Run the receiver, and a worker that has begun with the neighbour's backlog."""
+def _running(run: Run, contender: Contender, neighbour: str) -> Iterator[Receiver]:
+    """Run the receiver, and a worker that has begun with the neighbour's backlog.
+
+    A worker that ends would look like one that lets events wait: raises TrialFailed.
+    """
     with (
         run.deployed(contender, has_notifications=True, neighbour=neighbour) as config,
         ContenderProcess(contender.module, "serve", config) as server,
@@ -76,20 +81,15 @@ def _running(run: Run, contender: Contender, neighbour: str) -> Iterator[Contend
         server.wait_until_serving()
         if neighbour:
             _queue_backlog(run, contender, config)
-        with ContenderProcess(contender.module, "work", config):
+        with ContenderProcess(contender.module, "work", config) as worker:
+            measured_from = time.monotonic() + HEAD_START_SECONDS
             deliveries = run.deliveries(REQUESTS // 2)
             warm_up = run.load_plan(config, deliveries, WARM_UP_SECONDS, rate=RATE / 10)
             require_success(send(warm_up), server)
-            _wait_for_first_commit(config)
-            yield config
-
-
-def _wait_for_first_commit(config: ContenderConfig) -> None:
-    """Wait until the worker is warm. Beside a backlog the first commit may never come."""
-    deadline = time.monotonic() + MAX_START_SECONDS
-    with CommittedWork.open(config.database) as committed:
-        while not committed.count(INSERT) and time.monotonic() < deadline:
-            time.sleep(POLL_SECONDS)  # the contenders do not report commits
+            # A wait for the first commit would end earlier for some, with more of the backlog left.
+            time.sleep(max(0.0, measured_from - time.monotonic()))
+            yield Receiver(contender, config, server)
+            worker.check()
 
 
 def _queue_backlog(run: Run, contender: Contender, config: ContenderConfig) -> None:

@@ -12,7 +12,7 @@ import psycopg
 
 from bench.registry import POSTGRES
 from bench.workloads import sqlite_file
-from support.postgres import Cluster
+from support.postgres import TEMPORARY, Cluster
 
 # Sized for production; the tests' server is small. The time of each commit gives exact latencies.
 PRODUCTION = {
@@ -53,8 +53,8 @@ class Databases(AbstractContextManager["Databases"], Protocol):
 class PostgresDatabases:
     """Databases of one PostgreSQL server, which lives as long as the run."""
 
-    def __init__(self) -> None:
-        self._server = Cluster(settings=PRODUCTION)
+    def __init__(self, folder: Path = TEMPORARY) -> None:
+        self._server = Cluster(folder, settings=PRODUCTION)
 
     def __enter__(self) -> Self:
         self._server.start()

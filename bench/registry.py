@@ -55,6 +55,7 @@ class Contender:
     has_worker: bool = False
     jobs: int = JOBS
     """Jobs to queue: enough for the time of a trial."""
+    has_database: bool = True
     has_redis: bool = False
     is_redis_durable: bool = True
 
@@ -142,9 +143,9 @@ _LIBRARIES = (
 
 _LIMITS = (
     _contender(EMPTY_ENDPOINT, "limit of uvicorn: an empty endpoint", INGEST, RECEIVE,
-               module="empty_endpoint", stores=_BOTH_STORES),
+               module="empty_endpoint", stores=_BOTH_STORES, has_database=False),
     _contender(BARE_PROTOCOL, "real limit: a bare protocol on httptools", INGEST, RECEIVE,
-               module="bare_protocol", stores=_BOTH_STORES),
+               module="bare_protocol", stores=_BOTH_STORES, has_database=False),
 )  # fmt: skip
 
 CONTENDERS: Sequence[Contender] = (*_ONCEWARD, *_HANDWRITTEN, *_LIBRARIES, *_LIMITS)

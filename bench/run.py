@@ -3,7 +3,7 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
@@ -167,22 +167,31 @@ class Run:
     def deployed(
         self, contender: Contender, template: str | None = None, **more: Any
     ) -> Iterator[ContenderConfig]:
-        """Give a contender a fresh copy of a database, a port, and a Redis server if required."""
-        with self._lock:
-            database = self.databases.copy(template or self.template(contender))
-        with ExitStack() as stack:
-            stack.callback(self.databases.drop, database)
-            self.databases.settle(database)
+        """Give a contender a port, a fresh copy of a database, and a Redis server if it has one."""
+        with self._database(contender, template) as database, self._redis(contender) as redis_port:
             yield ContenderConfig(
                 database,
                 port=free_port(),
-                redis_port=stack.enter_context(self._redis(contender)),
+                redis_port=redis_port,
                 concurrency=contender.concurrency,
                 transaction=contender.transaction,
                 batch_size=contender.batch_size,
                 has_worker=contender.has_worker,
                 **more,
             )
+
+    @contextmanager
+    def _database(self, contender: Contender, template: str | None) -> Iterator[str]:
+        if not contender.has_database:
+            yield ""
+            return
+        with self._lock:
+            database = self.databases.copy(template or self.template(contender))
+        try:
+            self.databases.settle(database)
+            yield database
+        finally:
+            self.databases.drop(database)
 
     @contextmanager
     def _redis(self, contender: Contender) -> Iterator[int]:

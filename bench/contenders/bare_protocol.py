@@ -42,9 +42,6 @@ class Program:
     def __init__(self, config: ContenderConfig) -> None:
         self._config = config
 
-    def create_tables(self) -> None:
-        """Create nothing."""
-
     def serve(self) -> None:
         """Respond until killed."""
         uvloop.run(_serve(self._config.port))

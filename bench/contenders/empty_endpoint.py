@@ -38,9 +38,6 @@ class Program:
     def __init__(self, config: ContenderConfig) -> None:
         self._config = config
 
-    def create_tables(self) -> None:
-        """Create nothing."""
-
     def serve(self) -> None:
         """Respond until killed."""
         run_server(app, self._config.port, lifespan="off")

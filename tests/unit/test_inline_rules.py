@@ -20,20 +20,21 @@ def inbox_with(**options: Any) -> Inbox:
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "shown"),
+    ("options", "shown"),
     [
-        ("ordering_key", "data.id", "ordering_key"),
-        ("concurrency", 2, "concurrency"),
-        ("rate", "10/s", "rate"),
-        ("transaction", "shared", "transaction='shared'"),
+        ({"ordering_key": "data.id"}, "ordering_key"),
+        ({"version": "created", "version_key": "data.id"}, "version"),
+        ({"concurrency": 2}, "concurrency"),
+        ({"rate": "10/s"}, "rate"),
+        ({"transaction": "shared"}, "transaction='shared'"),
     ],
 )
 @pytest.mark.parametrize("source", ["hookmesh", None])
 def test_an_option_that_needs_a_worker_is_refused_by_name(
-    option: str, value: object, shown: str, source: str | None
+    options: dict[str, Any], shown: str, source: str | None
 ) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        inbox_with(source=source, **{option: value}).service()
+        inbox_with(source=source, **options).service()
     (fault,) = refused.value.faults
     assert fault.startswith("handler 'book' (")
     assert f"{shown} cannot hold for source 'hookmesh', whose mode is 'inline'" in fault

@@ -40,6 +40,8 @@ def _options(handler: Handler) -> Iterator[tuple[str, str]]:
         yield "concurrency", "only workers count the jobs that run in all processes"
     if rules.rate_interval_seconds is not None:
         yield "rate", "only workers spread the jobs over time"
+    if handler.version_rule is not None:
+        yield "version", "only workers keep the versions that a key has applied"
     if handler.shares_transaction:
         yield "transaction='shared'", "each request has a transaction of its own"
 

@@ -32,6 +32,8 @@ class SqliteInlineTransaction:
         self.mark_effect = transaction.mark_effect
         self.settle = transaction.settle
         self.commit = transaction.commit
+        self.lock_watermark = transaction.lock_watermark
+        self.set_watermark = transaction.set_watermark
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of a handler."""

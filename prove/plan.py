@@ -36,6 +36,8 @@ class StorePlan:
     recoveries: int = 0
     effect_kills: int = 0
     """Kills at random during outside calls, beside those at failpoints."""
+    version_kills: int = 0
+    """Kills while versions of objects arrive in random order."""
     snapshot_seconds: float = 0
     """How long a transaction stays open while jobs come and go."""
 
@@ -102,6 +104,7 @@ SHORT = Plan(
             queue_kills=4,
             pauses=2,
             effect_kills=4,
+            version_kills=3,
             share_seconds=2.5,
             recoveries=1,
             snapshot_seconds=3,
@@ -125,6 +128,7 @@ SHORT = Plan(
             queue_kills=3,
             pauses=2,
             effect_kills=4,
+            version_kills=3,
         ),
     },
     required=1.0,
@@ -154,6 +158,7 @@ LONG = Plan(
             queue_kills=120,
             pauses=40,
             effect_kills=120,
+            version_kills=60,
             share_seconds=20,
             recoveries=8,
             snapshot_seconds=300,
@@ -177,6 +182,7 @@ LONG = Plan(
             queue_kills=80,
             pauses=40,
             effect_kills=120,
+            version_kills=60,
         ),
     },
     required=0.5,

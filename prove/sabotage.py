@@ -33,6 +33,7 @@ from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.work.outside_calls import AttemptCalls
 from onceward.work.scheduler import Scheduler
+from onceward.work.staleness import VersionedJob
 
 VARIABLE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60
@@ -91,6 +92,8 @@ class Sabotage(StrEnum):
     """Wait until the leases of a dead worker expire."""
     NO_SHARES = "no-shares"
     """Run all jobs in the order of arrival: a slow handler takes every slot of a worker."""
+    IGNORE_VERSIONS = "ignore-versions"
+    """Apply events that are older than what their key has applied."""
     BLIND_CALLS = "blind-calls"
     """Repeat outside calls whose outcome is unknown."""
     LATE_CALLS = "late-calls"
@@ -324,6 +327,10 @@ def _forget_floors() -> None:
     _replace(claiming.Claims, "_take_floors", lambda *_: claiming._Floors())  # noqa: SLF001
 
 
+def _ignore_versions() -> None:
+    _replace(VersionedJob, "_is_stale", lambda *_: False)
+
+
 def _repeat_blindly() -> None:
     async def repeat(*_: object) -> NotApplied:
         """Stand in for the policy of an effect."""
@@ -357,6 +364,7 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.LOST_WAKE_UPS: _lose_wake_ups,
     Sabotage.SLOW_RECLAIM: _reclaim_late,
     Sabotage.NO_SHARES: _ignore_shares,
+    Sabotage.IGNORE_VERSIONS: _ignore_versions,
     Sabotage.BLIND_CALLS: _repeat_blindly,
     Sabotage.LATE_CALLS: _call_late,
     Sabotage.NO_FLOORS: _forget_floors,

@@ -17,6 +17,7 @@ from prove.outside.stage import call_outside
 from prove.poolers import run_behind_poolers
 from prove.queueing.rules import keep_rules
 from prove.queueing.times import measure_times
+from prove.staleness.stage import change_objects
 from prove.vanished_file import vanish
 from prove.workbench import StoreResult, Workbench
 from support.disks import image_disk, small_disk
@@ -165,6 +166,7 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "clock steps": step_clocks,
         "queue": keep_rules,
         "effects": call_outside,
+        "versions": change_objects,
         "queue times": measure_times,
     }
 )
@@ -179,5 +181,6 @@ SQLITE_STAGES: Stages = MappingProxyType(
         "vanished file": vanish,
         "queue": keep_rules,
         "effects": call_outside,
+        "versions": change_objects,
     }
 )

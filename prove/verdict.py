@@ -39,6 +39,7 @@ MINIMUMS = {
         "jobs cancelled while they ran": 1,
         "events of a paused source": 20,
     },
+    "versions": {"versions sent": 100, "stale versions": 10},
     "effects": {
         "outside calls repeated": 1,
         "answers of outside calls lost": 1,
@@ -217,6 +218,7 @@ def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
         "queue": {"worker kills in the queue": plan.queue_kills, "pauses": plan.pauses},
         "queue times": {"recoveries": plan.recoveries},
         "effects": {"processes killed during outside calls": plan.effect_kills},
+        "versions": {"processes killed during versions": plan.version_kills},
     }
 
 

@@ -50,6 +50,7 @@ class Violation(StrEnum):
     STALLED = "job waits without a reason"
     LIMIT_EXCEEDED = "more jobs ran than their limit allows"
     STARTED_WHILE_PAUSED = "job started while it was paused"
+    STALE_APPLIED = "an older version overwrote a newer one"
     CALLED_TWICE = "outside call applied more than once"
     NOT_CALLED = "job done without its outside call"
     TOO_SLOW = "slower than its limit"

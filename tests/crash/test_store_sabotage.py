@@ -16,6 +16,7 @@ from prove.plan import SHORT, StorePlan
 from prove.queueing.rules import keep_rules
 from prove.sabotage import VARIABLE, Sabotage
 from prove.stages import StageRunner
+from prove.staleness.stage import change_objects
 from prove.workbench import Workbench
 from support.ledger_checker import Violation
 
@@ -36,6 +37,13 @@ class Case:
 
 
 CASES = [
+    Case(
+        Sabotage.IGNORE_VERSIONS,
+        "sqlite",
+        change_objects,
+        Violation.STALE_APPLIED,
+        {"version_kills": 1},
+    ),
     Case(
         Sabotage.BLIND_CALLS,
         "sqlite",

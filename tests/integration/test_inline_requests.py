@@ -356,3 +356,14 @@ async def test_an_outside_call_is_refused(database_url: str) -> None:
         assert 'effects.call is not for a source with mode="inline"' in body["message"]
         assert await bench.effects() == []
     assert calls == []
+
+
+async def test_the_document_has_the_responses_of_inline_sources(database_url: str) -> None:
+    async with receive_only(noting_inbox(), database_url) as bench:
+        document = (await bench._http.get("/openapi.json")).json()
+    responses = document["paths"]["/webhooks/{source}"]["post"]["responses"]
+    bodies = responses["200"]["content"]["application/json"]["schema"]["anyOf"]
+    assert {"$ref": "#/components/schemas/Processed"} in bodies
+    assert responses["500"] == {"$ref": "#/components/responses/Error500"}
+    states = document["components"]["schemas"]["Processed"]["anyOf"][0]["properties"]["status"]
+    assert states["enum"] == ["processed", "already_processed", "ignored", "accepted"]

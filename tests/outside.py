@@ -73,7 +73,7 @@ class Attempts:
 
     async def call(self, attempt: AttemptCalls, amount: int = 5) -> Any:
         """Charge the amount under the key."""
-        return await attempt.call(KEY, self.function, (amount,), {})
+        return await attempt.call(attempt.check(KEY, self.function, (amount,), {}))
 
 
 async def only_effect(store: Store) -> EffectItem:

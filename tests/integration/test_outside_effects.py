@@ -383,3 +383,47 @@ async def test_the_next_job_of_a_key_waits_for_the_call_of_a_failed_one(
 
         await eventually_async(second_is_done, "the second job ran after the deadline")
     assert calls == [1, 3, 2]
+
+
+@pytest.mark.parametrize("answer", [True, None, NotApplied], ids=repr)
+async def test_a_job_says_what_a_wrong_reconcile_returned(
+    inbox: Inbox, database_url: str, answer: object
+) -> None:
+    @inbox.effect(timeout_seconds=0.1, reconcile=lambda key: answer)
+    async def charge() -> None:
+        raise ConnectionResetError("lost")
+
+    @inbox.on("order.placed", max_attempts=9)
+    async def bill(effects: Effects) -> None:
+        await effects.call(KEY, charge)
+
+    async with run_inbox(inbox, database_url) as bench:
+        job = await bench.run_event("order.placed")
+    assert failure(job) == ("failed", "unknown_outcome")
+    assert job.attempts == 2
+    assert "reconcile returned" in str(job.last_error)
+    assert f"POST /admin/effects/{job.effect_id}/resolve" in str(job.last_error)
+
+
+async def test_a_call_is_not_repeated_while_its_thread_runs_in_this_process(
+    inbox: Inbox, database_url: str
+) -> None:
+    """A client without a timeout: the other side applies the call after the deadline."""
+    applied = []
+
+    @inbox.effect(
+        timeout_seconds=0.2, reconcile=lambda key: Applied("found") if applied else NotApplied()
+    )
+    def charge() -> str:
+        time.sleep(1)
+        applied.append("charge")
+        return "paid"
+
+    @inbox.on("order.placed", max_attempts=9)
+    async def bill(effects: Effects) -> None:
+        await effects.call(KEY, charge)
+
+    async with run_inbox(inbox, database_url) as bench:
+        assert (await bench.run_event("order.placed")).status == "done"
+        await asyncio.sleep(1.2)  # a second thread would end now
+    assert applied == ["charge"]

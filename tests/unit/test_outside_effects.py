@@ -18,8 +18,8 @@ async def refund(amount: int, *, idempotency_key: str) -> str:
 
 
 def test_a_declaration_has_the_functions_name_and_its_own_policy() -> None:
-    effect = make_effect(charge, retry_safe_for="24h", not_applied=OSError, timeout_seconds=3)
-    assert (effect.name, effect.retry_safe_seconds, effect.timeout_seconds) == ("charge", 86400, 3)
+    effect = make_effect(refund, retry_safe_for="24h", not_applied=OSError, timeout_seconds=3)
+    assert (effect.name, effect.retry_safe_seconds, effect.timeout_seconds) == ("refund", 86400, 3)
     assert effect.not_applied == (EffectNotApplied, OSError)
     assert effect.has_policy
     assert not make_effect(charge).has_policy
@@ -29,7 +29,7 @@ def test_a_declaration_has_the_functions_name_and_its_own_policy() -> None:
     ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604800)]
 )
 def test_durations_have_a_unit(text: str, seconds: int) -> None:
-    assert make_effect(charge, retry_safe_for=text).retry_safe_seconds == seconds
+    assert make_effect(refund, retry_safe_for=text).retry_safe_seconds == seconds
 
 
 def test_a_function_is_given_the_key_if_it_names_it() -> None:
@@ -50,6 +50,8 @@ def test_a_function_is_given_the_key_if_it_names_it() -> None:
         ({"reconcile": "ask"}, "use a function"),
         ({"not_applied": "OSError"}, "use an exception class, or a tuple of them"),
         ({"not_applied": (OSError, 5)}, "use an exception class, or a tuple of them"),
+        ({"not_applied": Exception}, "would let every call be repeated"),
+        ({"retry_safe_for": "24h"}, "add a parameter idempotency_key"),
         ({"not_applied": KeyboardInterrupt}, "use an exception class, or a tuple of them"),
         ({"name": ""}, "there is no name"),
         ({"name": "x" * 300}, "the name is 300 bytes long"),
@@ -81,3 +83,12 @@ def test_the_decorator_needs_parentheses_and_a_function() -> None:
         Inbox().effect()(5)  # type: ignore[type-var]
     with pytest.raises(ConfigurationError, match="in parentheses"):
         Inbox().effect(charge)  # type: ignore[arg-type]
+
+
+def test_a_key_that_cannot_be_passed_by_name_is_no_key() -> None:
+    def pay(idempotency_key: str, /) -> str:
+        return idempotency_key
+
+    assert not make_effect(pay).takes_key
+    with pytest.raises(ConfigurationError, match="add a parameter"):
+        make_effect(pay, retry_safe_for="24h")

@@ -7,6 +7,7 @@ import pytest
 
 from onceward.errors import (
     ConnectionLost,
+    EffectUnknown,
     MalformedPayload,
     OutcomeUnknown,
     PermanentError,
@@ -221,3 +222,12 @@ def test_a_secret_added_after_the_start_is_redacted() -> None:
 def test_errors_are_redacted() -> None:
     error = ValueError("jane@mail.example sent a-known-secret\x1b[0m")
     assert settle(error) == Reschedule(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
+
+
+@pytest.mark.parametrize("needs_operator", [True, False])
+def test_a_job_that_waits_for_a_person_says_where_to_answer(*, needs_operator: bool) -> None:
+    """Also after the last attempt of an effect with a policy."""
+    error = EffectUnknown("unknown", effect=7, needs_operator=needs_operator)
+    settlement = settle(error, attempts=2)
+    assert isinstance(settlement, Fail)
+    assert settlement.error == "unknown; resolve it: POST /admin/effects/7/resolve"

@@ -46,7 +46,7 @@ class _RequeueBody(_ActionBody):
     even_if_stale: bool = False
 
 
-class _ResolveBody(_ActionBody):
+class _ResolveBody(_ActionBody, forbid_unknown_fields=True):
     outcome: str = ""
     call_no: int | None = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -59,7 +59,7 @@ _BODIES: Final[Mapping[type[_ActionBody], str]] = {
     ),
     _ResolveBody: (
         "Send a JSON object with the strings actor, reason and outcome, the number call_no, and "
-        "any result."
+        "any result, and nothing else."
     ),
 }
 """What to send instead of a body that cannot be decoded."""

@@ -38,11 +38,13 @@ class Expired:
 
 
 async def run_call(
-    call: partial[Any], seconds: float, on_late: Callable[[Any], object] | None = None
+    call: partial[Any],
+    seconds: float,
+    on_left: Callable[[asyncio.Future[Any]], object] | None = None,
 ) -> Returned | Raised | Expired:
     """Run a function within a time. A sync function runs in a thread, which cannot be stopped.
 
-    `on_late` gets the value that such a thread returns after the time.
+    `on_left` gets the future of such a thread when the time ends before it.
     """
     function = inspect.unwrap(call.func)
     timeout = asyncio.timeout(seconds)
@@ -54,15 +56,11 @@ async def run_call(
             try:
                 return Returned(await asyncio.shield(future))
             except asyncio.CancelledError:
-                future.add_done_callback(partial(_pass_late_value, on_late))
+                if on_left is not None:
+                    on_left(future)
                 raise
     except Exception as error:  # noqa: BLE001 - the caller decides what it means
         return Expired() if timeout.expired() else Raised(error)
-
-
-def _pass_late_value(on_late: Callable[[Any], object] | None, future: asyncio.Future[Any]) -> None:
-    if not future.cancelled() and future.exception() is None and on_late is not None:
-        on_late(future.result())
 
 
 def encode_result(label: str, function: str, value: Any) -> tuple[str | None, str | None]:

@@ -41,7 +41,11 @@ class EffectContext:
         if isinstance(self._calls, NoCalls):
             self._refuse(self._calls.value)
         with self.unit.outside_call():
-            return await self._calls.call(key, function, arguments, named)
+            try:
+                invocation = self._calls.check(key, function, arguments, named)
+            except PermanentError as error:
+                self._refuse(str(error))
+            return await self._calls.call(invocation)
 
     def _check(self, call: str, name: str, text: object) -> None:
         """Raise PermanentError with the handler's line for an unusable text."""

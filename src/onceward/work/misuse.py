@@ -161,6 +161,8 @@ def _call_mistake(name: str, method: str, fault: str) -> str | None:
     if name not in _NEEDS:
         return None
     call = f"{name}.{method}"
+    if call == "effects.call":
+        return f"effects.call needs a key and a function; {_CALL}"
     arguments = EXAMPLE_KEY if name == "effects" else 'sql, {"name": …}'
     if fault.startswith("missing"):
         return f"{call} needs {_NEEDS[name]}, such as {call}({arguments})"

@@ -11,9 +11,10 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, Final, NoReturn, TypeVar
 
 import msgspec
@@ -48,14 +49,22 @@ from onceward.work.call_outcomes import (
     run_call,
     stored_result,
 )
-from onceward.work.outside_effects import EffectFunction, OutsideEffect, OutsideEffects
+from onceward.work.outside_effects import (
+    KEY_PARAMETER,
+    EffectFunction,
+    OutsideEffect,
+    OutsideEffects,
+)
 
 _log = logging.getLogger("onceward.work")
 
 T = TypeVar("T")
 
-_STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-"""Pauses between the attempts to store an outcome."""
+STORE_SECONDS: Final = 8.0
+"""How long a handler waits until the outcome of a call is stored. The process goes on to try."""
+
+_STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
+"""Pauses between the attempts to store an outcome; the last one is repeated."""
 
 _NOT_SETTLED: Final = "an earlier call was interrupted"
 Unresolved = EffectUnknown | EffectPending | StoreError
@@ -79,7 +88,7 @@ class NoCalls(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class _Invocation:
+class Invocation:
     """One use of an effect by a handler, with the arguments of its function."""
 
     effect: OutsideEffect
@@ -93,7 +102,7 @@ class _Invocation:
 
     def call(self) -> partial[Any]:
         """Return the call of the function, with the key of the effect if it names one."""
-        key = {"idempotency_key": self.intent.key} if self.effect.takes_key else {}
+        key = {KEY_PARAMETER: self.intent.key} if self.effect.takes_key else {}
         return partial(self.effect.function, *self.arguments, **self.named, **key)
 
     def ask(self, reconcile: EffectFunction) -> partial[Any]:
@@ -114,6 +123,8 @@ class OutsideCalls:
     """Returns a text that no other call has."""
     secrets: Iterable[str | bytes] = ()
     """Secrets to redact in error texts. The owner may add more at any time."""
+    threads: dict[str, set[asyncio.Future[Any]]] = field(default_factory=dict)
+    """Threads that outlive the deadline of their call, by the key of the effect."""
 
     def attempt(self, token: str, job: Job) -> AttemptCalls:
         """Return the outside calls of one attempt of a leased job."""
@@ -138,11 +149,9 @@ class AttemptCalls:
         errors = self._unresolved.values()
         return max(errors, key=_urgency, default=None)
 
-    async def call(
-        self, key: str, function: object, arguments: Sequence[Any], named: Mapping[str, Any]
-    ) -> Any:
+    async def call(self, invocation: Invocation) -> Any:
         """Make a call once, and return its stored result ever after. See `Effects.call`."""
-        invocation = self._invocation(key, function, arguments, named)
+        key = invocation.intent.key
         try:
             result = await self._call(invocation)
         except (EffectUnknown, EffectPending, StoreError) as error:
@@ -151,13 +160,15 @@ class AttemptCalls:
         self._unresolved.pop(key, None)
         return result
 
-    def _invocation(
+    def check(
         self, key: str, function: object, arguments: Sequence[Any], named: Mapping[str, Any]
-    ) -> _Invocation:
+    ) -> Invocation:
         """Check the arguments of a call. Raise PermanentError before anything is stored."""
         effect = self._calls.effects.find(function)
         if isinstance(effect, str):
             raise PermanentError(f"effects.call: {effect}")
+        if effect.takes_key and KEY_PARAMETER in named:
+            raise PermanentError(f"effects.call passes {KEY_PARAMETER} to {effect.name}; omit it")
         intent = CallIntent(
             token=self._token,
             job=self._job.id,
@@ -167,7 +178,7 @@ class AttemptCalls:
             timeout_seconds=effect.timeout_seconds or self._calls.timeout_seconds,
             nonce=self._calls.make_nonce(),
         )
-        invocation = _Invocation(effect, intent, arguments, named)
+        invocation = Invocation(effect, intent, arguments, named)
         try:
             call = invocation.call()
             inspect.signature(effect.function).bind(*call.args, **call.keywords)
@@ -175,7 +186,9 @@ class AttemptCalls:
             raise PermanentError(f"effects.call: {effect.name}: {error}") from None
         return invocation
 
-    async def _call(self, invocation: _Invocation) -> Any:
+    async def _call(self, invocation: Invocation) -> Any:
+        if invocation.intent.key in self._calls.threads:
+            return await self._await_thread(invocation)
         for _ in range(_MAX_LOOKS):
             before = self._clock.boottime()
             started = await self._start(invocation, self._store.start_call(invocation.intent))
@@ -207,8 +220,19 @@ class AttemptCalls:
         message = f"{invocation.label}: others call the same effect again and again"
         raise EffectPending(message, seconds=invocation.intent.timeout_seconds)
 
+    async def _await_thread(self, invocation: Invocation) -> Any:
+        """Return the result of an effect whose thread outlives its deadline, if it is known.
+
+        Raise EffectPending: no other call may begin beside the thread.
+        """
+        existing = await self._store.load_call(invocation.intent)
+        _require_same_function(invocation, existing)
+        if existing.status is EffectStatus.SUCCEEDED:
+            return stored_result(existing)
+        raise _running(invocation)
+
     async def _start(
-        self, invocation: _Invocation, start: Awaitable[EffectCall | None]
+        self, invocation: Invocation, start: Awaitable[EffectCall | None]
     ) -> EffectCall | None:
         """Commit the intent. If the commit fails, withdraw it: nothing was sent."""
         try:
@@ -219,7 +243,7 @@ class AttemptCalls:
             raise
 
     async def _decide(
-        self, invocation: _Invocation, call: EffectCall
+        self, invocation: Invocation, call: EffectCall
     ) -> Applied | NotApplied | None:
         """Return what the other side says, or None to repeat the call under its key.
 
@@ -238,7 +262,7 @@ class AttemptCalls:
         raise _unknown(invocation, call, reason, is_final=True)
 
     async def _reconcile(
-        self, invocation: _Invocation, reconcile: EffectFunction, call: EffectCall
+        self, invocation: Invocation, reconcile: EffectFunction, call: EffectCall
     ) -> Applied | NotApplied:
         asked = await run_call(invocation.ask(reconcile), invocation.intent.timeout_seconds)
         match asked:
@@ -247,17 +271,18 @@ class AttemptCalls:
             case Returned(value=StillUnknown()):
                 reason = "reconcile cannot tell yet"
             case Returned(value=value):
-                raise PermanentError(
-                    f"{invocation.label}: reconcile returned {kind_of(value)}; return "
-                    "Applied(result), NotApplied() or StillUnknown()"
+                reason = (
+                    f"reconcile returned {kind_of(value)}; return Applied(result), NotApplied() or "
+                    "StillUnknown()"
                 )
+                raise _unknown(invocation, call, reason, is_final=True)
             case Raised(error=error):
                 reason = f"reconcile failed: {self._describe(error)}"
             case Expired():
                 reason = "reconcile did not return in time"
         raise _unknown(invocation, call, reason)
 
-    async def _send(self, invocation: _Invocation, call: EffectCall, before: float) -> Any:
+    async def _send(self, invocation: Invocation, call: EffectCall, before: float) -> Any:
         """Call the function and store the outcome. `before` is the time before the intent."""
         effect = invocation.effect
         interrupted = _unknown(invocation, call, "the call was interrupted")
@@ -270,7 +295,7 @@ class AttemptCalls:
             return await self._refuse(invocation, call, late)
         try:
             outcome = await run_call(
-                invocation.call(), seconds, on_late=partial(self._store_late, invocation, call)
+                invocation.call(), seconds, on_left=partial(self._leave, invocation, call)
             )
         except BaseException:  # the handler is cancelled
             unknown = partial(self._store.record_unknown, call, "the call was interrupted")
@@ -288,21 +313,22 @@ class AttemptCalls:
                 reason = f"{effect.name} did not return within {seconds:.3g} s"
                 return await self._doubt(invocation, call, reason)
 
-    async def _succeed(self, invocation: _Invocation, call: EffectCall, value: Any) -> Any:
+    async def _succeed(self, invocation: Invocation, call: EffectCall, value: Any) -> Any:
         """Store a result, and return it as every later call will.
 
         Raise PermanentError if it cannot be stored: the call happened, and is not repeated.
         """
         text, fault = encode_result(invocation.label, invocation.effect.name, value)
         store = partial(self._store.record_success, call, text, fault)
-        await self._save(store, _unknown(invocation, call, "its outcome could not be stored"))
+        reason = f"{invocation.effect.name} returned, but its result could not be stored"
+        await self._save(store, _unknown(invocation, call, reason))
         self._unresolved.pop(invocation.intent.key, None)
         if fault is not None:
             raise PermanentError(fault)
         return None if text is None else msgspec.json.decode(text)
 
     async def _refuse(
-        self, invocation: _Invocation, call: EffectCall, error: BaseException
+        self, invocation: Invocation, call: EffectCall, error: BaseException
     ) -> NoReturn:
         """Store that a call was not applied, and raise its error.
 
@@ -319,7 +345,7 @@ class AttemptCalls:
 
     async def _doubt(
         self,
-        invocation: _Invocation,
+        invocation: Invocation,
         call: EffectCall,
         reason: str,
         cause: BaseException | None = None,
@@ -333,46 +359,60 @@ class AttemptCalls:
         """Store an outcome, even if the handler is cancelled meanwhile. Raise `failed`."""
         task = self._keep(asyncio.ensure_future(self._store_outcome(store)))
         try:
-            stored = await asyncio.shield(task)
-        except StoreError as error:
-            raise failed from error
+            stored = await asyncio.wait_for(asyncio.shield(task), STORE_SECONDS)
+        except TimeoutError:
+            text = str(failed)
+            message = "%s; its outcome is stored once the database is back, if this process lives"
+            _log.error(message, text, extra=LogFields(error=text, job=self._job.id))
+            raise failed from None
         self._calls.failpoints.reach("effect.stored")
         return stored
 
     async def _store_outcome(self, store: Callable[[], Awaitable[T]]) -> T:
-        """Store an outcome. Try again while the store is unavailable."""
-        for delay in _STORE_DELAYS:
+        """Store an outcome. Try again while the store is unavailable and this process lives."""
+        for delay in chain(_STORE_DELAYS, repeat(_STORE_DELAYS[-1])):
             try:
                 return await store()
             except StoreError:
                 await asyncio.sleep(delay)
-        return await store()
+        raise AssertionError("unreachable: the delays do not end")
 
-    def _store_late(self, invocation: _Invocation, call: EffectCall, value: Any) -> None:
+    def _leave(self, invocation: Invocation, call: EffectCall, thread: asyncio.Future[Any]) -> None:
+        """Let no call begin beside a thread that outlives its deadline, and store its result."""
+        threads = self._calls.threads.setdefault(invocation.intent.key, set())
+        threads.add(thread)
+        thread.add_done_callback(partial(self._end_thread, invocation, call))
+
+    def _end_thread(
+        self, invocation: Invocation, call: EffectCall, thread: asyncio.Future[Any]
+    ) -> None:
+        key = invocation.intent.key
+        self._calls.threads[key].discard(thread)
+        if not self._calls.threads[key]:
+            del self._calls.threads[key]
+        if not thread.cancelled() and thread.exception() is None:
+            self._store_late(invocation, call, thread.result())
+
+    def _store_late(self, invocation: Invocation, call: EffectCall, value: Any) -> None:
         """Store the result of a thread that returned after the deadline: it is the truth."""
+        message = "%s (id %s): %s returned after its deadline; its result is stored"
+        fields = LogFields(job=self._job.id)
+        _log.warning(message, invocation.label, call.id, invocation.effect.name, extra=fields)
         text, fault = encode_result(invocation.label, invocation.effect.name, value)
         store = partial(self._store.record_success, call, text, fault)
         self._keep(asyncio.ensure_future(self._store_outcome(store)))
 
     def _keep(self, task: asyncio.Future[T]) -> asyncio.Future[T]:
-        """Keep a task until it ends, and report its error unless another task awaits it."""
+        """Keep a task until it ends."""
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        task.add_done_callback(_log_unstored)
         return task
 
     def _describe(self, error: BaseException) -> str:
         return describe(error, self._calls.secrets)
 
 
-def _log_unstored(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled() and (error := task.exception()):
-        text = describe(error)
-        message = "the outcome of an outside call could not be stored, and is unknown: %s"
-        _log.error(message, text, extra=LogFields(error=text))
-
-
-def _require_same_function(invocation: _Invocation, call: EffectCall) -> None:
+def _require_same_function(invocation: Invocation, call: EffectCall) -> None:
     """Raise PermanentError if the key belongs to a mark, or to another function."""
     if call.function == invocation.effect.name:
         return
@@ -383,7 +423,7 @@ def _require_same_function(invocation: _Invocation, call: EffectCall) -> None:
     )
 
 
-def _pending(invocation: _Invocation, call: EffectCall) -> EffectPending:
+def _pending(invocation: Invocation, call: EffectCall) -> EffectPending:
     message = (
         f"{invocation.label}: an earlier call of {invocation.effect.name} may be under way until "
         "its deadline"
@@ -391,15 +431,21 @@ def _pending(invocation: _Invocation, call: EffectCall) -> EffectPending:
     return EffectPending(message, seconds=call.seconds_left)
 
 
+def _running(invocation: Invocation) -> EffectPending:
+    message = (
+        f"{invocation.label}: an earlier call of {invocation.effect.name} still runs in a thread "
+        "of this process, after its deadline; give its client a timeout"
+    )
+    return EffectPending(message, seconds=invocation.intent.timeout_seconds)
+
+
 def _unknown(
-    invocation: _Invocation, call: EffectCall, reason: str, *, is_final: bool = False
+    invocation: Invocation, call: EffectCall, reason: str, *, is_final: bool = False
 ) -> EffectUnknown:
     """Return the error of a call whose outcome is unknown. `is_final`: its policy cannot help."""
     needs_operator = is_final or not invocation.effect.has_policy
-    advice = f"; resolve it: POST /admin/effects/{call.id}/resolve" if needs_operator else ""
     message = (
-        f"{invocation.label}: nobody knows whether {invocation.effect.name} was applied: "
-        f"{reason}{advice}"
+        f"{invocation.label}: nobody knows whether {invocation.effect.name} was applied: {reason}"
     )
     return EffectUnknown(message, effect=call.id, needs_operator=needs_operator)
 

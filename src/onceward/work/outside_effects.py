@@ -59,7 +59,7 @@ class OutsideEffect:
     @property
     def takes_key(self) -> bool:
         """Whether the function names a parameter for the key of the effect."""
-        return KEY_PARAMETER in inspect.signature(self.function).parameters
+        return _takes_key(self.function)
 
 
 class OutsideEffects:
@@ -81,6 +81,12 @@ class OutsideEffects:
 
     def find(self, function: object) -> OutsideEffect | str:
         """Return the effect of a function, or the reason why it cannot be called as one."""
+        if inspect.iscoroutine(function):
+            function.close()  # else Python warns about it
+            return (
+                "pass the function and its arguments, effects.call(key, function, …), not the "
+                "coroutine of function(…)"
+            )
         if not callable(function):
             return "the second argument is the function to call: effects.call(key, function, …)"
         if effect := self._declared(function):
@@ -101,7 +107,13 @@ def make_effect(function: EffectFunction, **options: Unpack[EffectOptions]) -> O
     """Check and build an effect. Raise ConfigurationError with every fault."""
     name = options.get("name")
     name = getattr(function, "__name__", "") if name is None else name
-    if faults := [*_option_faults(options), *_function_faults(function, name)]:
+    faults = [*_option_faults(options), *_function_faults(function, name)]
+    if options.get("retry_safe_for") is not None and not _takes_key(function):
+        faults.append(
+            "retry_safe_for repeats the call under its key, which the function does not take; add "
+            f"a parameter {KEY_PARAMETER}, and send it to the other side"
+        )
+    if faults:
         raise ConfigurationError([f"{_label(name, function)}: {fault}" for fault in faults])
     retry_safe_for, not_applied = options.get("retry_safe_for"), options.get("not_applied", ())
     classes = not_applied if isinstance(not_applied, tuple) else (not_applied,)
@@ -113,6 +125,12 @@ def make_effect(function: EffectFunction, **options: Unpack[EffectOptions]) -> O
         reconcile=options.get("reconcile"),
         not_applied=(EffectNotApplied, *classes),
     )
+
+
+def _takes_key(function: EffectFunction) -> bool:
+    """Return whether a function has a parameter for the key that can be passed by name."""
+    parameter = inspect.signature(function).parameters.get(KEY_PARAMETER)
+    return parameter is not None and parameter.kind is not parameter.POSITIONAL_ONLY
 
 
 def _label(name: str, function: EffectFunction) -> str:
@@ -159,7 +177,10 @@ def _is_safe_time(value: object) -> bool:
 
 def _are_errors(value: object) -> bool:
     classes = value if isinstance(value, tuple) else (value,)
-    return all(isinstance(each, type) and issubclass(each, Exception) for each in classes)
+    return all(
+        isinstance(each, type) and issubclass(each, Exception) and each is not Exception
+        for each in classes
+    )
 
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
@@ -167,6 +188,9 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[object], bool], str]]] = {
     "timeout_seconds": (_is_timeout, "a number of seconds, more than 0"),
     "retry_safe_for": (_is_safe_time, "a duration such as '24h', '30m' or '7d'"),
     "reconcile": (callable, "a function"),
-    "not_applied": (_are_errors, "an exception class, or a tuple of them"),
+    "not_applied": (
+        _are_errors,
+        "an exception class, or a tuple of them, but not Exception: only of errors before the send",
+    ),
 }
 """Options whose values are checked, each with its check and with what to use. None is unset."""

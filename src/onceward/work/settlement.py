@@ -98,6 +98,7 @@ def _needs_operator(error: BaseException) -> bool:
 
 def _failure(error: BaseException, text: str, *, is_permanent: bool) -> Fail:
     if isinstance(error, EffectUnknown):
+        text += f"; resolve it: POST /admin/effects/{error.effect}/resolve"
         return Fail(FailureType.UNKNOWN_OUTCOME, text, effect=error.effect)
     return Fail(FailureType.PERMANENT if is_permanent else FailureType.EXHAUSTED, text)
 

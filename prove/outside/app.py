@@ -65,8 +65,9 @@ async def ask_sink(_: str, path: str) -> Applied | NotApplied | StillUnknown:
 
 
 @inbox.effect(timeout_seconds=TIMEOUT_SECONDS, retry_safe_for="1h")
-async def call_keyed(path: str) -> str:
-    """Call the sink, which dedupes by the key."""
+async def call_keyed(path: str, *, idempotency_key: str) -> str:
+    """Call the sink, which dedupes by the path, and so by the key."""
+    assert path == f"/{idempotency_key.replace(':', '/')}"
     return await _post(path)
 
 

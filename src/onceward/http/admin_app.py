@@ -48,7 +48,8 @@ class _RequeueBody(_ActionBody):
 
 class _ResolveBody(_ActionBody, forbid_unknown_fields=True):
     outcome: str = ""
-    call_no: int | None = None
+    call_no: int | float | None = None
+    """JSON has one kind of number: 1.0 is 1."""
     result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -298,7 +299,14 @@ def _parse_resolution(body: _ResolveBody) -> Resolution:
         message = f"result is {len(result)} bytes long; the limit is {MAX_RESULT_BYTES}."
         raise HttpError(422, "bad_outcome", message)
     text = None if result in (None, b"null") else _json_text(result)
-    return Resolution(outcome, body.call_no, text)
+    return Resolution(outcome, _whole(body.call_no), text)
+
+
+def _whole(number: float | None) -> int | None:
+    """Return a number without a fraction. Raises HttpError (422)."""
+    if number is None or number == int(number):
+        return None if number is None else int(number)
+    raise HttpError(422, "bad_act", _BODIES[_ResolveBody])
 
 
 def _json_text(result: bytes) -> str:

@@ -221,6 +221,7 @@ class PageQuery:
     reference: str | None = None
     ordering_key: str | None = None
     subject: str | None = None
+    effect_id: int | None = None
     duplicate_body: bool = False
 
 

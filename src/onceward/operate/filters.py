@@ -20,7 +20,7 @@ ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 _PAGE: Final = ("limit", "after")
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "events": (*_PAGE, "source", "handler", "event_id", "status", "reference", "duplicate_body"),
-    "jobs": (*_PAGE, "source", "handler", "event_id", "status", "ordering_key"),
+    "jobs": (*_PAGE, "source", "handler", "event_id", "status", "ordering_key", "effect_id"),
     "effects": (*_PAGE, "source", "handler", "event_id", "status", "reference"),
     "deliveries": (*_PAGE, "source", "event_id", "status"),
     "rejections": (*_PAGE, "source", "cause"),
@@ -59,6 +59,7 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
         reference=_text("reference", parameters.get("reference")),
         ordering_key=_text("ordering_key", parameters.get("ordering_key")),
         subject=_text("subject", parameters.get("subject")),
+        effect_id=_row_id("effect_id", parameters.get("effect_id")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
 
@@ -78,6 +79,15 @@ def _after(text: str | None) -> int | None:
     number = parse_id(text)
     if number is None:
         _reject("after must be the `next` of another page of this list.")
+    return number
+
+
+def _row_id(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    number = parse_id(text)
+    if number is None:
+        _reject(f"{name} must be the id of a row, such as 7.")
     return number
 
 

@@ -38,7 +38,8 @@ NO_EVENT: Final = 0
 """Stands for the event of a received rejection that contained none."""
 
 _FILTERS: Final = (
-    *("after", "status", "source", "handler", "event_id", "reference", "ordering_key", "subject"),
+    *("after", "status", "source", "handler", "event_id", "reference", "ordering_key", "effect_id"),
+    "subject",
 )
 _LIVE: Final = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 

@@ -98,6 +98,7 @@ class Invocation:
 
     @property
     def label(self) -> str:
+        """The effect, for messages."""
         return f"effect {self.intent.key!r}"
 
     def call(self) -> partial[Any]:
@@ -106,6 +107,7 @@ class Invocation:
         return partial(self.effect.function, *self.arguments, **self.named, **key)
 
     def ask(self, reconcile: EffectFunction) -> partial[Any]:
+        """Return the call of the function that asks the other side."""
         return partial(reconcile, self.intent.key, *self.arguments, **self.named)
 
 

@@ -162,6 +162,7 @@ def _filter(kind: str, name: str) -> Json:
         ),
         "reference": ("Filter by the related object.", text("A reference.")),
         "ordering_key": ("Filter by the ordering key.", text("An ordering key.")),
+        "effect_id": ("Filter for failed jobs that wait for the outcome of an effect.", ID),
         "subject": ("Filter by what was changed, such as job:42.", text("A subject.")),
     }
     description, schema = parameters[name]

@@ -144,6 +144,7 @@ _CALL_NO: Final[Json] = {
     "minimum": 1,
     "maximum": 2**31 - 1,
 }
+_CLOSED: Final[Json] = {"additionalProperties": False}
 _RESOLUTION: Final[Json] = {
     "description": "Whether an effect happened, who says so and why.",
     "oneOf": [
@@ -154,14 +155,15 @@ _RESOLUTION: Final[Json] = {
             outcome={"const": ResolvedOutcome.HAPPENED},
             call_no=_CALL_NO | {"type": ["integer", "null"]},
             result={"description": "What the call returns from now on. Default: null."},
-        ),
+        )
+        | _CLOSED,
         _object(
             "It did not happen. The call may be made again.",
             **_OPERATOR_ACTION["properties"],
             outcome={"const": ResolvedOutcome.DID_NOT_HAPPEN},
             call_no=_CALL_NO,
         )
-        | {"not": {"required": ["result"]}},
+        | _CLOSED,
     ],
 }
 _RESOLVED_EFFECT: Final = _object(

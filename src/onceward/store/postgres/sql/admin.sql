@@ -131,6 +131,9 @@ WHERE TRUE
 -- if event_id
     AND e.event_id = :event_id
 -- end
+-- if effect_id
+    AND j.effect = :effect_id
+-- end
 -- if ordering_key
     AND j.ordering_key = :ordering_key AND j.handler IN (SELECT id FROM onceward.handlers)
 -- end

@@ -284,21 +284,31 @@ async def test_an_outcome_is_stored_although_the_store_was_away(
     assert await effect_state(store) == (SUCCEEDED, 1)
 
 
-async def test_an_outcome_that_cannot_be_stored_is_unknown(
+async def test_an_outcome_is_stored_after_the_handler_has_given_up(
     store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.0,) * 3)
+    """The process knows the outcome, and outlives the outage."""
+    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.01,))
+    monkeypatch.setattr(outside_calls, "STORE_SECONDS", 0.1)
+    is_back = asyncio.Event()
+    store_success = SqlEffectCalls.record_success
 
-    async def fail(self: Any, *_: object) -> None:
-        raise OutcomeUnknown("the database is gone")
+    async def fail_until_back(self: Any, *outcome: Any) -> None:
+        if not is_back.is_set():
+            raise OutcomeUnknown("the database is gone")
+        await store_success(self, *outcome)
 
-    monkeypatch.setattr(SqlEffectCalls, "record_success", fail)
+    monkeypatch.setattr(SqlEffectCalls, "record_success", fail_until_back)
     attempts = Attempts(store, bank)
     attempt = await attempts.begin()
-    with pytest.raises(EffectUnknown, match="could not be stored"):
+    with pytest.raises(EffectUnknown, match="charge returned, but its result could not be stored"):
         await attempts.call(attempt)
     assert isinstance(attempt.unresolved(), EffectUnknown)
     assert await effect_state(store) == (PENDING, 1)
+    is_back.set()
+    await asyncio.gather(*attempt._background)
+    assert await effect_state(store) == (SUCCEEDED, 1)
+    assert await attempts.call(attempt) == {"receipt": 1, "amount": 5}
 
 
 async def test_an_intent_whose_commit_is_unconfirmed_is_withdrawn(

@@ -50,7 +50,7 @@ def test_a_function_is_given_the_key_if_it_names_it() -> None:
         ({"reconcile": "ask"}, "use a function"),
         ({"not_applied": "OSError"}, "use an exception class, or a tuple of them"),
         ({"not_applied": (OSError, 5)}, "use an exception class, or a tuple of them"),
-        ({"not_applied": Exception}, "would let every call be repeated"),
+        ({"not_applied": Exception}, "but not Exception"),
         ({"retry_safe_for": "24h"}, "add a parameter idempotency_key"),
         ({"not_applied": KeyboardInterrupt}, "use an exception class, or a tuple of them"),
         ({"name": ""}, "there is no name"),

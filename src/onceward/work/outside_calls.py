@@ -61,7 +61,7 @@ _log = logging.getLogger("onceward.work")
 T = TypeVar("T")
 
 STORE_SECONDS: Final = 8.0
-"""How long a handler waits until the outcome of a call is stored. The process goes on to try."""
+"""How long a handler waits until the outcome of a call is stored. The process tries further."""
 
 _STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between the attempts to store an outcome; the last one is repeated."""

@@ -105,9 +105,8 @@ def resolve(service: RunningInbox, effect: Item | str, body: Any) -> httpx.Respo
     return service.http.post(f"/admin/effects/{effect_id}/resolve", json=body)
 
 
-def is_done(service: RunningInbox, event_id: str) -> bool:
-    (job,) = service.items("jobs", event_id=event_id)
-    return bool(job["status"] == "done")
+def wait_until_done(service: RunningInbox, event_id: str) -> None:
+    assert eventually(lambda: service.items("jobs", event_id=event_id, status="done"), "done")
 
 
 # Answers.
@@ -144,7 +143,7 @@ def test_an_effect_that_happened_returns_the_result_and_is_audited(
     )
     for field in ("actor", "reason", "authenticated_as"):
         assert requeue[field] == entry[field]
-    eventually(lambda: is_done(service, "happened"), "the job is done")
+    wait_until_done(service, "happened")
     assert bank.returned["happened"] == {"receipt": "ch_1"}
     assert bank.calls.count("charge:happened") == 1
     after = only_effect(service, "happened")
@@ -156,7 +155,7 @@ def test_an_effect_that_did_not_happen_is_called_again(service: RunningInbox, ba
     result = resolve(service, effect, DID_NOT_HAPPEN).json()
     assert (result["status"], result["requeued"]) == ("failed", [effect["job_id"]])
     assert result["audit"]["action"] == "resolve_did_not_happen"
-    eventually(lambda: is_done(service, "did-not"), "the job is done")
+    wait_until_done(service, "did-not")
     assert bank.returned["did-not"] == "charged"
     after = only_effect(service, "did-not")
     assert (after["status"], after["call_no"]) == ("succeeded", 2)
@@ -178,7 +177,7 @@ def test_the_call_returns_the_answers_result(
     effect = expired_call(service, f"result-{name}")
     response = resolve(service, effect, {**HAPPENED, **body})
     assert response.status_code == 200, response.text
-    eventually(lambda: is_done(service, f"result-{name}"), "the job is done")
+    wait_until_done(service, f"result-{name}")
     assert bank.returned[f"result-{name}"] == returned
 
 
@@ -208,7 +207,7 @@ def test_every_job_that_waits_for_the_effect_is_queued_again(
     result = resolve(service, effect, {**HAPPENED, "result": 5}).json()
     assert result["requeued"] == [effect["job_id"], second["id"]]
     for event_id in ("first-of-two", "second-of-two"):
-        eventually(lambda event_id=event_id: is_done(service, event_id), "the job is done")
+        wait_until_done(service, event_id)
         assert bank.returned[event_id] == 5
 
 
@@ -253,7 +252,7 @@ def test_an_answer_about_a_known_success_gets_409(service: RunningInbox, body: A
     event_id = f"known-{body['outcome']}"
     effect = expired_call(service, event_id)
     assert resolve(service, effect, HAPPENED).status_code == 200
-    eventually(lambda: is_done(service, event_id), "the job is done")
+    wait_until_done(service, event_id)
     assert "has already succeeded" in refused(service, effect, body)
 
 

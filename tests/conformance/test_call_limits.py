@@ -1,0 +1,396 @@
+"""Outside calls at their limits: the window, the deadline, several calls, a lost store."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from onceward.errors import (
+    EffectNotApplied,
+    EffectPending,
+    EffectUnknown,
+    OutcomeUnknown,
+    PermanentError,
+    StoreBlocked,
+)
+from onceward.model.effects import (
+    Applied,
+    EffectStatus,
+    NotApplied,
+    Resolution,
+    ResolvedOutcome,
+)
+from onceward.ports import Store
+from onceward.store.effect_calls import SqlEffectCalls
+from onceward.work import outside_calls
+from onceward.work.outside_calls import AttemptCalls
+from support.database import RawDatabase
+from tests.factories import ACT, FakeClock
+from tests.outside import (
+    KEY,
+    Attempts,
+    Bank,
+    begin_long_ago,
+    effect_state,
+    only_effect,
+    pass_deadline,
+)
+
+PENDING, SUCCEEDED = EffectStatus.PENDING, EffectStatus.SUCCEEDED
+FAILED, UNKNOWN = EffectStatus.FAILED, EffectStatus.UNKNOWN
+DID_NOT_HAPPEN = ResolvedOutcome.DID_NOT_HAPPEN
+
+
+@pytest.fixture
+def bank() -> Bank:
+    return Bank()
+
+
+async def lose_answer(attempts: Attempts, raw_db: RawDatabase) -> AttemptCalls:
+    """Make a call whose answer is lost, and let its deadline pass."""
+    attempt = await attempts.begin()
+    await lose(attempts, attempt)
+    pass_deadline(raw_db)
+    return attempt
+
+
+async def lose(attempts: Attempts, attempt: AttemptCalls) -> EffectUnknown:
+    attempts.bank.error = ConnectionResetError("lost")
+    with pytest.raises(EffectUnknown) as raised:
+        await attempts.call(attempt)
+    attempts.bank.error = None
+    return raised.value
+
+
+async def refuse(attempts: Attempts, attempt: AttemptCalls) -> None:
+    attempts.bank.error = EffectNotApplied("busy")
+    with pytest.raises(EffectNotApplied):
+        await attempts.call(attempt)
+    attempts.bank.error = None
+
+
+async def open_call(attempts: Attempts, attempt: AttemptCalls) -> "asyncio.Task[Any]":
+    """Start a call that reaches the bank and waits there for its own answer."""
+    attempts.bank.answers = asyncio.Event()
+    attempts.bank.reached.clear()
+    calling = asyncio.create_task(attempts.call(attempt))
+    await attempts.bank.reached.wait()
+    return calling
+
+
+async def end(*calls: "asyncio.Task[Any]") -> None:
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+def after(
+    monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], Awaitable[object]]
+) -> None:
+    """Do something once, after a method of the store has committed and before it returns."""
+    method = getattr(SqlEffectCalls, name)
+
+    async def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = await method(self, *arguments, **named)
+        monkeypatch.setattr(SqlEffectCalls, name, method)
+        await then()
+        return result
+
+    monkeypatch.setattr(SqlEffectCalls, name, run)
+
+
+async def lose_connection() -> None:
+    raise OutcomeUnknown("the connection was lost")
+
+
+# The window and the deadline.
+
+
+async def test_the_window_begins_with_the_first_call_even_if_that_was_refused(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await attempts.begin()
+    await refuse(attempts, attempt)
+    begin_long_ago(raw_db)
+    await lose(attempts, attempt)
+    pass_deadline(raw_db)
+    with pytest.raises(EffectUnknown, match="is over; ConnectionResetError: lost") as raised:
+        await attempts.call(attempt)
+    assert raised.value.needs_operator
+    assert bank.calls == [KEY, KEY]
+
+
+async def test_a_repetition_does_not_prolong_the_window(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await lose_answer(attempts, raw_db)
+    first = raw_db.value("SELECT first_call_at FROM onceward.effects")
+    await lose(attempts, attempt)
+    assert raw_db.value("SELECT first_call_at FROM onceward.effects") == first
+
+
+async def test_a_window_that_ends_after_the_look_needs_a_person(
+    store: Store, bank: Bank, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await lose_answer(attempts, raw_db)
+
+    async def end_window() -> None:
+        begin_long_ago(raw_db)
+
+    after(monkeypatch, "load_call", end_window)
+    with pytest.raises(EffectUnknown, match="is over") as raised:
+        await attempts.call(attempt)
+    assert raised.value.needs_operator
+    assert bank.calls == [KEY]
+    assert await effect_state(store) == (UNKNOWN, 1)
+
+
+@pytest.mark.parametrize(
+    "options", [{"retry_safe_for": "1h"}, {"reconcile": lambda *_: Applied(1)}]
+)
+async def test_a_policy_decides_about_a_call_that_its_process_did_not_live_to_end(
+    store: Store, bank: Bank, raw_db: RawDatabase, options: dict[str, Any]
+) -> None:
+    attempts = Attempts(store, bank, **options)
+    attempt = await lose_answer(attempts, raw_db)
+    raw_db.rows("UPDATE onceward.effects SET status = 'pending', error_message = NULL")
+    await attempts.call(attempt)
+    assert (await only_effect(store)).status is SUCCEEDED
+    assert attempt.unresolved() is None
+
+
+async def test_a_suspended_machine_does_not_call_after_its_deadline(
+    store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The monotonic clock stands still while the machine is suspended."""
+
+    class SuspendedClock(FakeClock):
+        suspended = 0.0
+
+        def boottime(self) -> float:
+            return self.seconds + self.suspended
+
+    clock = SuspendedClock()
+    attempts = Attempts(store, bank, clock=clock)
+    attempt = await attempts.begin()
+
+    async def suspend() -> None:
+        clock.suspended = 10.0
+
+    after(monkeypatch, "start_call", suspend)
+    with pytest.raises(EffectNotApplied, match="passed before it"):
+        await attempts.call(attempt)
+    assert bank.calls == []
+
+
+async def test_a_reconcile_that_hangs_is_given_up_and_nothing_is_called(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    async def reconcile(*_: object) -> NotApplied:
+        await asyncio.sleep(30)
+        return NotApplied()
+
+    attempts = Attempts(store, bank, reconcile=reconcile, timeout_seconds=0.2)
+    attempt = await lose_answer(attempts, raw_db)
+    async with asyncio.timeout(5):
+        with pytest.raises(EffectUnknown, match="reconcile did not return in time"):
+            await attempts.call(attempt)
+    assert bank.calls == [KEY]
+
+
+async def test_the_time_of_a_reconcile_is_not_part_of_the_calls(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    clock = FakeClock()
+
+    async def reconcile(*_: object) -> NotApplied:
+        clock.seconds += 11
+        return NotApplied()
+
+    attempts = Attempts(store, bank, reconcile=reconcile, clock=clock)
+    attempt = await lose_answer(attempts, raw_db)
+    assert await attempts.call(attempt) == {"receipt": 2, "amount": 5}
+
+
+async def test_reconcile_gets_named_arguments_too(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    asked = []
+
+    def reconcile(key: str, **named: object) -> Applied:
+        asked.append((key, named))
+        return Applied()
+
+    attempts = Attempts(store, bank, reconcile=reconcile)
+    attempt = await attempts.begin()
+    bank.error = ConnectionResetError("lost")
+    with pytest.raises(EffectUnknown):
+        await attempt.call(KEY, bank.charge, (), {"amount": 5})
+    pass_deadline(raw_db)
+    await attempt.call(KEY, bank.charge, (), {"amount": 5})
+    assert asked == [(KEY, {"amount": 5})]
+
+
+# Several calls.
+
+
+async def test_the_call_that_needs_a_person_decides_about_the_job(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    """A job with calls that wait, may be repeated and need a person is failed for the last."""
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await attempts.begin()
+
+    async def refund() -> None:
+        raise ConnectionResetError("lost")
+
+    with pytest.raises(EffectUnknown) as final:
+        await attempt.call("refund:1", refund, (), {})
+    repeatable = await lose(attempts, attempt)
+    with pytest.raises(EffectPending):
+        await attempts.call(attempt)  # now it waits for its deadline
+    assert not repeatable.needs_operator
+    assert attempt.unresolved() is final.value
+    assert final.value.needs_operator
+
+
+async def test_an_unknown_call_decides_before_one_that_waits(store: Store, bank: Bank) -> None:
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await attempts.begin()
+    other = await attempts.begin("evt_2")
+    calling = await open_call(attempts, other)
+    with pytest.raises(EffectPending):
+        await attempts.call(attempt)
+    bank.error = ConnectionResetError("lost")
+    bank.answers.set()
+    with pytest.raises(EffectUnknown) as unknown:
+        await attempt.call("charge:2", bank.charge, (5,), {})
+    assert attempt.unresolved() is unknown.value
+    await end(calling)
+
+
+async def test_an_effect_that_becomes_known_meanwhile_is_looked_at_again(
+    store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of another job is refused after this one saw that it is pending."""
+    attempts = Attempts(store, bank)
+    first = await attempts.begin()
+    second = await attempts.begin("evt_2")
+    calling = await open_call(attempts, first)
+    first_answers, bank.answers = bank.answers, asyncio.Event()
+    bank.answers.set()
+
+    async def be_refused() -> None:
+        bank.error = EffectNotApplied("busy")
+        first_answers.set()
+        with pytest.raises(EffectNotApplied):
+            await calling
+        bank.error = None
+
+    after(monkeypatch, "start_call", be_refused)
+    assert await attempts.call(second) == {"receipt": 2, "amount": 5}
+    assert (await only_effect(store)).job_id == "2"
+
+
+async def test_an_effect_that_others_call_again_and_again_is_waited_for(
+    store: Store, bank: Bank, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await lose_answer(attempts, raw_db)
+
+    async def restart(self: Any, *_: object, **__: object) -> None:
+        """Find the effect changed."""
+
+    monkeypatch.setattr(SqlEffectCalls, "restart_call", restart)
+    with pytest.raises(EffectPending, match="again and again") as raised:
+        await attempts.call(attempt)
+    assert raised.value.seconds == 10
+    assert bank.calls == [KEY]
+
+
+async def test_an_effect_belongs_to_the_job_of_its_last_call(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    """The next job of an ordering key waits for it, and a cancellation interrupts it."""
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    await lose_answer(attempts, raw_db)
+    calling = await open_call(attempts, await attempts.begin("evt_2"))
+    assert (await only_effect(store)).job_id == "2"
+    await store.cancel(2, ACT)
+    assert await effect_state(store) == (UNKNOWN, 2)
+    await end(calling)
+
+
+async def test_a_refused_call_of_another_function_stays_that_functions(
+    store: Store, bank: Bank
+) -> None:
+    async def refund(amount: int) -> None:
+        raise AssertionError(amount)
+
+    attempts = Attempts(store, bank)
+    attempt = await attempts.begin()
+    await refuse(attempts, attempt)
+    with pytest.raises(PermanentError, match="the function charge has used this key"):
+        await attempt.call(KEY, refund, (5,), {})
+
+
+# Outcomes that cannot be stored.
+
+
+async def test_an_outcome_is_tried_for_several_seconds() -> None:
+    assert sum(outside_calls._STORE_DELAYS) > 5
+
+
+async def test_an_outcome_that_is_lost_behind_the_handler_is_logged(
+    store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.0,))
+
+    async def fail(self: Any, *_: object) -> None:
+        raise OutcomeUnknown("the database is gone")
+
+    monkeypatch.setattr(SqlEffectCalls, "record_unknown", fail)
+    attempts = Attempts(store, bank)
+    attempt = await attempts.begin()
+    calling = await open_call(attempts, attempt)
+    with caplog.at_level(logging.ERROR, "onceward.work"):
+        await end(calling)
+        await asyncio.gather(*attempt._background, return_exceptions=True)
+        await asyncio.sleep(0)
+    assert "could not be stored, and is unknown: the database is gone" in caplog.text
+
+
+async def test_an_effect_that_vanished_blocks_the_call(
+    store: Store, bank: Bank, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts = Attempts(store, bank)
+    attempt = await attempts.begin()
+
+    async def start(self: Any, intent: Any) -> None:
+        """Find the effect in another state."""
+
+    monkeypatch.setattr(SqlEffectCalls, "start_call", start)
+    with pytest.raises(StoreBlocked):
+        await attempts.call(attempt)
+    assert bank.calls == []
+
+
+# People.
+
+
+async def test_a_refusal_after_a_persons_answer_is_known(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    """The answer is about all calls so far: none of them is in doubt any longer."""
+    attempts = Attempts(store, bank, retry_safe_for="1h")
+    attempt = await lose_answer(attempts, raw_db)
+    await lose(attempts, attempt)
+    pass_deadline(raw_db)
+    assert await store.resolve_effect(1, Resolution(DID_NOT_HAPPEN, call_no=2), ACT)
+    await refuse(attempts, attempt)
+    assert await effect_state(store) == (FAILED, 3)

@@ -172,6 +172,58 @@ async def test_an_error_does_not_reopen_what_a_person_has_answered(
     assert await effect_state(store) == (FAILED, 1)
 
 
+async def test_a_refusal_does_not_change_a_persons_answer(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    attempts = Attempts(store, bank)
+    calling = await open_call(attempts, await attempts.begin())
+    pass_deadline(raw_db)
+    assert await store.resolve_effect(1, Resolution(ResolvedOutcome.HAPPENED), ACT)
+    bank.error = EffectNotApplied("busy")
+    bank.answers.set()
+    with pytest.raises(EffectUnknown):
+        await calling
+    assert await effect_state(store) == (SUCCEEDED, 1)
+
+
+async def test_an_answer_of_reconcile_is_about_the_call_that_it_was_asked_for(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    """Another worker has called meanwhile, and its answer is lost too: ask again."""
+    asked = []
+
+    def reconcile(key: str, _amount: int) -> NotApplied:
+        asked.append(key)
+        if len(asked) == 1:
+            raw_db.rows("UPDATE onceward.effects SET call_no = call_no + 1")
+        return NotApplied()
+
+    attempts = Attempts(store, bank, reconcile=reconcile)
+    attempt = await lose_answer(attempts, raw_db)
+    await attempts.call(attempt)
+    assert asked == [KEY, KEY]
+    assert await effect_state(store) == (SUCCEEDED, 3)
+
+
+@pytest.mark.parametrize("policy", ["retry_safe_for", "reconcile"])
+async def test_an_effect_that_succeeds_after_the_look_is_not_called_again(
+    store: Store, bank: Bank, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """A late answer, or a person, came before the repeated call."""
+    options = {"retry_safe_for": "1h", "reconcile": lambda *_: NotApplied()}
+    attempts = Attempts(store, bank, **{policy: options[policy]})
+    attempt = await lose_answer(attempts, raw_db)
+
+    async def succeed() -> None:
+        raw_db.rows(
+            "UPDATE onceward.effects SET status = 'succeeded', result = '7', error_message = NULL"
+        )
+
+    after(monkeypatch, "load_call", succeed)
+    assert await attempts.call(attempt) == 7
+    assert bank.calls == [KEY]
+
+
 # Cancellations.
 
 

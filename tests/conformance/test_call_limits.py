@@ -380,6 +380,18 @@ async def test_an_effect_that_vanished_blocks_the_call(
     assert bank.calls == []
 
 
+async def test_a_coroutine_that_nothing_ran_is_no_success(store: Store, bank: Bank) -> None:
+    """A sync function, or a decorator, may return the coroutine of the call instead of running it."""
+
+    def charge(amount: int) -> Any:
+        return bank.charge(amount, idempotency_key=KEY)
+
+    attempts = Attempts(store, bank, function=charge)
+    assert await attempts.call(await attempts.begin()) == {"receipt": 1, "amount": 5}
+    assert bank.calls == [KEY]
+    assert await effect_state(store) == (SUCCEEDED, 1)
+
+
 # People.
 
 

@@ -210,7 +210,7 @@ async def test_an_effect_that_succeeds_after_the_look_is_not_called_again(
     store: Store, bank: Bank, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     """A late answer, or a person, came before the repeated call."""
-    options = {"retry_safe_for": "1h", "reconcile": lambda *_: NotApplied()}
+    options: dict[str, Any] = {"retry_safe_for": "1h", "reconcile": lambda *_: NotApplied()}
     attempts = Attempts(store, bank, **{policy: options[policy]})
     attempt = await lose_answer(attempts, raw_db)
 

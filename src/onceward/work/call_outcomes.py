@@ -44,23 +44,32 @@ async def run_call(
 ) -> Returned | Raised | Expired:
     """Run a function within a time. A sync function runs in a thread, which cannot be stopped.
 
-    `on_left` gets the future of such a thread when the time ends before it.
+    `on_left` gets the future of such a thread when the time ends before it. A coroutine that a
+    function returns is awaited: until then, nothing was called.
     """
-    function = inspect.unwrap(call.func)
+    functions = (call.func, inspect.unwrap(call.func))
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
-            if inspect.iscoroutinefunction(function):
-                return Returned(await call())
-            future = call_in_thread(call, name="onceward-effect")
-            try:
-                return Returned(await asyncio.shield(future))
-            except asyncio.CancelledError:
-                if on_left is not None:
-                    on_left(future)
-                raise
+            if any(inspect.iscoroutinefunction(function) for function in functions):
+                value = call()
+            else:
+                value = await _run_in_thread(call, on_left)
+            return Returned(await value if inspect.isawaitable(value) else value)
     except Exception as error:  # noqa: BLE001 - the caller decides what it means
         return Expired() if timeout.expired() else Raised(error)
+
+
+async def _run_in_thread(
+    call: partial[Any], on_left: Callable[[asyncio.Future[Any]], object] | None
+) -> Any:
+    future = call_in_thread(call, name="onceward-effect")
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if on_left is not None:
+            on_left(future)
+        raise
 
 
 def encode_result(label: str, function: str, value: Any) -> tuple[str | None, str | None]:

@@ -392,8 +392,12 @@ class AttemptCalls:
         self._calls.threads[key].discard(thread)
         if not self._calls.threads[key]:
             del self._calls.threads[key]
-        if not thread.cancelled() and thread.exception() is None:
-            self._store_late(invocation, call, thread.result())
+        if thread.cancelled() or thread.exception() is not None:
+            return
+        if inspect.iscoroutine(value := thread.result()):
+            value.close()  # it never ran
+        else:
+            self._store_late(invocation, call, value)
 
     def _store_late(self, invocation: Invocation, call: EffectCall, value: Any) -> None:
         """Store the result of a thread that returned after the deadline: it is the truth."""

@@ -123,6 +123,20 @@ async def test_the_window_begins_with_the_first_call_even_if_that_was_refused(
     assert bank.calls == [KEY, KEY]
 
 
+async def test_each_call_has_a_deadline_of_its_own(
+    store: Store, bank: Bank, raw_db: RawDatabase
+) -> None:
+    attempts = Attempts(store, bank)
+    attempt = await attempts.begin()
+    await refuse(attempts, attempt)
+    pass_deadline(raw_db)
+    calling = await open_call(attempts, attempt)
+    effect = await only_effect(store)
+    assert effect.deadline_at is not None
+    assert (effect.deadline_at - effect.updated_at).total_seconds() == pytest.approx(10)
+    await end(calling)
+
+
 async def test_a_repetition_does_not_prolong_the_window(
     store: Store, bank: Bank, raw_db: RawDatabase
 ) -> None:
@@ -381,7 +395,7 @@ async def test_an_effect_that_vanished_blocks_the_call(
 
 
 async def test_a_coroutine_that_nothing_ran_is_no_success(store: Store, bank: Bank) -> None:
-    """A sync function, or a decorator, may return the coroutine of the call instead of running it."""
+    """A sync function, or a decorator, may return the coroutine of a call."""
 
     def charge(amount: int) -> Any:
         return bank.charge(amount, idempotency_key=KEY)

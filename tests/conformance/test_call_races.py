@@ -22,7 +22,7 @@ from onceward.ports import Store
 from onceward.store.effect_calls import SqlEffectCalls
 from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
-from tests.factories import ACT, lease, opened, start_task
+from tests.factories import ACT, lease, opened
 from tests.outside import (
     KEY,
     Attempts,
@@ -399,13 +399,25 @@ async def test_a_job_that_loses_its_lease_while_it_reconciles_calls_nothing(
 async def test_a_repetition_waits_for_a_cancellation_in_another_transaction(
     postgres_url: str, bank: Bank
 ) -> None:
+    """The cancellation begins after `start_call`, which would wait for it too."""
     raw_db = RawDatabase(postgres_url)
+    reconciled, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def reconcile(*_: object) -> NotApplied:
+        reconciled.set()
+        await cancelled.wait()
+        return NotApplied()
+
     async with opened(postgres_url) as store:
-        attempts = Attempts(store, bank, retry_safe_for="1h")
+        attempts = Attempts(store, bank, reconcile=reconcile)
         attempt = await lose_answer(attempts, raw_db)
+        calling = asyncio.create_task(attempts.call(attempt))
+        await reconciled.wait()
         with raw_db.connection() as connection:
             connection.execute("UPDATE onceward.leases SET jobs = '{}'")
-            calling = await start_task(attempts.call(attempt))
+            cancelled.set()
+            await asyncio.sleep(0.1)
+            assert not calling.done()
             connection.commit()
             with pytest.raises(LeaseLost):
                 await calling

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from onceward.errors import EffectUnknown
+from onceward.errors import EffectUnknown, NotInState
 from onceward.model.effects import Resolution, ResolvedOutcome
 from onceward.model.jobs import (
     Fail,
@@ -28,7 +28,9 @@ from tests.factories import (
     claim,
     job_item,
     lease,
+    opened,
     record,
+    start_task,
 )
 from tests.outside import KEY, Attempts, Bank, only_effect, pass_deadline
 
@@ -180,3 +182,23 @@ async def test_an_answer_does_not_queue_a_job_that_was_cancelled(
         "resolve_happened",
         "cancel",
     ]
+
+
+async def test_an_answer_waits_for_an_outcome_in_another_transaction(
+    postgres_url: str, bank: Bank
+) -> None:
+    """A success that is being stored must not be overwritten: the call would be repeated."""
+    raw_db = RawDatabase(postgres_url)
+    resolution = Resolution(ResolvedOutcome.DID_NOT_HAPPEN, call_no=1)
+    async with opened(postgres_url) as store:
+        await lose(await Attempts(store, bank).begin(), bank)
+        pass_deadline(raw_db)
+        with raw_db.connection() as connection:
+            connection.execute("UPDATE onceward.effects SET status = 'succeeded', result = '7'")
+            connection.execute("UPDATE onceward.effects SET error_message = NULL")
+            resolving = await start_task(store.resolve_effect(1, resolution, ACT))
+            assert not resolving.done()
+            connection.commit()
+            with pytest.raises(NotInState, match="already succeeded"):
+                await resolving
+    assert raw_db.rows("SELECT status, result FROM onceward.effects") == [("succeeded", "7")]

@@ -300,6 +300,7 @@ def test_one_of_many_concurrent_answers_succeeds(service: RunningInbox) -> None:
 def test_an_unknown_effect_gets_404(service: RunningInbox, effect: str) -> None:
     response = resolve(service, effect, HAPPENED)
     assert (response.status_code, response.json()["error"]) == (404, "not_found")
+    assert "effect" in response.json()["message"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
 from onceward.model.effects import MAX_RESULT_BYTES
@@ -145,3 +146,9 @@ def test_the_limit_of_a_result_is_in_bytes(text: str) -> None:
     stored, fault = encode_result("effect", "charge", fits + text)
     assert stored is None
     assert "the limit is 65536" in str(fault)
+
+
+def test_a_result_that_could_not_be_read_again_is_not_stored() -> None:
+    stored, fault = encode_result("effect", "charge", msgspec.Raw(b"{"))
+    assert stored is None
+    assert "no JSON" in str(fault)

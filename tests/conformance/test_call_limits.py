@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -398,6 +399,16 @@ async def test_a_coroutine_that_nothing_ran_is_no_success(store: Store, bank: Ba
     assert await attempts.call(await attempts.begin()) == {"receipt": 1, "amount": 5}
     assert bank.calls == [KEY]
     assert await effect_state(store) == (SUCCEEDED, 1)
+
+
+async def test_the_stored_error_of_a_call_shows_no_secret(store: Store, bank: Bank) -> None:
+    attempts = Attempts(store, bank)
+    attempts.outside = replace(attempts.outside, secrets=("whsec_of_the_bank",))
+    bank.error = ConnectionResetError("refused whsec_of_the_bank")
+    with pytest.raises(EffectUnknown) as raised:
+        await attempts.call(await attempts.begin())
+    assert "whsec_of_the_bank" not in str(raised.value)
+    assert "whsec_of_the_bank" not in str((await only_effect(store)).error_message)
 
 
 # People.

@@ -294,7 +294,28 @@ async def test_a_statement_during_a_call_is_refused(inbox: Inbox, database_url: 
         RawDatabase(database_url).rows(NOTES)
         job = await bench.run_event("order.placed")
     assert job.status == "failed"
+    assert "effects.call has not returned" in str(job.last_error)
     assert RawDatabase(database_url).count("notes") == 0
+
+
+async def test_a_call_after_the_handler_has_returned_is_refused(
+    inbox: Inbox, database_url: str
+) -> None:
+    tasks = []
+
+    @inbox.on("order.placed")
+    async def bill(effects: Effects) -> None:
+        async def later() -> None:
+            await asyncio.sleep(0.2)
+            await effects.call(KEY, lose)
+
+        tasks.append(asyncio.create_task(later()))
+
+    async with run_inbox(inbox, database_url) as bench:
+        assert (await bench.run_event("order.placed")).status == "done"
+        (outcome,) = await asyncio.gather(*tasks, return_exceptions=True)
+        assert "the handler has returned" in str(outcome)
+        assert await bench.effects() == []
 
 
 async def test_a_call_in_a_shared_transaction_is_refused(inbox: Inbox, database_url: str) -> None:

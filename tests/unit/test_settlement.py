@@ -7,6 +7,7 @@ import pytest
 
 from onceward.errors import (
     ConnectionLost,
+    EffectPending,
     EffectUnknown,
     MalformedPayload,
     OutcomeUnknown,
@@ -231,3 +232,15 @@ def test_a_job_that_waits_for_a_person_says_where_to_answer(*, needs_operator: b
     settlement = settle(error, attempts=2)
     assert isinstance(settlement, Fail)
     assert settlement.error == "unknown; resolve it: POST /admin/effects/7/resolve"
+def test_a_call_under_way_postpones_the_job_until_its_deadline() -> None:
+    settlement = POLICY.decide(EffectPending("under way", seconds=7), attempts=2, max_attempts=3)
+    assert settlement == Postpone(7, "under way", is_outage=False)
+
+
+@pytest.mark.parametrize(("attempts", "needs_operator"), [(0, True), (2, False)])
+def test_an_unknown_outcome_names_the_effect_that_the_job_waits_for(
+    attempts: int, *, needs_operator: bool
+) -> None:
+    error = EffectUnknown("unknown", effect=7, needs_operator=needs_operator)
+    settlement = POLICY.decide(error, attempts=attempts, max_attempts=3)
+    assert settlement == Fail(FailureType.UNKNOWN_OUTCOME, "unknown", effect=7)

@@ -403,12 +403,12 @@ async def test_a_coroutine_that_nothing_ran_is_no_success(store: Store, bank: Ba
 
 async def test_the_stored_error_of_a_call_shows_no_secret(store: Store, bank: Bank) -> None:
     attempts = Attempts(store, bank)
-    attempts.outside = replace(attempts.outside, secrets=("whsec_of_the_bank",))
-    bank.error = ConnectionResetError("refused whsec_of_the_bank")
+    attempts.outside = replace(attempts.outside, secrets=("the-banks-own-password",))
+    bank.error = ConnectionResetError("refused the-banks-own-password")
     with pytest.raises(EffectUnknown) as raised:
         await attempts.call(await attempts.begin())
-    assert "whsec_of_the_bank" not in str(raised.value)
-    assert "whsec_of_the_bank" not in str((await only_effect(store)).error_message)
+    assert "the-banks-own-password" not in str(raised.value)
+    assert "the-banks-own-password" not in str((await only_effect(store)).error_message)
 
 
 # People.

@@ -245,9 +245,9 @@ async def test_reconcile_gets_named_arguments_too(
     attempt = await attempts.begin()
     bank.error = ConnectionResetError("lost")
     with pytest.raises(EffectUnknown):
-        await attempt.call(KEY, bank.charge, (), {"amount": 5})
+        await attempt.call(attempt.check(KEY, bank.charge, (), {"amount": 5}))
     pass_deadline(raw_db)
-    await attempt.call(KEY, bank.charge, (), {"amount": 5})
+    await attempt.call(attempt.check(KEY, bank.charge, (), {"amount": 5}))
     assert asked == [(KEY, {"amount": 5})]
 
 
@@ -263,7 +263,7 @@ async def test_the_call_that_needs_a_person_decides_about_the_job(store: Store, 
 
     assert not (await lose(attempts, attempt)).needs_operator
     with pytest.raises(EffectUnknown) as final:
-        await attempt.call("refund:1", refund, (), {})
+        await attempt.call(attempt.check("refund:1", refund, (), {}))
     assert final.value.needs_operator
     assert attempt.unresolved() is final.value
 
@@ -278,7 +278,7 @@ async def test_an_unknown_call_decides_before_one_that_waits(store: Store, bank:
     bank.error = ConnectionResetError("lost")
     bank.answers.set()
     with pytest.raises(EffectUnknown) as unknown:
-        await attempt.call("charge:2", bank.charge, (5,), {})
+        await attempt.call(attempt.check("charge:2", bank.charge, (5,), {}))
     assert attempt.unresolved() is unknown.value
     await end(calling)
 
@@ -345,7 +345,7 @@ async def test_a_refused_call_of_another_function_stays_that_functions(
     attempt = await attempts.begin()
     await refuse(attempts, attempt)
     with pytest.raises(PermanentError, match="the function charge has used this key"):
-        await attempt.call(KEY, refund, (5,), {})
+        await attempt.call(attempt.check(KEY, refund, (5,), {}))
 
 
 # Outcomes that cannot be stored.

@@ -63,7 +63,7 @@ async def fail_and_go_on(store: Store, attempt: AttemptCalls) -> int:
 async def lose(attempt: AttemptCalls, bank: Bank, key: str = KEY) -> None:
     bank.error = ConnectionResetError("lost")
     with pytest.raises(EffectUnknown):
-        await attempt.call(key, bank.charge, (5,), {})
+        await attempt.call(attempt.check(key, bank.charge, (5,), {}))
 
 
 async def claimed(store: Store, **options: Any) -> list[int]:
@@ -103,7 +103,7 @@ async def test_the_next_job_waits_for_the_last_of_several_deadlines(
         raise ConnectionResetError("lost")
 
     with pytest.raises(EffectUnknown):
-        await attempt.call("refund:1", refund, (), {})
+        await attempt.call(attempt.check("refund:1", refund, (), {}))
     await fail_and_go_on(store, attempt)
     assert await claimed(store) == []
     last = raw_db.value("SELECT max(deadline_at) FROM onceward.effects")

@@ -126,8 +126,8 @@ async def test_the_first_result_that_was_stored_stays(
     """A handler may have acted on it: a later answer must not change what calls return."""
     results = iter(["second", "first"])
 
-    async def charge(amount: int) -> str:
-        assert amount
+    async def charge(amount: int, *, idempotency_key: str) -> str:
+        assert (amount, idempotency_key) == (5, KEY)
         bank.reached.set()
         await bank.answers.wait()
         return next(results)

@@ -1,6 +1,7 @@
 """Outside effects in handlers: in order, once, and never done while an outcome is unknown."""
 
 import asyncio
+import threading
 import time
 from typing import Any
 
@@ -359,6 +360,33 @@ async def test_a_blocking_function_that_returns_late_is_the_truth(
             return effect.status is EffectStatus.SUCCEEDED
 
         await eventually_async(has_succeeded, "the late result is stored")
+
+
+@pytest.mark.parametrize("end", ["error", "coroutine"])
+async def test_a_thread_that_fails_late_leaves_the_outcome_unknown(
+    inbox: Inbox, database_url: str, end: str
+) -> None:
+    """A coroutine that nobody awaits has not called anything."""
+    ended = threading.Event()
+
+    @inbox.effect(timeout_seconds=0.05)
+    def charge() -> Any:
+        time.sleep(0.2)  # blocks its thread, which cannot be stopped
+        ended.set()
+        if end == "error":
+            raise ValueError("late")
+        return lose()
+
+    @inbox.on("order.placed")
+    async def bill(effects: Effects) -> None:
+        await effects.call(KEY, charge)
+
+    async with run_inbox(inbox, database_url) as bench:
+        assert failure(await bench.run_event("order.placed")) == ("failed", "unknown_outcome")
+        assert await asyncio.to_thread(ended.wait, 5)
+        await asyncio.sleep(0.1)  # a success would be stored by now
+        (effect,) = await bench.effects()
+    assert effect.status is EffectStatus.UNKNOWN
 
 
 async def test_the_next_job_of_a_key_waits_for_the_call_of_a_failed_one(

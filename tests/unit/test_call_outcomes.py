@@ -80,63 +80,34 @@ async def test_an_error_of_a_thread_is_raised_in_time(error: Exception) -> None:
         assert outcome.error is error
 
 
-async def test_the_late_value_of_a_thread_is_passed_on() -> None:
-    late: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+async def test_a_thread_that_outlives_its_time_is_handed_over() -> None:
+    left: list[asyncio.Future[object]] = []
 
     def slow() -> str:
         time.sleep(0.1)  # blocks its thread
         return "paid"
 
-    assert await run_call(partial(slow), 0.01, late.set_result) == Expired()
-    assert await asyncio.wait_for(late, 5) == "paid"
+    assert await run_call(partial(slow), 0.01, left.append) == Expired()
+    (thread,) = left
+    assert await asyncio.wait_for(thread, 5) == "paid"
 
 
-async def test_the_value_of_a_thread_whose_caller_is_cancelled_is_passed_on() -> None:
-    late: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+async def test_a_thread_whose_caller_is_cancelled_is_handed_over() -> None:
+    left: list[asyncio.Future[object]] = []
     released = threading.Event()
 
     def slow() -> str:
         released.wait(5)
         return "paid"
 
-    running = asyncio.create_task(run_call(partial(slow), 30.0, late.set_result))
+    running = asyncio.create_task(run_call(partial(slow), 30.0, left.append))
     await asyncio.sleep(0.05)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
     released.set()
-    assert await asyncio.wait_for(late, 5) == "paid"
-
-
-async def test_the_late_error_of_a_thread_is_no_value() -> None:
-    values: list[object] = []
-    ended = threading.Event()
-
-    def slow() -> None:
-        time.sleep(0.1)  # blocks its thread
-        ended.set()
-        raise ValueError("late")
-
-    assert await run_call(partial(slow), 0.01, values.append) == Expired()
-    assert await asyncio.to_thread(ended.wait, 5)
-    await asyncio.sleep(0.05)
-    assert values == []
-
-
-async def test_a_late_coroutine_is_no_value() -> None:
-    """Nothing has run it: the call was not made."""
-    values: list[object] = []
-    ended = threading.Event()
-
-    def slow() -> Any:
-        time.sleep(0.1)  # blocks its thread
-        ended.set()
-        return post(5)
-
-    assert await run_call(partial(slow), 0.01, values.append) == Expired()
-    assert await asyncio.to_thread(ended.wait, 5)
-    await asyncio.sleep(0.05)
-    assert values == []
+    (thread,) = left
+    assert await asyncio.wait_for(thread, 5) == "paid"
 
 
 @pytest.mark.parametrize("text", ["x", "ü"])

@@ -225,13 +225,6 @@ def test_errors_are_redacted() -> None:
     assert settle(error) == Reschedule(2.0, "ValueError: [redacted] sent [redacted]\\x1b[0m")
 
 
-@pytest.mark.parametrize("needs_operator", [True, False])
-def test_a_job_that_waits_for_a_person_says_where_to_answer(*, needs_operator: bool) -> None:
-    """Also after the last attempt of an effect with a policy."""
-    error = EffectUnknown("unknown", effect=7, needs_operator=needs_operator)
-    settlement = settle(error, attempts=2)
-    assert isinstance(settlement, Fail)
-    assert settlement.error == "unknown; resolve it: POST /admin/effects/7/resolve"
 def test_a_call_under_way_postpones_the_job_until_its_deadline() -> None:
     settlement = POLICY.decide(EffectPending("under way", seconds=7), attempts=2, max_attempts=3)
     assert settlement == Postpone(7, "under way", is_outage=False)
@@ -243,4 +236,5 @@ def test_an_unknown_outcome_names_the_effect_that_the_job_waits_for(
 ) -> None:
     error = EffectUnknown("unknown", effect=7, needs_operator=needs_operator)
     settlement = POLICY.decide(error, attempts=attempts, max_attempts=3)
-    assert settlement == Fail(FailureType.UNKNOWN_OUTCOME, "unknown", effect=7)
+    text = "unknown; resolve it: POST /admin/effects/7/resolve"
+    assert settlement == Fail(FailureType.UNKNOWN_OUTCOME, text, effect=7)

@@ -80,7 +80,7 @@ async def test_an_error_of_a_thread_is_raised_in_time(error: Exception) -> None:
         assert outcome.error is error
 
 
-async def test_a_thread_that_outlives_its_time_is_handed_over() -> None:
+async def test_a_thread_that_outlives_its_time_is_passed_on() -> None:
     left: list[asyncio.Future[object]] = []
 
     def slow() -> str:
@@ -92,7 +92,7 @@ async def test_a_thread_that_outlives_its_time_is_handed_over() -> None:
     assert await asyncio.wait_for(thread, 5) == "paid"
 
 
-async def test_a_thread_whose_caller_is_cancelled_is_handed_over() -> None:
+async def test_a_thread_whose_caller_is_cancelled_is_passed_on() -> None:
     left: list[asyncio.Future[object]] = []
     released = threading.Event()
 

@@ -17,6 +17,7 @@ import pytest
 
 from onceward.cli import main
 from onceward.cli.sources import resend_window, retry_window
+from onceward.model.jobs import FailureType
 from onceward.settings import ENV_PREFIX, Settings
 from onceward.sources.configure import SourceOptions
 from onceward.sources.presets import PRESETS, Preset
@@ -229,6 +230,12 @@ def test_every_link_has_a_target() -> None:
 def test_every_option_of_a_source_is_documented() -> None:
     page = (ROOT / "docs" / "sources.md").read_text()
     assert [name for name in SourceOptions.__optional_keys__ if f"`{name}`" not in page] == []
+
+
+def test_every_failure_type_is_documented() -> None:
+    page = (ROOT / "docs" / "tables.md").read_text()
+    states = page.partition("## States")[2].partition("## Stable tables")[0]
+    assert [name for name in FailureType if f"| `{name}` |" not in states] == []
 
 
 def decision_headings() -> dict[str, list[str]]:

@@ -15,8 +15,8 @@ from onceward.model.jobs import Job, JobStatus
 from onceward.work.handlers import Handler
 
 _ID_BITS: Final = 62
-_OPEN: Final = frozenset({JobStatus.QUEUED, JobStatus.IN_PROGRESS, JobStatus.FAILED})
-"""The states in which a job waits for a worker or for an operator."""
+_OPEN: Final = frozenset({JobStatus.QUEUED, JobStatus.FAILED})
+"""The states in which a job waits for a worker or for an operator. One in progress is queued."""
 
 
 class PlannedJob(NamedTuple):

@@ -66,16 +66,17 @@ class SettlementPolicy:
         if isinstance(leading, _OUTAGES) and connection_losses <= MAX_FREE_LOSSES:
             return Postpone(self._backoff(1, Retry()), text)
         rule = self._rule(leading, handler, source)
+        if rule is None or not is_transient(error):
+            return _failure(leading, text, FailureType.PERMANENT)
         attempt = attempts + 1
-        is_permanent = rule is None or not is_transient(error)
-        if is_permanent or attempt >= max_attempts or _needs_operator(leading):
-            return _failure(leading, text, is_permanent=is_permanent)
+        if attempt >= max_attempts or _needs_operator(leading):
+            return _failure(leading, text, FailureType.EXHAUSTED)
         if isinstance(leading, RetryLater):
             seconds = _requested_seconds(leading)
             if seconds > 0:  # NaN is not
                 return Reschedule(seconds, text)
             text += f"; {_NOT_LATER}"
-        return Reschedule(self._backoff(attempt, rule or Retry()), text)
+        return Reschedule(self._backoff(attempt, rule), text)
 
     def _rule(self, error: BaseException, handler: str, source: str) -> Retry | None:
         """Return the rule for an error; None if a retry cannot help."""
@@ -96,11 +97,12 @@ def _needs_operator(error: BaseException) -> bool:
     return isinstance(error, EffectUnknown) and error.needs_operator
 
 
-def _failure(error: BaseException, text: str, *, is_permanent: bool) -> Fail:
+def _failure(error: BaseException, text: str, failure_type: FailureType) -> Fail:
+    """Return the failure of a job. An unknown outcome is its reason in any case."""
     if isinstance(error, EffectUnknown):
         text += f"; resolve it: POST /admin/effects/{error.effect}/resolve"
         return Fail(FailureType.UNKNOWN_OUTCOME, text, effect=error.effect)
-    return Fail(FailureType.PERMANENT if is_permanent else FailureType.EXHAUSTED, text)
+    return Fail(failure_type, text)
 
 
 def _requested_seconds(error: RetryLater) -> float:

@@ -1,8 +1,8 @@
 """Outside calls: commit the intent, call, commit the outcome.
 
 A crash between the intent and the outcome leaves an effect of which nobody knows whether it was
-applied. It is called again only if its policy says that this is safe. Decision 21 lists the rules;
-``prove/models/effect_calls.py`` shows what goes wrong without each.
+applied. It is called again only if its policy says that this is safe. Decision 0021 lists the
+rules; ``prove/models/effect_calls.py`` shows what goes wrong without each.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ STORE_SECONDS: Final = 8.0
 _STORE_DELAYS: Final = (0.1, 0.2, 0.5, 1.0, 2.0)
 """Pauses between the attempts to store an outcome; the last one is repeated."""
 
-_NOT_SETTLED: Final = "an earlier call was interrupted"
+_EARLIER_INTERRUPTED: Final = "an earlier call was interrupted"
+_INTERRUPTED: Final = "the call was interrupted"
+
 Unresolved = EffectUnknown | EffectPending | StoreError
 """Errors of a call without a known outcome."""
 
@@ -204,10 +206,12 @@ class AttemptCalls:
                 continue  # since start_call looked
             if existing.seconds_left > 0:
                 raise _pending(invocation, existing)
-            self._unresolved[invocation.intent.key] = _unknown(invocation, existing, _NOT_SETTLED)
+            self._unresolved[invocation.intent.key] = _unknown(
+                invocation, existing, _EARLIER_INTERRUPTED
+            )
             answer = await self._decide(invocation, existing)
             if isinstance(answer, Applied):
-                return await self._succeed(invocation, existing, answer.result)
+                return await self._end_applied(invocation, existing, answer.result)
             before = self._clock.boottime()
             restart = self._store.restart_call(
                 invocation.intent,
@@ -287,35 +291,34 @@ class AttemptCalls:
     async def _send(self, invocation: Invocation, call: EffectCall, before: float) -> Any:
         """Call the function and store the outcome. `before` is the time before the intent."""
         effect = invocation.effect
-        interrupted = _unknown(invocation, call, "the call was interrupted")
-        self._unresolved[invocation.intent.key] = interrupted
+        self._unresolved[invocation.intent.key] = _unknown(invocation, call, _INTERRUPTED)
         self._calls.failpoints.reach("effect.intended")
         # The ledger's deadline is later than this one: its time began after `before`.
         seconds = before + call.seconds_left - self._clock.boottime()
         if seconds <= 0:
             late = EffectNotApplied(f"{invocation.label}: the time for the call passed before it")
-            return await self._refuse(invocation, call, late)
+            return await self._end_not_applied(invocation, call, late)
         try:
             outcome = await run_call(
                 invocation.call(), seconds, on_left=partial(self._leave, invocation, call)
             )
         except BaseException:  # the handler is cancelled
-            unknown = partial(self._store.record_unknown, call, "the call was interrupted")
+            unknown = partial(self._store.record_unknown, call, _INTERRUPTED)
             self._keep(asyncio.ensure_future(self._store_outcome(unknown)))
             raise
         self._calls.failpoints.reach("effect.called")
         match outcome:
             case Returned(value=value):
-                return await self._succeed(invocation, call, value)
+                return await self._end_applied(invocation, call, value)
             case Raised(error=error) if isinstance(error, effect.not_applied):
-                return await self._refuse(invocation, call, error)
+                return await self._end_not_applied(invocation, call, error)
             case Raised(error=error):
-                return await self._doubt(invocation, call, self._describe(error), error)
+                return await self._end_unknown(invocation, call, self._describe(error), error)
             case Expired():
                 reason = f"{effect.name} did not return within {seconds:.3g} s"
-                return await self._doubt(invocation, call, reason)
+                return await self._end_unknown(invocation, call, reason)
 
-    async def _succeed(self, invocation: Invocation, call: EffectCall, value: Any) -> Any:
+    async def _end_applied(self, invocation: Invocation, call: EffectCall, value: Any) -> Any:
         """Store a result, and return it as every later call will.
 
         Raise PermanentError if it cannot be stored: the call happened, and is not repeated.
@@ -329,7 +332,7 @@ class AttemptCalls:
             raise PermanentError(fault)
         return None if text is None else msgspec.json.decode(text)
 
-    async def _refuse(
+    async def _end_not_applied(
         self, invocation: Invocation, call: EffectCall, error: BaseException
     ) -> NoReturn:
         """Store that a call was not applied, and raise its error.
@@ -345,7 +348,7 @@ class AttemptCalls:
         self._unresolved.pop(invocation.intent.key, None)
         raise error
 
-    async def _doubt(
+    async def _end_unknown(
         self,
         invocation: Invocation,
         call: EffectCall,

@@ -288,13 +288,12 @@ def _parse_resolution(body: _ResolveBody) -> Resolution:
         message = f"outcome must be {' or '.join(ResolvedOutcome)}."
         raise HttpError(422, "bad_outcome", message)
     outcome = ResolvedOutcome(body.outcome)
-    has_result = not isinstance(body.result, msgspec.UnsetType)
-    if outcome is ResolvedOutcome.DID_NOT_HAPPEN and (body.call_no is None or has_result):
+    result = None if isinstance(body.result, msgspec.UnsetType) else bytes(body.result)
+    if outcome is ResolvedOutcome.DID_NOT_HAPPEN and (body.call_no is None or result is not None):
         message = (
             "did_not_happen needs the call_no that GET /admin/effects shows, and has no result."
         )
         raise HttpError(422, "bad_outcome", message)
-    result = None if isinstance(body.result, msgspec.UnsetType) else bytes(body.result)
     if result is not None and len(result) > MAX_RESULT_BYTES:
         message = f"result is {len(result)} bytes long; the limit is {MAX_RESULT_BYTES}."
         raise HttpError(422, "bad_outcome", message)

@@ -358,12 +358,17 @@ def _reply(reply: Reply) -> Response:
     return Response(reply.status, reply.body, headers, reply.content_type.encode())
 
 
+def _success(inbound: InboundRequest) -> int | Reply:
+    """Return the status of a success, or the reply that the provider expects."""
+    source = inbound.source
+    return ACCEPTED if source is None else source.preset.success_response
+
+
 def _accepted(
     inbound: InboundRequest, arrivals: Sequence[Arrival], receipts: Sequence[Receipt]
 ) -> Response:
     """Return the response to durable events: a receipt, or the reply the provider expects."""
-    source = inbound.source
-    success = ACCEPTED if source is None else source.preset.success_response
+    success = _success(inbound)
     if isinstance(success, Reply):
         return _reply(success)
     if len(receipts) == 1:
@@ -379,7 +384,7 @@ def _accepted(
 def _processed(inbound: InboundRequest, request: InlineRequest) -> Response:
     """Return the response to events whose handlers ran: their states, or the provider's reply."""
     results = request.results()
-    success = inbound.source.preset.success_response if inbound.source else ACCEPTED
+    success = _success(inbound)
     if isinstance(success, Reply):
         return _reply(success)
     is_accepted = any(result.status is InlineStatus.ACCEPTED for result in results)

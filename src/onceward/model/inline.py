@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import Final
 
 from onceward.model.admin import Pause
 from onceward.model.events import Receipt
 from onceward.model.jobs import FailureType, JobStatus
+
+BUSY: Final = "Another delivery of this event is being processed. Retry later."
+"""What the sender learns if another request processes its event."""
 
 
 class InlineStatus(StrEnum):

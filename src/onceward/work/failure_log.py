@@ -37,18 +37,12 @@ _REQUEUE_OR_CANCEL: Final = (
 def log_failure(
     job: Job, settlement: Reschedule | Postpone | Fail, location: str, handler: Handler
 ) -> None:
-    """Log an attempt that failed: a warning if the job runs again, else an error.
-
-    Without a `location` in the user's code, the line names the handler's definition.
-    """
+    """Log an attempt that failed: a warning if the job runs again, else an error."""
     fields = job_fields(job)
     fields["error"] = settlement.error
     if location:
         fields |= LogFields(location=location, traceback=settlement.traceback)
-    name = f"job {job.id} of {f'handler {job.handler!r}' if location else handler.label}"
-    reason = settlement.error
-    if location and location not in reason:
-        reason += f" ({location})"
+    name, reason = _name(job, location, handler), _reason(settlement.error, location)
     attempt = job.attempts + 1
     if isinstance(settlement, Fail):
         fields["failure_type"] = settlement.failure_type
@@ -85,12 +79,18 @@ def log_inline_failure(job: Job, error: str, trace: TracebackText, handler: Hand
     fields |= LogFields(error=error, failure_type=FailureType.INLINE)
     if trace.location:
         fields |= LogFields(location=trace.location, traceback=trace.text)
-    name = f"job {job.id} of {f'handler {job.handler!r}' if trace.location else handler.label}"
-    reason = error
-    if trace.location and trace.location not in reason:
-        reason += f" ({trace.location})"
+    name, reason = _name(job, trace.location, handler), _reason(error, trace.location)
     message = (
         "%s failed within the request, attempt %d: %s; the next delivery of the event runs it "
         "again, or requeue it for a worker"
     )
     _log.warning(message, name, job.attempts + 1, reason, extra=fields)
+
+
+def _name(job: Job, location: str, handler: Handler) -> str:
+    """Name a job; without a line in the user's code, with the handler's definition."""
+    return f"job {job.id} of {f'handler {job.handler!r}' if location else handler.label}"
+
+
+def _reason(error: str, location: str) -> str:
+    return f"{error} ({location})" if location and location not in error else error

@@ -1,7 +1,7 @@
 """Requests to inline sources: their handlers run, and commit, within the request.
 
 A request waits for the other deliveries of its events without a connection, and looks at the ledger
-again when it is its turn. Decision 23 has the rules.
+again when it is its turn. Decision 0023 has the rules.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from onceward.errors import (
     StoreError,
 )
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.inline import InlineFailure, InlineResult, InlineStatus
+from onceward.model.inline import BUSY, InlineFailure, InlineResult, InlineStatus
 from onceward.ports import InlineLedger, InlineTransaction, LockedEvents
 from onceward.runtime.clock import Clock
 from onceward.runtime.error_text import describe
@@ -37,7 +37,7 @@ from onceward.work.handlers import Handler
 from onceward.work.inline_plan import PlannedJob, plan_jobs, recorded_status, require_running
 from onceward.work.joined_transaction import JoinedTransaction
 from onceward.work.key_locks import KeyLocks
-from onceward.work.runner import DescribedError, JobRunner
+from onceward.work.runner import ENDS, DescribedError, JobRunner
 from onceward.work.transaction import UnitOfWork
 
 _log = logging.getLogger("onceward.work")
@@ -49,11 +49,8 @@ MAX_CHANGES: Final = 5
 """How often an event may change while its handlers run, before the sender is asked to retry."""
 _MIN_TIMEOUT_SECONDS: Final = 0.1
 
-_BUSY: Final = "Another delivery of this event is being processed. Retry later."
 _SLOTS_BUSY: Final = "Too many requests run their handlers now. Retry later."
 _UNAVAILABLE: Final = "The ledger is unavailable. Retry later."
-_ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
-"""Exceptions that end the task or the process. Every other error is a failure of the handlers."""
 
 Record = Callable[[Sequence[Arrival]], Awaitable[Sequence[Receipt]]]
 """Records deliveries for which no handler runs, and returns their receipts. Raises RequestRefused.
@@ -117,7 +114,7 @@ class InlineRunner:
         size = sum(len(arrival.body) for arrival in arrivals)
         self._admit(size)
         try:
-            async with self._entered(self._locks.hold(keys), deadline, _BUSY):
+            async with self._entered(self._locks.hold(keys), deadline, BUSY):
                 return await self._process_in_turn(arrivals, deadline)
         finally:
             self._pending_requests -= 1
@@ -145,7 +142,7 @@ class InlineRunner:
             except EventChanged:
                 changes += 1
                 if changes == MAX_CHANGES:
-                    raise EventBusy(_BUSY) from None
+                    raise EventBusy(BUSY) from None
             except EventBusy:
                 if self._remaining(deadline) <= wait_seconds:
                     raise
@@ -194,7 +191,7 @@ class InlineRunner:
                 try:
                     async with UnitOfWork(joined.join, self._clock, self._failpoints) as unit:
                         await self._runner.run_inline(planned.job, unit, seconds)
-                except _ENDS:
+                except ENDS:
                     raise
                 except BaseException as error:  # noqa: BLE001 - every error is a failure
                     raise _HandlersFailed(jobs, planned, error, self._since(started)) from None
@@ -204,7 +201,7 @@ class InlineRunner:
                     arrivals, [planned.run for planned in jobs]
                 )
                 await transaction.commit()
-            except (*_ENDS, EventChanged, NotSettled, OutcomeUnknown):
+            except (*ENDS, EventChanged, NotSettled, OutcomeUnknown):
                 raise
             except BaseException as error:  # noqa: BLE001 - every error is a failure
                 raise _HandlersFailed(jobs, None, error, self._since(started)) from None
@@ -269,9 +266,10 @@ class InlineRunner:
         """Raise LedgerUnavailable if a request has waited for too long to start its handlers.
 
         A handler that worked in an earlier request must not fail for want of time in this one.
+        EventBusy would make the request wait again.
         """
         if self._remaining(deadline) < self._settings.inline_timeout_seconds / 2:
-            raise LedgerUnavailable(_BUSY, code=EventBusy.code)
+            raise LedgerUnavailable(BUSY, code=EventBusy.code)
 
     def _remaining(self, deadline: float) -> float:
         return deadline - self._clock.monotonic()

@@ -1,4 +1,4 @@
-"""The options that handlers of inline sources cannot have."""
+"""Handlers of inline sources: which of them need no worker, and which options they cannot have."""
 
 from __future__ import annotations
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
 from onceward.errors import MalformedPayload, PermanentError
 from onceward.model.events import INGEST_SOURCE, invalid_text_reason
-from onceward.work.payload import decode_without_reason
+from onceward.work.payload import content_type_of, decode_without_reason
 from onceward.work.payload_paths import find_value, wrong_kind
-
-_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def read_keys(source: str, headers: bytes, body: bytes, paths: Iterable[str]) -> list[str | None]:
@@ -68,7 +66,7 @@ def _document(source: str, headers: bytes, body: bytes) -> Any:
         return decode_without_reason(
             body,
             enveloped=source == INGEST_SOURCE,
-            content_type=_HEADERS.decode(headers).get("content-type", ""),
+            content_type=content_type_of(headers),
         )
     except (MalformedPayload, ValueError):
         return None

@@ -16,6 +16,7 @@ from onceward.errors import ConfigurationError, EffectNotApplied
 from onceward.model.events import invalid_text_reason
 from onceward.runtime.code_location import definition_line
 from onceward.runtime.suggest import suggest_or_list
+from onceward.runtime.time_units import UNIT_SECONDS
 
 EffectFunction = Callable[..., Any]
 
@@ -23,7 +24,6 @@ KEY_PARAMETER: Final = "idempotency_key"
 """A function with a parameter of this name is given the key of the effect."""
 
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
-_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 MAX_SAFE_SECONDS: Final = 366 * 86_400
 
 
@@ -164,7 +164,7 @@ def _option_faults(options: EffectOptions) -> Iterable[str]:
 def _seconds(duration: str) -> float:
     """Return the seconds of a duration such as 24h; NaN if the text is none."""
     match = _DURATION.fullmatch(duration)
-    return int(match[1]) * _UNIT_SECONDS[match[2]] if match else math.nan
+    return int(match[1]) * UNIT_SECONDS[match[2]] if match else math.nan
 
 
 def _is_timeout(value: object) -> bool:

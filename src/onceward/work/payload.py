@@ -24,6 +24,7 @@ _ENVELOPE: Final = MsgspecDecoder(_Envelope)
 _TERSE_ENVELOPE: Final = TerseDecoder(_Envelope)
 _TERSE: Final = TerseDecoder(Any)
 _EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
+_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 def decode(
@@ -54,6 +55,16 @@ def decode_exactly(body: bytes, *, enveloped: bool, content_type: str) -> Any:
         return _decode(body, _EXACT, _TERSE_ENVELOPE if enveloped else None, content_type)
     except MalformedPayload:
         return decode(body, enveloped=enveloped, content_type=content_type)  # finds the reason
+
+
+def decode_headers(headers: bytes) -> dict[str, str]:
+    """Return the stored headers of an event, by their lower-case names."""
+    return _HEADERS.decode(headers)
+
+
+def content_type_of(headers: bytes) -> str:
+    """Return the content type in the stored headers of an event; an empty text without one."""
+    return decode_headers(headers).get("content-type", "")
 
 
 def _decode(body: bytes, decoder: Decoder, envelope: Decoder | None, content_type: str) -> Any:

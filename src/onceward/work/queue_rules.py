@@ -8,11 +8,11 @@ from typing import Any, Final, TypedDict, get_args
 
 from onceward.model.events import invalid_text_reason
 from onceward.model.jobs import OnHeadFailed, QueueRules
+from onceward.runtime.time_units import UNIT_SECONDS
 from onceward.work.payload_paths import path_faults
 
 MAX_CONCURRENCY: Final = 1_000_000
 _RATE: Final = re.compile(r"([0-9]+(?:\.[0-9]+)?)/([smhd])")
-_UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SHORTEST_INTERVAL_SECONDS: Final = 1e-6
 _LONGEST_INTERVAL_SECONDS: Final = 365 * 86_400.0
 _RATE_ADVICE: Final = "use a text such as '10/s', '100/m', '2.5/h' or '1/d'"
@@ -50,7 +50,7 @@ def make_queue_rules(options: QueueOptions) -> QueueRules:
 
 def rate_text(interval_seconds: float) -> str:
     """Return a rate as it is written for a handler, in the shortest unit that fits: ``100/m``."""
-    for unit, seconds in _UNIT_SECONDS.items():
+    for unit, seconds in UNIT_SECONDS.items():
         count = seconds / interval_seconds
         if round(count) >= 1 and abs(count - round(count)) < count * 1e-9:
             return f"{round(count)}/{unit}"
@@ -94,4 +94,4 @@ def _interval_seconds(rate: str) -> float:
     """Return the time between two jobs, on average; 0 for a rate of 0."""
     number, _, unit = rate.partition("/")
     count = float(number)
-    return _UNIT_SECONDS[unit] / count if count else 0.0
+    return UNIT_SECONDS[unit] / count if count else 0.0

@@ -11,8 +11,6 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, NamedTuple
 
-import msgspec
-
 from onceward.errors import (
     HandlerTimeout,
     LeaseLost,
@@ -53,18 +51,17 @@ from onceward.work.leases import LeasedJob
 from onceward.work.loop_watch import LoopWatch
 from onceward.work.misuse import explain
 from onceward.work.outside_calls import AttemptCalls, NoCalls, OutsideCalls
-from onceward.work.payload import decode
+from onceward.work.payload import decode, decode_headers
 from onceward.work.settlement import SettlementPolicy, is_connection_loss
 from onceward.work.staleness import make_versioned
 from onceward.work.transaction import LastStep, UnitOfWork
 
 _log = logging.getLogger("onceward.work")
 
-_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 _MAX_SETTLE_TRIES: Final = 5
 MAX_BATCH_JOBS: Final = 1_000_000
 """More jobs than a batch can have."""
-_ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
+ENDS: Final = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 """Exceptions that end the task or the process. Every other error settles its job."""
 _UNREADABLE: Final = "the handler raised an error that cannot be described"
 _SHARED_TIMEOUT: Final = f"a handler took longer than {SHARED_TIMEOUT_SECONDS} s in a batch"
@@ -152,7 +149,7 @@ class JobRunner:
                 finally:
                     await progress.close()
                 await shared.settle(jobs[: progress.completed])
-        except _ENDS:
+        except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - the job that caused it fails again, alone
             return _failed_batch(jobs, progress, error)
@@ -201,7 +198,7 @@ class JobRunner:
             self._connection_losses.clear(job.id)
             await self._ignore(token, job, stale, self._clock.monotonic() - started)
             return True
-        except _ENDS:
+        except ENDS:
             raise
         except BaseException as error:  # noqa: BLE001 - every error is settled
             seconds = self._clock.monotonic() - started
@@ -412,7 +409,7 @@ def _failed_batch(
 
 def _make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     """Build the event. Raise PermanentError if the payload does not fit the handler."""
-    headers = _HEADERS.decode(job.headers)
+    headers = decode_headers(job.headers)
     event: Event[Any] = Event(
         id=job.event_id,
         source=job.source,

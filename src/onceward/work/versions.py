@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final, TypedDict
-
-import msgspec
+from typing import Any, TypedDict
 
 from onceward.errors import PermanentError
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import Job
 from onceward.model.versions import VERSION_LIMIT_BYTES, Version, Watermark
 from onceward.work.ordering_keys import key_text
-from onceward.work.payload import decode_exactly
+from onceward.work.payload import content_type_of, decode_exactly
 from onceward.work.payload_paths import find_value, path_faults, wrong_kind
-
-_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 
 
 class VersionOptions(TypedDict, total=False):
@@ -70,7 +66,7 @@ def read_version(rule: VersionRule, job: Job, body: bytes) -> tuple[str, Waterma
     document = decode_exactly(
         body,
         enveloped=job.source == INGEST_SOURCE,
-        content_type=_HEADERS.decode(job.headers).get("content-type", ""),
+        content_type=content_type_of(job.headers),
     )
     key = _key(rule.key, find_value(document, rule.key.split(".")))
     version = _version(rule.version, find_value(document, rule.version.split(".")))

@@ -14,7 +14,7 @@ import psycopg
 
 from onceward.errors import EventBusy, StoreError, TransactionMisuse
 from onceward.model.events import Arrival, Receipt
-from onceward.model.inline import InlineRun, LedgerView
+from onceward.model.inline import BUSY, InlineRun, LedgerView
 from onceward.ports import LockedEvents
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import parse
@@ -57,7 +57,6 @@ _TRY_LOCKS: Final = parse("""
 LOCKS: Final = 1024
 """The number of locks. The server's memory holds only some thousands, and a request may have many
 events."""
-_BUSY: Final = "Another delivery of this event is being processed. Retry later."
 
 
 class PostgresInlineTransaction(PostgresTransaction):
@@ -90,7 +89,7 @@ class PostgresInlineTransaction(PostgresTransaction):
             parameters = {"namespace": INLINE_NAMESPACE, "keys": keys}
             (row,) = await run(self._connection, _TRY_LOCKS, parameters)
             if row["is_locked"] is False:  # None without any events
-                raise EventBusy(_BUSY)
+                raise EventBusy(BUSY)
             return await look(ledger.run, arrivals, self._source_ids)
 
     async def settle_inline(

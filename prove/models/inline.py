@@ -55,7 +55,7 @@ class Status(StrEnum):
     ABSENT = auto()
     FAILED = auto()  # within a request: a redelivery runs it again
     QUEUED = auto()  # requeued: the worker runs it
-    PARKED = auto()  # failed on the worker: a person decides
+    FAILED_IN_WORKER = auto()  # an operator decides
     DONE = auto()
     CANCELLED = auto()
 
@@ -270,15 +270,15 @@ class Inline:
         if state.worker is Phase.RUNNING:
             yield "W crashes or retries later", state._replace(worker=Phase.NEW)
             if state.status is Status.QUEUED:
-                parked = state._replace(status=Status.PARKED, worker=Phase.NEW)
-                yield "the job of W fails for good", parked
+                failed = state._replace(status=Status.FAILED_IN_WORKER, worker=Phase.NEW)
+                yield "the job of W fails for good", failed
             if self._may_commit(state.status, Status.QUEUED):
                 yield "W commits", self._done(state)._replace(worker=Phase.NEW)
 
     def _operator(self, state: State) -> Iterator[Step]:
-        if state.status in (Status.FAILED, Status.PARKED, Status.CANCELLED):
+        if state.status in (Status.FAILED, Status.FAILED_IN_WORKER, Status.CANCELLED):
             yield "an operator requeues the event", state._replace(status=Status.QUEUED)
-        if state.status in (Status.FAILED, Status.PARKED, Status.QUEUED):
+        if state.status in (Status.FAILED, Status.FAILED_IN_WORKER, Status.QUEUED):
             # The cancel revokes the worker's lease.
             cancelled = state._replace(status=Status.CANCELLED, worker=Phase.NEW)
             yield "an operator cancels the event", cancelled

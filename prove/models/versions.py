@@ -19,7 +19,7 @@ from prove.models.tuples import replace_item
 class Rule(StrEnum):
     """The rules of the protocol."""
 
-    WATERMARK_IS_ATOMIC = "Compare and set the watermark in one statement."
+    WATERMARK_IS_ATOMIC = "Compare and set the watermark under one lock."
     WATERMARK_IN_TRANSACTION = "Set the watermark in the handler's transaction."
     WATERMARK_STAYS = "Keep a watermark for as long as a job can be requeued."
     TIES_BY_EVENT_ID = "Decide between equal versions by the event id."

@@ -308,13 +308,7 @@ class Service:
         )
 
     def _inline_runner(self) -> InlineRunner:
-        """Return the runner of the requests to inline sources, and count handlers as running.
-
-        Those are the handlers that only inline sources have: they need no worker.
-        """
-        if not self._works:
-            inline = inline_handlers(self.handlers.values(), self.sources.values())
-            self._watch.own_handlers = frozenset(inline)
+        """Return the runner of the requests to inline sources."""
         return InlineRunner(
             ledger=self.store,
             record=self._recorder.submit,
@@ -343,6 +337,9 @@ class Service:
 
     def _receive_app(self) -> ReceiveApp:
         self._receives = True
+        if not self._works:  # handlers that only inline sources have need no worker
+            inline = inline_handlers(self.handlers.values(), self.sources.values())
+            self._watch.own_handlers = frozenset(inline)
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,

@@ -72,6 +72,15 @@ class EffectCall:
     error_message: str | None
 
 
+def key_in_use(key: str, function: str | None, wanted: str) -> str:
+    """Return why `wanted` cannot use a key: a function, or `effects.once` if None, has used it."""
+    owner = "effects.once" if function is None else f"the function {function}"
+    return (
+        f"effect {key!r}: {owner} has used this key; a key stands for one effect: use another "
+        f"for {wanted}"
+    )
+
+
 class ResolvedOutcome(StrEnum):
     """A person's answer to whether an effect happened."""
 

@@ -51,7 +51,7 @@ TRANSITIONS: Final = frozenset(
         (JobStatus.IGNORED, JobStatus.CANCELLED),
     }
 )
-"""Every legal transition. An operator requeues or cancels a job; the worker does the rest.
+"""Every legal transition of a job that workers run. An operator requeues or cancels it.
 
 Within the request of an inline source, a job that failed there may also be done.
 """

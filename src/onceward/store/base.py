@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, NoReturn, Protocol
 
 from onceward.errors import ConfigurationError, PermanentError, StoreBlocked
+from onceward.model.effects import key_in_use
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Fail, Ignore, Job, Postpone, Reschedule
 from onceward.model.versions import Watermark, parse_version, version_json
@@ -117,10 +118,7 @@ def require_mark(key: str, marks: Sequence[Row], *, table: str) -> None:
     if not marks:
         raise StoreBlocked(ALTERED_ROWS.format(table=table))
     if function := marks[0]["function"]:
-        raise PermanentError(
-            f"effect {key!r}: the function {function} has used this key; a key stands for one "
-            "effect: use another for effects.once"
-        )
+        raise PermanentError(key_in_use(key, function, "effects.once"))
 
 
 def read_watermark(row: Row) -> Watermark:

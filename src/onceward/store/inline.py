@@ -39,7 +39,7 @@ class SqlInlineLedger(BaseStore):
     """The port `InlineLedger`, apart from its locks."""
 
     @abstractmethod
-    def _failing(self) -> AbstractAsyncContextManager[LedgerTransaction]:
+    def _recording_failures(self) -> AbstractAsyncContextManager[LedgerTransaction]:
         """Open a transaction in which failed attempts are recorded; commit it at the end."""
 
     async def look(self, arrivals: Sequence[Arrival]) -> LedgerView:
@@ -55,7 +55,7 @@ class SqlInlineLedger(BaseStore):
         attempt for each run that was counted.
         """
         counted: dict[InlineRun, tuple[int, int]] = {}
-        async with self._failing() as ledger:
+        async with self._recording_failures() as ledger:
             receipts = await ledger.record(arrivals)
             for failure in failures:
                 run, position = failure.run, failure.run.position

@@ -33,6 +33,7 @@ from onceward.model.effects import (
     EffectStatus,
     NotApplied,
     StillUnknown,
+    key_in_use,
 )
 from onceward.model.jobs import Job
 from onceward.ports.effect_calls import EffectCalls
@@ -423,13 +424,9 @@ class AttemptCalls:
 
 def _require_same_function(invocation: Invocation, call: EffectCall) -> None:
     """Raise PermanentError if the key belongs to a mark, or to another function."""
-    if call.function == invocation.effect.name:
-        return
-    owner = "effects.once" if call.function is None else f"the function {call.function}"
-    raise PermanentError(
-        f"{invocation.label}: {owner} has used this key; a key stands for one effect: use another "
-        f"for {invocation.effect.name}"
-    )
+    wanted = invocation.effect.name
+    if call.function != wanted:
+        raise PermanentError(key_in_use(invocation.intent.key, call.function, wanted))
 
 
 def _pending(invocation: Invocation, call: EffectCall) -> EffectPending:

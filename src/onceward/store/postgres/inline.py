@@ -175,7 +175,7 @@ class InlineTransactions:
             self._on_jobs()
 
     @asynccontextmanager
-    async def failing(self) -> AsyncIterator[PostgresLedgerTransaction]:
+    async def recording_failures(self) -> AsyncIterator[PostgresLedgerTransaction]:
         """Begin a transaction that records failed attempts, and commit it at the end."""
         async with self._pool.use_for_ledger() as connection:
             file = await self._registered(connection)

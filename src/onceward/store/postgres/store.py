@@ -345,8 +345,8 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
         """Lock the events of a request, in the transaction of its handlers."""
         return self._inline.lock(arrivals)
 
-    def _failing(self) -> AbstractAsyncContextManager[LedgerTransaction]:
-        return self._inline.failing()
+    def _recording_failures(self) -> AbstractAsyncContextManager[LedgerTransaction]:
+        return self._inline.recording_failures()
 
     @asynccontextmanager
     async def prepare(self) -> AsyncIterator[PostgresTransaction]:

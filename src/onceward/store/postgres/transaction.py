@@ -192,7 +192,7 @@ class PostgresTransaction:
             raise StoreBlocked(ALTERED_ROWS.format(table="onceward.watermarks"))
 
     async def _run_last(self, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:
-        """Run a statement that ends the job. Raise ConnectionLost or Unwritable."""
+        """Run a statement that follows those of the handler. Raise ConnectionLost or Unwritable."""
         with self._settling():
             return await run(self._connection, statement, parameters)
 

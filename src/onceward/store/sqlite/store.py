@@ -297,7 +297,7 @@ class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
             ledger = _SqliteLedgerTransaction(transaction, self._batch_writer, self._now)
             yield SqliteInlineTransaction(transaction, ledger, self._source_ids, self._failpoints)
 
-    def _failing(self) -> AbstractAsyncContextManager[LedgerTransaction]:
+    def _recording_failures(self) -> AbstractAsyncContextManager[LedgerTransaction]:
         return self._transaction(Lock.LEDGER)
 
     @asynccontextmanager

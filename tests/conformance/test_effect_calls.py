@@ -382,6 +382,19 @@ async def test_a_result_that_cannot_be_stored_fails_the_job_and_is_not_called_tw
     assert await effect_state(store) == (SUCCEEDED, 1)
 
 
+async def test_a_success_is_stored_after_the_coroutine_of_a_sync_function_has_run(
+    store: Store, bank: Bank
+) -> None:
+    def charge(amount: int) -> Any:
+        return bank.charge(amount, idempotency_key=KEY)
+
+    attempts = Attempts(store, bank, function=charge)
+    attempt = await attempts.begin()
+    assert await attempts.call(attempt) == {"receipt": 1, "amount": 5}
+    assert bank.calls == [KEY]
+    assert await effect_state(store) == (SUCCEEDED, 1)
+
+
 async def test_a_key_belongs_to_one_function(store: Store, bank: Bank) -> None:
     async def refund(amount: int) -> None:
         raise AssertionError(amount)

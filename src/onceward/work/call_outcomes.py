@@ -45,13 +45,12 @@ async def run_call(
     """Run a function within a time. A sync function runs in a thread, which cannot be stopped.
 
     `on_left` gets the future of such a thread when the time ends before it. A coroutine that a
-    function returns is awaited: until then, nothing was called.
+    thread returns, as a sync wrapper of an async function does, is awaited: it has not run yet.
     """
-    functions = (call.func, inspect.unwrap(call.func))
     timeout = asyncio.timeout(seconds)
     try:
         async with timeout:
-            if any(inspect.iscoroutinefunction(function) for function in functions):
+            if inspect.iscoroutinefunction(call.func):
                 value = call()
             else:
                 value = await _run_in_thread(call, on_left)

@@ -398,9 +398,10 @@ class AttemptCalls:
             del self._calls.threads[key]
         if thread.cancelled() or thread.exception() is not None:
             return
-        if inspect.iscoroutine(value := thread.result()):
-            value.close()  # it never ran
-        else:
+        value = thread.result()
+        if inspect.iscoroutine(value):
+            value.close()  # it never runs
+        elif not inspect.isawaitable(value):
             self._store_late(invocation, call, value)
 
     def _store_late(self, invocation: Invocation, call: EffectCall, value: Any) -> None:

@@ -23,6 +23,7 @@ EffectFunction = Callable[..., Any]
 KEY_PARAMETER: Final = "idempotency_key"
 """A function with a parameter of this name is given the key of the effect."""
 
+_GENERATOR: Final = "the function is a generator: a call would not run its body"
 _DURATION: Final = re.compile(r"(\d+)([smhd])")
 MAX_SAFE_SECONDS: Final = 366 * 86_400
 
@@ -94,6 +95,8 @@ class OutsideEffects:
         name = getattr(inspect.unwrap(function), "__name__", "")
         if not name or name == (lambda: None).__name__:
             return "the ledger stores the name of the function; pass a function with a name"
+        if _is_generator(function):
+            return _GENERATOR
         return OutsideEffect(name, function)
 
     def _declared(self, function: EffectFunction) -> OutsideEffect | None:
@@ -143,8 +146,12 @@ def _function_faults(function: EffectFunction, name: str) -> Iterable[str]:
         yield "there is no name; pass name=, which the ledger stores"
     elif fault := invalid_text_reason(name):
         yield f"the name {fault}"
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        yield "the function is a generator: a call would not run its body"
+    if _is_generator(function):
+        yield _GENERATOR
+
+
+def _is_generator(function: EffectFunction) -> bool:
+    return inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
 
 
 def _option_faults(options: EffectOptions) -> Iterable[str]:

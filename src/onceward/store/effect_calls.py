@@ -63,7 +63,7 @@ class SqlEffectCalls(BaseStore):
         if not row.pop("is_leased"):
             raise LeaseLost(LEASE_LOST)
         if row["id"] is None:
-            raise StoreBlocked(ALTERED_ROWS.format(table="onceward.effects"))
+            raise StoreBlocked(ALTERED_ROWS.format(table="effects"))
         return _call(row)
 
     async def record_success(
@@ -136,7 +136,7 @@ def _started(rows: list[Row]) -> EffectCall | None:
         return None
     call = _call(rows[0])
     if call.status is not EffectStatus.PENDING:
-        raise StoreBlocked(ALTERED_ROWS.format(table="onceward.effects"))
+        raise StoreBlocked(ALTERED_ROWS.format(table="effects"))
     return call
 
 

@@ -126,7 +126,7 @@ async def settle(
         if not rows:
             raise EventChanged(_CHANGED)
         if rows[0]["status"] != JobStatus.DONE:
-            raise NotSettled(ALTERED_ROWS.format(table="onceward.jobs"))
+            raise NotSettled(ALTERED_ROWS.format(table="jobs"))
     return receipts, bool(queued - {job.id for _, job in jobs})
 
 

@@ -1,7 +1,6 @@
 """Outside calls at their limits: the window, the deadline, several calls, a lost store."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,6 @@ from onceward.model.effects import (
 )
 from onceward.ports import Store
 from onceward.store.effect_calls import SqlEffectCalls
-from onceward.work import outside_calls
 from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import ACT, FakeClock
@@ -346,32 +344,6 @@ async def test_a_refused_call_of_another_function_stays_that_functions(
     await refuse(attempts, attempt)
     with pytest.raises(PermanentError, match="the function charge has used this key"):
         await attempt.call(attempt.check(KEY, refund, (5,), {}))
-
-
-# Outcomes that cannot be stored.
-
-
-async def test_an_outcome_is_tried_for_several_seconds() -> None:
-    assert sum(outside_calls._STORE_DELAYS) > 5
-
-
-async def test_an_outcome_that_is_lost_behind_the_handler_is_logged(
-    store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.0,))
-
-    async def fail(self: Any, *_: object) -> None:
-        raise OutcomeUnknown("the database is gone")
-
-    monkeypatch.setattr(SqlEffectCalls, "record_unknown", fail)
-    attempts = Attempts(store, bank)
-    attempt = await attempts.begin()
-    calling = await open_call(attempts, attempt)
-    with caplog.at_level(logging.ERROR, "onceward.work"):
-        await end(calling)
-        await asyncio.gather(*attempt._background, return_exceptions=True)
-        await asyncio.sleep(0)
-    assert "could not be stored, and is unknown: the database is gone" in caplog.text
 
 
 async def test_an_effect_that_vanished_blocks_the_call(

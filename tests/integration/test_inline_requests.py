@@ -5,6 +5,7 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -126,6 +127,21 @@ async def test_an_event_that_comes_twice_in_one_request_is_processed_once(
         assert await send(bench, webhook) == (200, {"events": [event, event]})
         assert await send(bench, events_webhook()) == (200, {"events": []})
         assert notes(database_url) == ["EV1"]
+
+
+async def test_the_time_of_a_request_covers_all_of_its_events(database_url: str) -> None:
+    inbox = inline_inbox()
+    inbox.source("gocardless", secrets=[SECRET], mode="inline")
+
+    @inbox.on("*", source="gocardless")
+    async def wait(event: Event[Any]) -> None:
+        await asyncio.sleep(0.08)
+
+    async with receive_only(inbox, database_url, inline_timeout_seconds=1.0) as bench:
+        started = time.monotonic()
+        status, _ = await send(bench, events_webhook(*(f"EV{number}" for number in range(60))))
+        assert status == 500
+        assert time.monotonic() - started < 3
 
 
 async def test_a_provider_gets_the_response_that_it_expects(database_url: str) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Final
 from onceward.errors import (
     EventBusy,
     EventChanged,
+    HandlerTimeout,
     LedgerUnavailable,
     NotSettled,
     OutcomeUnknown,
@@ -47,7 +48,6 @@ FIRST_WAIT_SECONDS: Final = 0.02
 MAX_WAIT_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 5
 """How often an event may change while its handlers run, before the sender is asked to retry."""
-_MIN_TIMEOUT_SECONDS: Final = 0.1
 
 _SLOTS_BUSY: Final = "Too many requests run their handlers now. Retry later."
 _UNAVAILABLE: Final = "The ledger is unavailable. Retry later."
@@ -187,8 +187,9 @@ class InlineRunner:
         started = self._clock.monotonic()
         async with JoinedTransaction[InlineTransaction](events.begin) as joined:
             for planned in jobs:
-                seconds = max(round(self._remaining(deadline), 1), _MIN_TIMEOUT_SECONDS)
+                seconds = round(self._remaining(deadline), 1)
                 try:
+                    self._require_unexpired(seconds)
                     async with UnitOfWork(joined.join, self._clock, self._failpoints) as unit:
                         await self._runner.run_inline(planned.job, unit, seconds)
                 except ENDS:
@@ -270,6 +271,12 @@ class InlineRunner:
         """
         if self._remaining(deadline) < self._settings.inline_timeout_seconds / 2:
             raise LedgerUnavailable(BUSY, code=EventBusy.code)
+
+    def _require_unexpired(self, seconds: float) -> None:
+        """Raise HandlerTimeout if a request with many events has no time for its next handler."""
+        if seconds <= 0:
+            limit = self._settings.inline_timeout_seconds
+            raise HandlerTimeout(f"the handlers of the request took longer than {limit:g} s")
 
     def _remaining(self, deadline: float) -> float:
         return deadline - self._clock.monotonic()

@@ -383,3 +383,23 @@ async def test_the_document_has_the_responses_of_inline_sources(database_url: st
     assert responses["500"] == {"$ref": "#/components/responses/Error500"}
     states = document["components"]["schemas"]["Processed"]["anyOf"][0]["properties"]["status"]
     assert states["enum"] == ["processed", "already_processed", "ignored", "accepted"]
+
+
+async def test_a_request_with_many_events_does_not_delay_another_source(postgres_url: str) -> None:
+    gate = Gate()
+    inbox = noting_inbox()
+    inbox.source("gocardless", secrets=[SECRET], mode="inline")
+
+    @inbox.on("*", source="gocardless")
+    async def wait(event: Event[Any]) -> None:
+        await gate.pass_through()
+
+    async with receive_only(inbox, postgres_url) as bench:
+        ids = [f"EV{number}" for number in range(1000)]
+        batch = asyncio.create_task(send(bench, events_webhook(*ids)))
+        await gate.wait_for(1)
+        async with asyncio.timeout(2):
+            answers = [await send(bench, hookmesh_webhook(f"evt_{n}")) for n in range(5)]
+        gate.opened.set()
+        await batch
+    assert {status for status, _ in answers} == {200}

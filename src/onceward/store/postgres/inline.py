@@ -54,9 +54,9 @@ _TRY_LOCKS: Final = parse("""
     SELECT bool_and(pg_try_advisory_xact_lock(:namespace::int, key)) AS is_locked
     FROM unnest(:keys::int[]) AS key
 """)[0]
-LOCKS: Final = 1024
-"""The number of locks. The server's memory holds only some thousands, and a request may have many
-events."""
+LOCKS: Final = 256
+"""The number of locks of a source. The server's memory holds only some thousands, and a request may
+have many events, which must not keep other sources waiting."""
 
 
 class PostgresInlineTransaction(PostgresTransaction):
@@ -193,5 +193,6 @@ class InlineTransactions:
 
 def _lock_key(arrival: Arrival) -> int:
     """Return the lock of an event. Two events with one lock only wait for each other."""
-    digest = hashlib.sha256(f"{arrival.source}\0{arrival.event_id}".encode()).digest()
-    return int.from_bytes(digest[:4]) % LOCKS
+    source = int.from_bytes(hashlib.sha256(arrival.source.encode()).digest()[:4]) >> 1
+    event = int.from_bytes(hashlib.sha256(arrival.event_id.encode()).digest()[:4])
+    return source - source % LOCKS + event % LOCKS

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from os import getpid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from onceward import Inbox, SyncTransaction
+from onceward import Effects, Event, Inbox, SyncTransaction
 from onceward.model.admin import JobItem
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts
@@ -192,3 +193,28 @@ def test_a_process_ends_while_abandoned_threads_run(postgres_url: str, tmp_path:
         assert warning.startswith("A handler is paused in a worker ")
         service.terminate()
         assert service.wait(5) == 0
+
+
+async def test_threads_of_calls_that_never_return_pause_their_handler(
+    database_url: str, release: threading.Event
+) -> None:
+    inbox = Inbox()
+    started: list[str] = []
+
+    @inbox.effect(timeout_seconds=0.05)
+    def hang(name: str) -> None:
+        started.append(name)
+        release.wait(30)
+
+    @inbox.on("order.placed")
+    async def bill(event: Event[Any], effects: Effects) -> None:
+        await effects.call(f"charge:{event.id}", hang, event.id)
+
+    async with run_inbox(inbox, database_url, workers=2) as bench:
+        for number in range(8):
+            await bench.post("order.placed", event_id=f"evt_{number}")
+        await asyncio.sleep(1.5)
+        assert 2 <= len(started) <= 3
+        release.set()
+        await bench.wait_until_idle()
+    assert len(started) == 8

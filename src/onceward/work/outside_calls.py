@@ -50,6 +50,7 @@ from onceward.work.call_outcomes import (
     run_call,
     stored_result,
 )
+from onceward.work.handler_call import Abandonment
 from onceward.work.outside_effects import (
     KEY_PARAMETER,
     EffectFunction,
@@ -131,20 +132,26 @@ class OutsideCalls:
     threads: dict[str, set[asyncio.Future[Any]]] = field(default_factory=dict)
     """Threads that outlive the deadline of their call, by the key of the effect."""
 
-    def attempt(self, token: str, job: Job) -> AttemptCalls:
-        """Return the outside calls of one attempt of a leased job."""
-        return AttemptCalls(self, token, job)
+    def attempt(self, token: str, job: Job, abandonment: Abandonment | None = None) -> AttemptCalls:
+        """Return the outside calls of one attempt of a leased job.
+
+        Threads that run after their time are reported to the `abandonment`.
+        """
+        return AttemptCalls(self, token, job, abandonment)
 
 
 class AttemptCalls:
     """The outside calls of one attempt. While one has no known outcome, the job cannot be done."""
 
-    def __init__(self, calls: OutsideCalls, token: str, job: Job) -> None:
+    def __init__(
+        self, calls: OutsideCalls, token: str, job: Job, abandonment: Abandonment | None
+    ) -> None:
         self._calls = calls
         self._store = calls.store
         self._clock = calls.clock
         self._token = token
         self._job = job
+        self._abandonment = abandonment
         self._unresolved: dict[str, Unresolved] = {}
         self._background: set[asyncio.Future[Any]] = set()
         """Outcomes that are being stored, even if the handler is cancelled meanwhile."""
@@ -271,7 +278,11 @@ class AttemptCalls:
     async def _reconcile(
         self, invocation: Invocation, reconcile: EffectFunction, call: EffectCall
     ) -> Applied | NotApplied:
-        asked = await run_call(invocation.ask(reconcile), invocation.intent.timeout_seconds)
+        asked = await run_call(
+            invocation.ask(reconcile),
+            invocation.intent.timeout_seconds,
+            on_left=self._abandon,
+        )
         match asked:
             case Returned(value=Applied() | NotApplied() as answer):
                 return answer
@@ -385,9 +396,17 @@ class AttemptCalls:
 
     def _leave(self, invocation: Invocation, call: EffectCall, thread: asyncio.Future[Any]) -> None:
         """Let no call begin beside a thread that outlives its deadline, and store its result."""
+        self._abandon(thread)
         threads = self._calls.threads.setdefault(invocation.intent.key, set())
         threads.add(thread)
         thread.add_done_callback(partial(self._end_thread, invocation, call))
+
+    def _abandon(self, thread: asyncio.Future[Any]) -> None:
+        """Count a thread that outlives its call against its handler, until it ends."""
+        if self._abandonment is not None and not thread.done():
+            abandonment = self._abandonment
+            abandonment.begin()
+            thread.add_done_callback(lambda _: abandonment.end())
 
     def _end_thread(
         self, invocation: Invocation, call: EffectCall, thread: asyncio.Future[Any]

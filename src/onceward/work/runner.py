@@ -183,7 +183,7 @@ class JobRunner:
         Without that pause the job would run again at once, and for ever.
         """
         started = self._clock.monotonic()
-        calls = self._outside_calls.attempt(token, job)
+        calls = self._outside_calls.attempt(token, job, self._abandonments[job.handler])
         try:
             await self._attempt(token, job, calls)
             self._connection_losses.clear(job.id)

@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from onceward.errors import HandlerTimeout, PermanentError
-from onceward.runtime.error_text import describe
+from onceward.runtime.error_text import describe, sender_reason
 
 
 @pytest.mark.parametrize(
@@ -49,3 +49,21 @@ def test_an_error_that_cannot_be_read_is_still_described() -> None:
             raise RuntimeError
 
     assert describe(BrokenError()) == "BrokenError: the error text cannot be read"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        ("cannot import name x (/srv/app/lib/x.py)", "RuntimeError: cannot import name x (…)"),
+        ("no answer of http://billing.internal:80/a?card=1", "RuntimeError: no answer of …"),
+        ("no template at /srv/app/mail.html", "RuntimeError: no template at …"),
+        ("either/or and 3/4 stay", "RuntimeError: either/or and 3/4 stay"),
+    ],
+)
+def test_a_sender_sees_no_path_and_no_url(message: str, shown: str) -> None:
+    assert sender_reason(RuntimeError(message)) == shown
+
+
+def test_a_sender_sees_no_line_of_code() -> None:
+    error = PermanentError("app/mail.py:31 in send_mail: effects.once: the key is empty")
+    assert sender_reason(error) == "effects.once: the key is empty"

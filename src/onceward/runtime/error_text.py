@@ -22,6 +22,11 @@ _CONTEXT: Final = BaseException.__dict__["__context__"]
 _MAX_CAUSES: Final = 8
 _SHORTEST_CAUSE_CHARACTERS: Final = 4
 
+_CODE_LINE: Final = re.compile(r"\A\S{1,300}\.py:\d+(?: in [\w.<>]{1,300})?: ")
+"""A line of code before the reason, such as ``app/mail.py:31 in send_mail: ``."""
+_PLACE: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s'\"]+|(?<![\w.:])(?:/[\w.@%+~-]+){2,}")
+"""A URL, or a path with at least two names."""
+
 
 def describe(
     error: BaseException, secrets: Iterable[str | bytes] = (), *, show_values: bool = False
@@ -59,6 +64,12 @@ def _description(error: BaseException, secrets: Iterable[str | bytes], *, show_v
 def public_reason(error: BaseException) -> str:
     """Return an error as text that anyone may read: it quotes no name, address or value."""
     return _QUOTED.sub("…", describe(error))
+
+
+def sender_reason(error: BaseException, secrets: Iterable[str | bytes] = ()) -> str:
+    """Return an error as text for the sender of an event: without URLs, paths and lines of code."""
+    text = _CODE_LINE.sub("", describe(error, secrets))
+    return _PLACE.sub("…", text)
 
 
 def first_line(error: BaseException) -> str:

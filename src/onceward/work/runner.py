@@ -25,7 +25,7 @@ from onceward.model.events import INGEST_SOURCE, Event
 from onceward.model.jobs import Fail, Ignore, Job, Postpone, Reschedule
 from onceward.ports import ErrorSettlement, Queue
 from onceward.runtime.clock import Clock
-from onceward.runtime.error_text import describe, locate
+from onceward.runtime.error_text import describe, locate, sender_reason
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import mask_secrets, printable
@@ -220,7 +220,7 @@ class JobRunner:
         settlement, trace = self._decide(job, error), self._traceback(job, error)
         return DescribedError(
             text=settlement.error,
-            public_text=describe(error, self._settlement_policy.secrets),
+            public_text=sender_reason(error, self._settlement_policy.secrets),
             trace=trace,
             is_outage=isinstance(settlement, Postpone),
         )

@@ -67,3 +67,5 @@ def test_a_sender_sees_no_path_and_no_url(message: str, shown: str) -> None:
 def test_a_sender_sees_no_line_of_code() -> None:
     error = PermanentError("app/mail.py:31 in send_mail: effects.once: the key is empty")
     assert sender_reason(error) == "effects.once: the key is empty"
+    idle = PermanentError("handler 'note' (app/mail.py:31): waited over 250 ms")
+    assert sender_reason(idle) == "handler 'note': waited over 250 ms"

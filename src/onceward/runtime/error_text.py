@@ -22,8 +22,11 @@ _CONTEXT: Final = BaseException.__dict__["__context__"]
 _MAX_CAUSES: Final = 8
 _SHORTEST_CAUSE_CHARACTERS: Final = 4
 
-_CODE_LINE: Final = re.compile(r"\A\S{1,300}\.py:\d+(?: in [\w.<>]{1,300})?: ")
-"""A line of code before the reason, such as ``app/mail.py:31 in send_mail: ``."""
+_CODE_LINE: Final = re.compile(
+    r"\A\S{1,300}\.py:\d+(?: in [\w.<>]{1,300})?: "
+    r"| \([^\s()]{1,300}\.py:\d+(?: in [\w.<>]{1,300})?\)"
+)
+"""A line of code: ``app/mail.py:31 in send_mail: `` before the reason, or in brackets."""
 _PLACE: Final = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s'\"]+|(?<![\w.:])(?:/[\w.@%+~-]+){2,}")
 """A URL, or a path with at least two names."""
 

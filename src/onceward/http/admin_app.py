@@ -294,9 +294,6 @@ def _parse_resolution(body: _ResolveBody) -> Resolution:
             "did_not_happen needs the call_no that GET /admin/effects shows, and has no result."
         )
         raise HttpError(422, "bad_outcome", message)
-    if result is not None and len(result) > MAX_RESULT_BYTES:
-        message = f"result is {len(result)} bytes long; the limit is {MAX_RESULT_BYTES}."
-        raise HttpError(422, "bad_outcome", message)
     text = None if result in (None, b"null") else _json_text(result)
     return Resolution(outcome, _whole(body.call_no), text)
 
@@ -311,9 +308,13 @@ def _whole(number: float | None) -> int | None:
 def _json_text(result: bytes) -> str:
     """Return a result as the JSON that a call would store. Raises HttpError (422)."""
     try:
-        return msgspec.json.encode(msgspec.json.decode(result)).decode()
+        text = msgspec.json.encode(msgspec.json.decode(result))
     except (ValueError, RecursionError) as error:
         raise HttpError(422, "bad_outcome", "result is not valid JSON.") from error
+    if len(text) > MAX_RESULT_BYTES:  # numbers may be written shorter than they are stored
+        message = f"result is {len(text)} bytes long; the limit is {MAX_RESULT_BYTES}."
+        raise HttpError(422, "bad_outcome", message)
+    return text.decode()
 
 
 def _parse_action(parsed: _ActionBody, authenticated_as: str) -> OperatorAction:

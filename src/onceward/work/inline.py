@@ -49,6 +49,7 @@ MAX_WAIT_SECONDS: Final = 0.5
 MAX_CHANGES: Final = 5
 """How often an event may change while its handlers run, before the sender is asked to retry."""
 
+_WAITED: Final = "The request has waited too long for its turn. Retry later."
 _SLOTS_BUSY: Final = "Too many requests run their handlers now. Retry later."
 _UNAVAILABLE: Final = "The ledger is unavailable. Retry later."
 
@@ -270,7 +271,7 @@ class InlineRunner:
         EventBusy would make the request wait again.
         """
         if self._remaining(deadline) < self._settings.inline_timeout_seconds / 2:
-            raise LedgerUnavailable(BUSY, code=EventBusy.code)
+            raise LedgerUnavailable(_WAITED, code=EventBusy.code)
 
     def _require_unexpired(self, seconds: float) -> None:
         """Raise HandlerTimeout if a request with many events has no time for its next handler."""

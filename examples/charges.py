@@ -58,6 +58,7 @@ async def bill(event: Event[dict[str, str]], effects: Effects, tx: Transaction) 
     receipt = await effects.call(f"charge:{order}", charge, 5000)
     await effects.call(f"mail:{order}", send_mail, email, f"Your receipt: {receipt}")
     await tx.execute(
-        "INSERT INTO receipts (order_id, receipt) VALUES (:order, :receipt)",
+        "INSERT INTO receipts (order_id, receipt) VALUES (:order, :receipt) "
+        "ON CONFLICT (order_id) DO NOTHING",
         {"order": order, "receipt": receipt},
     )

@@ -24,6 +24,7 @@ from support.database import RawDatabase
 ROOT = Path(__file__).parents[1]
 APPS = ROOT / "tests" / "apps"
 SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
+CHARGES = ROOT / "examples" / "charges.py"
 PLANS = ROOT / "examples" / "plans.py"
 INLINE_CREDITS = ROOT / "examples" / "inline_credits.py"
 COMMAND = Path(sys.executable).with_name("onceward")

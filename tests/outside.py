@@ -1,14 +1,18 @@
 """Another system that effects act on, and attempts of jobs that call it."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
+
+from onceward.errors import EffectNotApplied, EffectUnknown, OutcomeUnknown
 from onceward.model.admin import EffectItem
 from onceward.model.effects import EffectStatus
 from onceward.model.jobs import Job
 from onceward.ports import Store
 from onceward.runtime.clock import Clock
+from onceward.store.effect_calls import SqlEffectCalls
 from onceward.work.outside_calls import AttemptCalls
 from onceward.work.outside_effects import OutsideEffects, make_effect
 from support.database import RawDatabase
@@ -96,3 +100,64 @@ def pass_deadline(raw_db: RawDatabase) -> None:
 def begin_long_ago(raw_db: RawDatabase) -> None:
     """Let the first call of every effect have been long ago."""
     raw_db.rows(f"UPDATE onceward.effects SET first_call_at = {raw_db.past}")  # noqa: S608
+
+
+async def lose_answer(attempts: Attempts, raw_db: RawDatabase) -> AttemptCalls:
+    """Make a call whose answer is lost, and let its deadline pass."""
+    attempt = await attempts.begin()
+    await lose(attempts, attempt)
+    pass_deadline(raw_db)
+    return attempt
+
+
+async def lose(attempts: Attempts, attempt: AttemptCalls) -> EffectUnknown:
+    """Make a call whose answer is lost."""
+    attempts.bank.error = ConnectionResetError("lost")
+    with pytest.raises(EffectUnknown) as raised:
+        await attempts.call(attempt)
+    attempts.bank.error = None
+    return raised.value
+
+
+async def refuse(attempts: Attempts, attempt: AttemptCalls) -> None:
+    """Make a call that is certainly not applied."""
+    attempts.bank.error = EffectNotApplied("busy")
+    with pytest.raises(EffectNotApplied):
+        await attempts.call(attempt)
+    attempts.bank.error = None
+
+
+async def open_call(attempts: Attempts, attempt: AttemptCalls) -> "asyncio.Task[Any]":
+    """Start a call that reaches the bank and waits there for its own answer."""
+    attempts.bank.answers = asyncio.Event()
+    attempts.bank.reached.clear()
+    calling = asyncio.create_task(attempts.call(attempt))
+    await attempts.bank.reached.wait()
+    return calling
+
+
+async def end(*calls: "asyncio.Task[Any]") -> None:
+    """Cancel calls that are open."""
+    for call in calls:
+        call.cancel()
+    await asyncio.gather(*calls, return_exceptions=True)
+
+
+def after(
+    monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], Awaitable[object]]
+) -> None:
+    """Do something once, after a method of the store has committed and before it returns."""
+    method = getattr(SqlEffectCalls, name)
+
+    async def run(self: Any, *arguments: Any, **named: Any) -> Any:
+        result = await method(self, *arguments, **named)
+        monkeypatch.setattr(SqlEffectCalls, name, method)
+        await then()
+        return result
+
+    monkeypatch.setattr(SqlEffectCalls, name, run)
+
+
+async def lose_connection() -> None:
+    """Raise the error of a commit that was not confirmed."""
+    raise OutcomeUnknown("the connection was lost")

@@ -1,7 +1,6 @@
 """Outside calls at their limits: the window, the deadline, several calls, a lost store."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from onceward.errors import (
     EffectNotApplied,
     EffectPending,
     EffectUnknown,
-    OutcomeUnknown,
     PermanentError,
     StoreBlocked,
 )
@@ -24,17 +22,22 @@ from onceward.model.effects import (
 )
 from onceward.ports import Store
 from onceward.store.effect_calls import SqlEffectCalls
-from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import ACT, FakeClock
 from tests.outside import (
     KEY,
     Attempts,
     Bank,
+    after,
     begin_long_ago,
     effect_state,
+    end,
+    lose,
+    lose_answer,
     only_effect,
+    open_call,
     pass_deadline,
+    refuse,
 )
 
 PENDING, SUCCEEDED = EffectStatus.PENDING, EffectStatus.SUCCEEDED
@@ -45,63 +48,6 @@ DID_NOT_HAPPEN = ResolvedOutcome.DID_NOT_HAPPEN
 @pytest.fixture
 def bank() -> Bank:
     return Bank()
-
-
-async def lose_answer(attempts: Attempts, raw_db: RawDatabase) -> AttemptCalls:
-    """Make a call whose answer is lost, and let its deadline pass."""
-    attempt = await attempts.begin()
-    await lose(attempts, attempt)
-    pass_deadline(raw_db)
-    return attempt
-
-
-async def lose(attempts: Attempts, attempt: AttemptCalls) -> EffectUnknown:
-    attempts.bank.error = ConnectionResetError("lost")
-    with pytest.raises(EffectUnknown) as raised:
-        await attempts.call(attempt)
-    attempts.bank.error = None
-    return raised.value
-
-
-async def refuse(attempts: Attempts, attempt: AttemptCalls) -> None:
-    attempts.bank.error = EffectNotApplied("busy")
-    with pytest.raises(EffectNotApplied):
-        await attempts.call(attempt)
-    attempts.bank.error = None
-
-
-async def open_call(attempts: Attempts, attempt: AttemptCalls) -> "asyncio.Task[Any]":
-    """Start a call that reaches the bank and waits there for its own answer."""
-    attempts.bank.answers = asyncio.Event()
-    attempts.bank.reached.clear()
-    calling = asyncio.create_task(attempts.call(attempt))
-    await attempts.bank.reached.wait()
-    return calling
-
-
-async def end(*calls: "asyncio.Task[Any]") -> None:
-    for call in calls:
-        call.cancel()
-    await asyncio.gather(*calls, return_exceptions=True)
-
-
-def after(
-    monkeypatch: pytest.MonkeyPatch, name: str, then: Callable[[], Awaitable[object]]
-) -> None:
-    """Do something once, after a method of the store has committed and before it returns."""
-    method = getattr(SqlEffectCalls, name)
-
-    async def run(self: Any, *arguments: Any, **named: Any) -> Any:
-        result = await method(self, *arguments, **named)
-        monkeypatch.setattr(SqlEffectCalls, name, method)
-        await then()
-        return result
-
-    monkeypatch.setattr(SqlEffectCalls, name, run)
-
-
-async def lose_connection() -> None:
-    raise OutcomeUnknown("the connection was lost")
 
 
 # The window and the deadline.

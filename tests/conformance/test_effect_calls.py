@@ -20,7 +20,7 @@ from onceward.work import outside_calls
 from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import ACT, FakeClock, lease, opened, start_task, working
-from tests.outside import KEY, Attempts, Bank, effect_state, only_effect, pass_deadline
+from tests.outside import KEY, Attempts, Bank, effect_state, only_effect, open_call, pass_deadline
 
 PENDING, SUCCEEDED = EffectStatus.PENDING, EffectStatus.SUCCEEDED
 FAILED, UNKNOWN = EffectStatus.FAILED, EffectStatus.UNKNOWN
@@ -255,15 +255,6 @@ async def test_a_late_success_of_an_earlier_call_is_the_truth(
     with pytest.raises(EffectUnknown):
         await second
     assert await effect_state(store) == (SUCCEEDED, 2)
-
-
-async def open_call(attempts: Attempts, attempt: AttemptCalls) -> "asyncio.Task[Any]":
-    """Start a call that reaches the bank and waits there for its answer."""
-    attempts.bank.answers.clear()
-    attempts.bank.reached.clear()
-    calling = asyncio.create_task(attempts.call(attempt))
-    await attempts.bank.reached.wait()
-    return calling
 
 
 async def test_an_outcome_is_stored_although_the_store_was_away(

@@ -17,7 +17,6 @@ from onceward.model.effects import (
 )
 from onceward.model.jobs import Fail, FailureType, JobStatus
 from onceward.ports import Store
-from onceward.work.outside_calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
@@ -34,6 +33,7 @@ from tests.outside import (
     Bank,
     begin_long_ago,
     effect_state,
+    lose_answer,
     only_effect,
     pass_deadline,
 )
@@ -48,17 +48,6 @@ Ask = Callable[..., Any]
 @pytest.fixture
 def bank() -> Bank:
     return Bank()
-
-
-async def lose_answer(attempts: Attempts, raw_db: RawDatabase) -> AttemptCalls:
-    """Make a call whose answer is lost, and let its deadline pass."""
-    attempt = await attempts.begin()
-    attempts.bank.error = ConnectionResetError("lost")
-    with pytest.raises(EffectUnknown):
-        await attempts.call(attempt)
-    attempts.bank.error = None
-    pass_deadline(raw_db)
-    return attempt
 
 
 @pytest.mark.parametrize("status", ["pending", "unknown"])

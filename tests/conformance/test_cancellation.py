@@ -181,6 +181,8 @@ async def everything_works(store: Store) -> None:
             await work.tx.execute("SELECT 1")
             assert await work.unit.settle(claimed.token, job)
         assert await store.job_status(job) is JobStatus.DONE
+        while isinstance(store, PostgresStore) and store._announcer._task:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)  # a notification uses a connection for a moment longer
 
 
 def check_nothing_is_left(store: Store, raw_db: RawDatabase) -> None:

@@ -154,7 +154,7 @@ def sync_nothing_for_retry_later() -> None:
             unknown_method,
             "there is no tx.zap; tx has execute, fetch, fetch_one, fetch_value",
         ),
-        (run, f"there is no effects.run; use effects.once({KEY})"),
+        (run, f"there is no effects.run; use effects.call({KEY}, function, …)"),
         (text_as_delay, 'RetryLater: seconds is a str; write RetryLater(60, "reason")'),
         (no_delay, 'RetryLater: seconds is None; write RetryLater(60, "reason")'),
         (row_by_number, 'row is a dict, as every row of tx is, by column; write row["column"]'),

@@ -179,7 +179,10 @@ def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
         ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
         ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
         ("sourc", "; did you mean 'source'?"),
-        ("colour", "; it has admin_asgi, asgi, at_start, on, retire, service, source, sources"),
+        (
+            "colour",
+            "; it has admin_asgi, asgi, at_start, effect, on, retire, service, source, sources",
+        ),
     ],
 )
 def test_a_name_that_an_inbox_lacks_is_explained(sqlite_url: str, name: str, advice: str) -> None:

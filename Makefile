@@ -46,7 +46,7 @@ check: .venv/.dev
 
 drivers: $(DRIVERS:%=.venv-drivers/%/.ready)
 	@for version in $(DRIVERS); do echo "psycopg $$version"; \
-		.venv-drivers/$$version/bin/python -m pytest $(DRIVER_TESTS) $(ARGS) || exit 1; done
+		.venv-drivers/$$version/bin/python -m pytest --numprocesses 2 $(DRIVER_TESTS) $(ARGS) || exit 1; done
 
 prove: .venv/.dev
 	$(BIN)/python -m prove $(if $(LONG),--long) $(if $(SEED),--seed $(SEED)) $(ARGS)

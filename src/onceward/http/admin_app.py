@@ -63,7 +63,7 @@ _BODIES: Final[Mapping[type[_ActionBody], str]] = {
         "any result, and nothing else."
     ),
 }
-"""What to send instead of a body that cannot be decoded."""
+"""The advice for a body that cannot be decoded."""
 
 
 class _ContainedApp(Starlette):

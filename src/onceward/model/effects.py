@@ -42,7 +42,7 @@ class StillUnknown:
 
 @dataclass(frozen=True, slots=True)
 class CallIntent:
-    """What a worker is about to call, under which key, for which leased job."""
+    """An outside call that a worker is about to make for a leased job."""
 
     token: str
     job: int
@@ -90,7 +90,7 @@ class ResolvedOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """What a person knows about an effect."""
+    """A person's answer about an effect."""
 
     outcome: ResolvedOutcome
     call_no: int | None = None

@@ -13,11 +13,11 @@ from onceward.model.events import Receipt
 from onceward.model.jobs import FailureType, JobStatus
 
 BUSY: Final = "Another delivery of this event is being processed. Retry later."
-"""What the sender learns if another request processes its event."""
+"""The message for a sender whose event another request processes."""
 
 
 class InlineStatus(StrEnum):
-    """What the sender learns about an event of an inline source."""
+    """The result for one event of a request to an inline source."""
 
     PROCESSED = "processed"
     """Its handlers ran in this request, and their writes are committed."""
@@ -58,7 +58,7 @@ class LedgerEvent:
 
 @dataclass(frozen=True, slots=True)
 class LedgerView:
-    """What the ledger has of the events of one request."""
+    """The rows of the events of one request, as the ledger has them."""
 
     events: Sequence[LedgerEvent | None]
     """The event of each delivery, or None if it is new."""

@@ -242,7 +242,7 @@ class LockedEvents:
     """The events of one request, which no other request processes meanwhile."""
 
     view: LedgerView
-    """What the ledger has of them, read under the locks."""
+    """Their rows, read under the locks."""
     now: datetime
     """The time at which those that are new are received."""
     begin: Callable[

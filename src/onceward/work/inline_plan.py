@@ -1,4 +1,4 @@
-"""What a request to an inline source runs, and what its sender learns."""
+"""The plan of a request to an inline source: the jobs to run, and the result of each event."""
 
 from __future__ import annotations
 

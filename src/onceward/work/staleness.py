@@ -23,7 +23,7 @@ class VersionedJob:
     """The path of the version, for messages."""
     key: str
     watermark: Watermark
-    """What the key has applied once this job is done, unless that is newer."""
+    """The version that the key has applied once this job is done, unless a newer one was."""
     even_if_stale: bool
 
     async def require_fresh(self, queue: Queue) -> None:

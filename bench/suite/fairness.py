@@ -87,7 +87,7 @@ def _running(run: Run, contender: Contender, neighbour: str) -> Iterator[Receive
             warm_up = run.load_plan(config, deliveries, WARM_UP_SECONDS, rate=RATE / 10)
             require_success(send(warm_up), server)
             # A wait for the first commit would end earlier for some, with more of the backlog left.
-            time.sleep(max(0.0, measured_from - time.monotonic()))
+            time.sleep(max(0.0, measured_from - time.monotonic()))  # the warm-up
             yield Receiver(contender, config, server)
             worker.check()
 

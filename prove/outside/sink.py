@@ -56,7 +56,7 @@ class Sink:
         if roll < REFUSED_SHARE:
             self.refused += 1
             return HTTPStatus.SERVICE_UNAVAILABLE, ""
-        time.sleep(delay)
+        time.sleep(delay)  # another system takes its time
         with self._lock:
             receipts = self.receipts[path]
             if not receipts or not path.startswith(f"/{KEYED}/"):

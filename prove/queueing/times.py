@@ -34,7 +34,7 @@ DONE_SHARE = 0.9
 CHURN_PER_SECOND = 100
 CHURN_JOBS = 80_000
 CLAIM_FACTOR = 4.0
-CLAIM_SLACK_SECONDS = 0.02
+CLAIM_SLACK_SECONDS = 0.005
 """A claim may take this much longer beside an old snapshot, and `CLAIM_FACTOR` times as long."""
 
 QUICK_JOBS = """

@@ -20,7 +20,7 @@ DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postg
 	tests/integration/test_server_limits.py
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check drivers prove prove-edge bench oracles clean
+.PHONY: help serve test check drivers prove prove-edge mutants bench oracles clean
 
 help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
@@ -30,6 +30,7 @@ help:
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
 	@echo 'make prove-edge compare the HTTP server with h11, attack it    (ARGS="--only framing" for one stage)'
+	@echo 'make mutants mutate the core one line at a time; list what no test kills (ARGS="--only work/worker.py")'
 	@echo 'make oracles check the presets against 72 libraries, 900 MB       (LIGHT=1 for the small ones)'
 	@echo 'make clean   remove environments and caches; databases stay'
 
@@ -37,7 +38,7 @@ serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -53,6 +54,9 @@ prove: .venv/.dev
 
 prove-edge: .venv/.dev
 	$(BIN)/python -m prove.edge $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+mutants: .venv/.dev
+	$(BIN)/python -m mutants $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 bench: bench/.venv/.ready
 	bench/.venv/bin/python -m bench $(or $(ARGS),run)

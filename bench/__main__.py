@@ -22,12 +22,15 @@ from bench.results import Results
 from bench.run import Options, Run, Schedule
 from bench.schedule import BENCHMARKS, PUBLISHED, QUICK
 from bench.seed import ID_ORDERS
-from bench.tables import Table, make_tables
+from bench.table import Table
+from bench.tables import make_tables
 
 QUICK_OPTIONS: dict[str, Any] = {
     "max_jobs": 10_000,
     "growth_events": (100_000,),
     "backlog_events": 100_000,
+    "retention_events": 240_000,
+    "retention_live_events": 20_000,
 }
 PIPE_WIDTH = 160
 
@@ -61,6 +64,7 @@ def _add_run(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     add("--growth-events", type=int, nargs="+", metavar="N", help="growth: sizes of the ledger")
     add("--growth-ids", choices=ID_ORDERS, nargs="+", metavar="ORDER",
         help=f"growth: order of the event ids, {' or '.join(ID_ORDERS)}")  # fmt: skip
+    add("--retention-events", type=int, metavar="N", help="retention: size of the ledger")
     add("--json", action="store_true", help="print JSON instead of tables")
     add("--save", type=Path, metavar="FOLDER", help="store the results")
 
@@ -99,6 +103,7 @@ def run_and_print(arguments: argparse.Namespace) -> None:
             max_jobs=arguments.jobs,
             growth_events=arguments.growth_events,
             growth_ids=arguments.growth_ids,
+            retention_events=arguments.retention_events,
         ),
     )
     every = measure(schedule, options)

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Protocol, Self
@@ -38,7 +39,7 @@ class Databases(AbstractContextManager["Databases"], Protocol):
         """Drop a database together with its connections."""
 
     def settle(self, database: str) -> None:
-        """Vacuum, analyze and checkpoint: the state in which every trial starts."""
+        """Vacuum, analyze and checkpoint: the state in which a trial on a copy starts."""
 
     def checkpoint(self, database: str) -> None:
         """Flush all changes to the data files."""
@@ -48,6 +49,9 @@ class Databases(AbstractContextManager["Databases"], Protocol):
 
     def describe(self) -> dict[str, str]:
         """Return the version and the settings that affect the results."""
+
+    def server_pids(self) -> Sequence[int]:
+        """Return the processes of the server, its main process first; SQLite has none."""
 
 
 class PostgresDatabases:
@@ -91,6 +95,10 @@ class PostgresDatabases:
         """Stop the server in immediate mode and start it again."""
         self._server.crash()
         self._server.start()
+
+    def server_pids(self) -> Sequence[int]:
+        """Return the processes of the server, the postmaster first."""
+        return self._server.pids
 
     def describe(self) -> dict[str, str]:
         """Return the server's version and settings."""
@@ -149,6 +157,10 @@ class SqliteDatabases:
 
     def crash(self) -> None:
         """Do nothing: SQLite has no server."""
+
+    def server_pids(self) -> Sequence[int]:
+        """Return no process: SQLite has no server."""
+        return ()
 
     def describe(self) -> dict[str, str]:
         """Return SQLite's version."""

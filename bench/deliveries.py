@@ -108,7 +108,12 @@ def prepare(file: Path, ids: Sequence[str]) -> Deliveries:
 # The order in which the requests of a file are sent.
 
 UNIQUE, HALF_DUPLICATES, ONE_ID = "unique ids", "half duplicates", "one id"
-REPEAT_DISTANCE = 200
+STORM = "storm"
+DUPLICATES_DISTANCE = 66
+"""Events before the duplicate of one: more than the 64 requests that are in flight at once."""
+STORM_GROUP = 400
+"""As above, for 256 requests in flight."""
+STORM_DELIVERIES = 8
 
 
 def _unique(count: int) -> Iterator[int]:
@@ -116,10 +121,19 @@ def _unique(count: int) -> Iterator[int]:
 
 
 def _half_duplicates(count: int) -> Iterator[int]:
-    """Follow each new event by one that was sent REPEAT_DISTANCE events ago."""
-    for number in range(count):
-        yield number
-        yield max(0, number - REPEAT_DISTANCE)
+    """Follow each new event, but the first few, by one that was sent before."""
+    for number in range(count + DUPLICATES_DISTANCE):
+        if number < count:
+            yield number
+        if number >= DUPLICATES_DISTANCE:
+            yield number - DUPLICATES_DISTANCE
+
+
+def _storm(count: int) -> Iterator[int]:
+    """Send the events of a group in order, STORM_DELIVERIES times, before those of the next."""
+    for start in range(0, count, STORM_GROUP):
+        for _ in range(STORM_DELIVERIES):
+            yield from range(start, min(start + STORM_GROUP, count))
 
 
 def _one_id(_: int) -> Iterator[int]:
@@ -132,3 +146,6 @@ LOADS: dict[str, Callable[[int], Iterator[int]]] = {
     HALF_DUPLICATES: _half_duplicates,
     ONE_ID: _one_id,
 }
+
+ORDERS = LOADS | {STORM: _storm}
+"""The loads of ingest, and those of other benchmarks."""

@@ -1,8 +1,9 @@
 """The generated blocks of docs/benchmarks.md, and its charts."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench.losses import find_losses, loss_table
 from bench.plot import draw, make_charts
@@ -69,7 +70,14 @@ def _benchmark(results: Results) -> Iterator[str]:
     if unmeasured:
         yield f"Not measured: {'; '.join(unmeasured)}."
     environment = results.environment
-    yield f"`{environment['command']}`, {environment['date'][:10]}."
+    yield f"`{environment['command']}`, {environment['date'][:10]}{_commit(environment)}."
+
+
+def _commit(environment: Mapping[str, Any]) -> str:
+    """Return the measured commit, or nothing if it was not stored."""
+    if "commit" not in environment:
+        return ""
+    return f", commit {environment['commit']}{' with changes' * environment['has_changes']}"
 
 
 def _environment(every: Sequence[Results]) -> str:

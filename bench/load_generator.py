@@ -14,13 +14,14 @@ import socket
 import sys
 import time
 from array import array
-from collections import Counter
-from collections.abc import Iterable
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import Final
 
-from bench.deliveries import LOADS, UNIQUE
+from bench.deliveries import ORDERS, UNIQUE
 
 HTTP_SUCCESS: Final = b"HTTP/1.1 2"
 READ_BYTES: Final = 65_536
@@ -42,6 +43,8 @@ class LoadPlan:
     """Requests per second, independent of the responses; None for a closed loop."""
     skip: int = 0
     count: int | None = None
+    ports: Sequence[int] = ()
+    """The ports of several receivers, which share the connections; else only `port`."""
     journal: str | None = None
     """File for the number and the time of each acknowledged request."""
 
@@ -103,7 +106,7 @@ class LoadGenerator:
             content[number * plan.request_bytes : (number + 1) * plan.request_bytes]
             for number in range(plan.skip, last)
         ]
-        self._upcoming = LOADS[plan.load](len(self._requests))
+        self._upcoming = ORDERS[plan.load](len(self._requests))
         self._epoll = select.epoll()
         self._connections: dict[int, Connection] = {}
         self._response_bytes = -1
@@ -114,8 +117,9 @@ class LoadGenerator:
 
     def run(self) -> LoadReport:
         """Connect, send for the planned time, and wait for the last responses."""
-        for _ in range(self._plan.connections):
-            connection = Connection(self._plan.port)
+        ports = self._plan.ports or (self._plan.port,)
+        for _, port in zip(range(self._plan.connections), cycle(ports), strict=False):
+            connection = Connection(port)
             self._connections[connection.socket.fileno()] = connection
             self._epoll.register(connection.socket, select.EPOLLIN)
         gc.collect()
@@ -165,25 +169,31 @@ class LoadGenerator:
         report.seconds = report.seconds or time.perf_counter() - began
 
     def _run_open_loop(self, report: LoadReport, rate: float) -> None:
-        """Send at a steady rate; a request that finds no free connection waits for one."""
-        free = list(self._connections.values())
-        began = time.perf_counter()
+        """Send at a steady rate; a request that finds no free connection waits for one.
+
+        Such a wait counts as latency; the coarseness of a sleep does not.
+        """
+        free = deque(self._connections.values())
+        began = freed_at = time.perf_counter()
         deadline = began + self._plan.seconds
-        planned = 0
-        while (now := time.perf_counter()) < deadline or len(free) < self._plan.connections:
+        due, planned = began, 0
+        while due < deadline or len(free) < self._plan.connections:
+            now = time.perf_counter()
             if now > deadline + LAST_RESPONSES_SECONDS:
                 break
-            while free and (due := began + planned / rate) <= now and due < deadline:
-                connection = free.pop()
+            while free and due <= now and due < deadline:
+                connection = free.popleft()  # in turn: a server ends one that stays idle
                 self._send_next(connection)
-                # A wait for a connection counts as latency; the coarseness of a sleep does not.
-                if not free and now - due > POLL_SECONDS:
+                if due < freed_at:  # no connection was free when it fell due
                     connection.sent_at = due
                 planned += 1
-            pause = max(0.0, min(began + planned / rate, deadline) - time.perf_counter())
+                due = began + planned / rate
+            pause = max(0.0, min(due, deadline) - time.perf_counter())
             for handle, _ in self._epoll.poll(min(pause, POLL_SECONDS) if free else POLL_SECONDS):
                 connection = self._connections[handle]
                 if self._read_response(connection):
+                    if not free:
+                        freed_at = time.perf_counter()
                     free.append(connection)
         report.acknowledged_in_time = len(self._acknowledged)
         report.seconds = self._plan.seconds

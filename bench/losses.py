@@ -17,13 +17,15 @@ from bench.registry import (
     PROCESS,
     RECEIVE,
     RECOVERY,
+    SHAPES,
     STORE_TITLES,
 )
 from bench.results import Results
-from bench.tables import Table
+from bench.table import Table
 from bench.workloads import WORKLOADS
 
 PERCENTILES = {"p50_ms": "p50", "p99_ms": "p99"}
+SHAPE_COSTS = {"worker_us": "CPU of the worker", "postgres_us": "CPU of PostgreSQL"}
 UNITS = {"s": "s", "ms": "ms", "us": "µs"}
 
 
@@ -109,6 +111,14 @@ def _slower(results: Results, case: str, name: str, onceward: str) -> Iterator[L
         )
 
 
+def _shapes(results: Results) -> Iterator[Loss]:
+    for shape in results.cases:
+        for name in _others(results):
+            yield from _slower(results, shape, name, ONCEWARD_OWN)
+            for value, title in SHAPE_COSTS.items():
+                yield from _longer(results, shape, name, ONCEWARD_OWN, value, title=title)
+
+
 def _latency(results: Results) -> Iterator[Loss]:
     onceward = _single_shape(results)
     for case in results.cases:
@@ -155,6 +165,7 @@ _LOSSES = {
     INGEST: _ingest,
     RECEIVE: _receive,
     PROCESS: _process,
+    SHAPES: _shapes,
     LATENCY: _latency,
     RECOVERY: _recovery,
     FAIRNESS: _fairness,

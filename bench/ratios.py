@@ -1,48 +1,112 @@
-"""The ratios that matter, each of two medians of the same run, with targets and past runs."""
+"""The ratios that matter, each of two sides in the same round, with targets and past runs."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.deliveries import HALF_DUPLICATES, ONE_ID, UNIQUE
 from bench.registry import (
     BATCH_LOOPS,
     EMPTY_ENDPOINT,
+    IN_REQUEST,
     ON_CONFLICT,
     ON_CONFLICT_ASYNCPG,
     ONCEWARD,
+    ONCEWARD_FLEET,
+    ONCEWARD_FLEET_REDIS,
     ONCEWARD_OWN,
     ONCEWARD_SHARED,
     PGQUEUER,
     POSTGRES,
+    SHAPES_LOOP,
+    SHAPES_LOOP_ASYNCPG,
     SINGLE_LOOPS,
 )
-from bench.results import Results
+from bench.results import Results, Spread
 from bench.seed import ORDERED, RANDOM
-from bench.suite import single, verify
-from bench.tables import Table
+from bench.shapes import EFFECTS, OWN, SYNC, WAITING
+from bench.suite import latency, retention, single, storm, verify
+from bench.table import Table
 from bench.workloads import WORKLOADS
 
 HISTORY = "runs.json"
 
 
+# Two sides of one run, round by round.
+
+Side = tuple[str, str]
+"""A contender and a case."""
+
+
+def compare(results: Results, side: Side, other: Side, value: str) -> Spread | None:
+    """Return the median and the range of the ratios of two sides, one for each round or burst."""
+    return Spread.of([mine / its for mine, its in _pairs(results, side, other, value) if its])
+
+
+def _pairs(results: Results, side: Side, other: Side, value: str) -> list[tuple[float, float]]:
+    """Return the values of two sides in the rounds and bursts that both have."""
+    mine, its = (_by_turn(results, each, value) for each in (side, other))
+    return [(mine[turn], its[turn]) for turn in mine if turn in its]
+
+
+def _by_turn(results: Results, side: Side, value: str) -> dict[tuple[int, int], float]:
+    """Return a value by the number of the round, and that of the burst within it."""
+    found: dict[tuple[int, int], float] = {}
+    bursts: Counter[int] = Counter()
+    for sample in results.samples:
+        if (sample.contender, sample.case) == side and value in sample.values:
+            found[sample.round, bursts[sample.round]] = sample.values[value]
+            bursts[sample.round] += 1
+    return found
+
+
+def compare_contenders(
+    results: Results, name: str, other: str, case: str, value: str = "rate"
+) -> Spread | None:
+    """Compare two contenders in the same case."""
+    return compare(results, (name, case), (other, case), value)
+
+
+def compare_with_empty(results: Results, case: str, value: str) -> Spread | None:
+    """Compare a large ledger with an empty one."""
+    empty = (ONCEWARD_SHARED, f"empty, beside {case}")
+    return compare(results, (ONCEWARD_SHARED, case), empty, value)
+
+
+def compare_maintenance(results: Results, case: retention.Case, value: str) -> Spread | None:
+    """Compare turns with maintenance and without; None if it did next to nothing."""
+    if not retention.has_purged(results, case):
+        return None
+    return compare(results, (ONCEWARD, case.title), (ONCEWARD, case.without), value)
+
+
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio with an optional target; `value` is None if a side was not measured."""
+    """A ratio with an optional target; without a spread if a side was not measured."""
 
     title: str
-    value: float | None
+    spread: Spread | None
     target: float | None = None
     is_at_most: bool = False
     unit: str = "×"
 
     @property
+    def value(self) -> float | None:
+        """The median of the rounds."""
+        return self.spread.median if self.spread else None
+
+    @property
     def is_met(self) -> bool | None:
         """Whether the target is met; None without a target or a value."""
-        if self.value is None or self.target is None:
+        return None if self.value is None else self.is_met_by(self.value)
+
+    def is_met_by(self, value: float) -> bool | None:
+        """Return whether a value meets the target; None without a target."""
+        if self.target is None:
             return None
-        return self.value <= self.target if self.is_at_most else self.value >= self.target
+        return value <= self.target if self.is_at_most else value >= self.target
 
 
 def find_ratios(every: Iterable[Results]) -> list[Ratio]:
@@ -55,23 +119,17 @@ def find_ratios(every: Iterable[Results]) -> list[Ratio]:
     ]
 
 
-def _divide(value: float | None, other: float | None) -> float | None:
-    return value / other if value is not None and other else None
-
-
 def _ingest(results: Results) -> Iterator[Ratio]:
-    unique, duplicates, one_id = (
-        results.median(ONCEWARD, load, "rate") for load in (UNIQUE, HALF_DUPLICATES, ONE_ID)
-    )
-    psycopg, asyncpg, empty = (
-        results.median(name, UNIQUE, "rate")
-        for name in (ON_CONFLICT, ON_CONFLICT_ASYNCPG, EMPTY_ENDPOINT)
-    )
-    yield Ratio("ingest, to ON CONFLICT on psycopg", _divide(unique, psycopg), 4.0)
-    yield Ratio("ingest, to ON CONFLICT on asyncpg", _divide(unique, asyncpg), 6.0)
-    yield Ratio("ingest, to the empty endpoint", _divide(unique, empty), 0.33)
-    yield Ratio("ingest, half duplicates to unique ids", _divide(duplicates, unique), 0.9)
-    yield Ratio("ingest, one id to unique ids", _divide(one_id, unique), 0.9)
+    for other, title, target in (
+        (ON_CONFLICT, "ON CONFLICT on psycopg", 4.0),
+        (ON_CONFLICT_ASYNCPG, "ON CONFLICT on asyncpg", 6.0),
+        (EMPTY_ENDPOINT, "the empty endpoint", 0.33),
+    ):
+        spread = compare_contenders(results, ONCEWARD, other, UNIQUE)
+        yield Ratio(f"ingest, to {title}", spread, target)
+    for load in (HALF_DUPLICATES, ONE_ID):
+        spread = compare(results, (ONCEWARD, load), (ONCEWARD, UNIQUE), "rate")
+        yield Ratio(f"ingest, {load} to unique ids", spread, 0.9)
 
 
 CPU_TARGETS = {"64 connections": 1.0, "256 connections": 0.7}
@@ -84,51 +142,62 @@ def _receive(results: Results) -> Iterator[Ratio]:
         ("rate", "rate", RATE_TARGETS, False),
     ):
         for case, target in targets.items():
-            onceward, empty = (
-                results.median(name, case, value) for name in (ONCEWARD, EMPTY_ENDPOINT)
-            )
             yield Ratio(
                 f"receiving, {title} to the empty endpoint, {case}",
-                _divide(onceward, empty),
+                compare_contenders(results, ONCEWARD, EMPTY_ENDPOINT, case, value),
                 target,
                 is_at_most,
             )
 
 
 def _single(results: Results) -> Iterator[Ratio]:
-    onceward, bare = (
-        results.median(name, single.CASE, "p50_ms") for name in (ONCEWARD, single.BARE)
-    )
-    more = onceward - bare if onceward is not None and bare is not None else None
+    sides = (ONCEWARD, single.CASE), (single.BARE, single.CASE)
+    more = Spread.of([mine - its for mine, its in _pairs(results, *sides, "p50_ms")])
     yield Ratio("single request, p50 above a bare commit", more, 2.0, is_at_most=True, unit=" ms")
 
 
 def _verify(results: Results) -> Iterator[Ratio]:
-    onceward, bare = (results.median(name, verify.CASE, "us") for name in (ONCEWARD, verify.BARE))
-    yield Ratio("verify, time to the bare digest", _divide(onceward, bare), 3.0, is_at_most=True)
+    spread = compare_contenders(results, ONCEWARD, verify.BARE, verify.CASE, "us")
+    yield Ratio("verify, time to the bare digest", spread, 3.0, is_at_most=True)
 
 
 def _process(results: Results) -> Iterator[Ratio]:
     for workload in WORKLOADS:
-        own, shared, pgqueuer = (
-            results.median(name, workload, "rate")
-            for name in (ONCEWARD_OWN, ONCEWARD_SHARED, PGQUEUER)
-        )
         single_loop, batch_loop = (
             _fastest(results, loops, workload) for loops in (SINGLE_LOOPS, BATCH_LOOPS)
         )
-        title = f"process, {workload}:"
-        yield Ratio(f"{title} own, to the fastest single loop", _divide(own, single_loop))
-        yield Ratio(f"{title} shared, to the fastest batch loop", _divide(shared, batch_loop))
-        yield Ratio(f"{title} shared, to the fastest single loop", _divide(shared, single_loop),
-                    2.0)  # fmt: skip
-        yield Ratio(f"{title} own, to PgQueuer", _divide(own, pgqueuer))
-        yield Ratio(f"{title} shared, to PgQueuer", _divide(shared, pgqueuer), 1.0)
+        for shape, other, title in (
+            (ONCEWARD_OWN, single_loop, "own, to the fastest loop of single jobs"),
+            (ONCEWARD_SHARED, batch_loop, "shared, to the fastest loop of batches"),
+            (ONCEWARD_SHARED, single_loop, "shared, to the fastest loop of single jobs"),
+            (ONCEWARD_OWN, PGQUEUER, "own, to PgQueuer"),
+            (ONCEWARD_SHARED, PGQUEUER, "shared, to PgQueuer"),
+        ):
+            spread = compare_contenders(results, shape, other, workload)
+            yield Ratio(f"process, {workload}: {title}", spread)
 
 
-def _fastest(results: Results, contenders: Iterable[str], case: str) -> float | None:
-    rates = [results.median(name, case, "rate") for name in contenders]
-    return max((rate for rate in rates if rate is not None), default=None)
+def _fastest(results: Results, contenders: Sequence[str], case: str) -> str:
+    """Return the contender with the highest median."""
+    return max(contenders, key=lambda name: results.median(name, case, "rate") or 0.0)
+
+
+SHAPE_TARGETS = {OWN: 1.2, EFFECTS: 1.2, SYNC: 1.2, WAITING: 1.1}
+
+
+def _shapes(results: Results) -> Iterator[Ratio]:
+    for shape, target in SHAPE_TARGETS.items():
+        spread = compare_contenders(results, ONCEWARD_OWN, SHAPES_LOOP, shape)
+        yield Ratio(f"shapes, {shape}: to the loop on psycopg", spread, target)
+        if shape != SYNC:
+            spread = compare_contenders(results, ONCEWARD_OWN, SHAPES_LOOP_ASYNCPG, shape)
+            yield Ratio(f"shapes, {shape}: to the loop on asyncpg", spread)
+
+
+def _latency(results: Results) -> Iterator[Ratio]:
+    spread = compare_contenders(results, ONCEWARD_OWN, IN_REQUEST, latency.STEADY, "p50_ms")
+    title = "latency at 100/s, p50, to a handler in the request"
+    yield Ratio(title, spread, 2.0, is_at_most=True)
 
 
 def _growth(results: Results) -> Iterator[Ratio]:
@@ -141,19 +210,33 @@ def _growth(results: Results) -> Iterator[Ratio]:
         for value, verb in (("ingest_rate", "ingest"), ("process_rate", "process")):
             for case in large[-1:]:
                 yield Ratio(f"{verb} with {case}, to an empty ledger",
-                            _to_empty(results, case, value), target)  # fmt: skip
+                            compare_with_empty(results, case, value), target)  # fmt: skip
     for value, process in (("receiver_peak_mb", "receiver"), ("worker_peak_mb", "worker")):
-        ratios = [_to_empty(results, case, value) for case in results.cases]
-        highest = max((ratio for ratio in ratios if ratio is not None), default=None)
+        spreads = [compare_with_empty(results, case, value) for case in results.cases]
+        found = [spread for spread in spreads if spread]
+        highest = max(found, key=lambda spread: spread.median, default=None)
         yield Ratio(f"peak memory of the {process}, to an empty ledger", highest, 1.2,
                     is_at_most=True)  # fmt: skip
 
 
-def _to_empty(results: Results, case: str, value: str) -> float | None:
-    return _divide(
-        results.median(ONCEWARD_SHARED, case, value),
-        results.median(ONCEWARD_SHARED, f"empty, beside {case}", value),
-    )
+def _storm(results: Results) -> Iterator[Ratio]:
+    for case in storm.CASES:
+        for value, title in (
+            ("rate", "rate"),
+            ("receivers_us", "CPU of the receivers"),
+            ("postgres_us", "CPU of PostgreSQL"),
+        ):
+            spread = compare_contenders(results, ONCEWARD_FLEET_REDIS, ONCEWARD_FLEET, case, value)
+            yield Ratio(f"storm, {title} with Redis to without, {case}", spread)
+
+
+def _retention(results: Results) -> Iterator[Ratio]:
+    for case in retention.CASES:
+        spread = compare_maintenance(results, case, "p99_ms")
+        yield Ratio(f"p99 of receiving, {case.title}, to none", spread, 2.0, is_at_most=True)
+    # The drop is one moment of a turn, which p99 may not show.
+    longest = results.spread(ONCEWARD, retention.DROP.title, "max_ms")
+    yield Ratio(f"longest wait of receiving, {retention.DROP.title}", longest, unit=" ms")
 
 
 _RATIOS = {
@@ -162,7 +245,11 @@ _RATIOS = {
     "single": _single,
     "verify": _verify,
     "process": _process,
+    "shapes": _shapes,
+    "latency": _latency,
     "growth": _growth,
+    "storm": _storm,
+    "retention": _retention,
 }
 
 
@@ -188,7 +275,7 @@ def load_history(folder: Path) -> list[PastRun]:
 def append_history(folder: Path, every: Sequence[Results]) -> None:
     """Add the ratios of a new run."""
     values = {
-        ratio.title: round(ratio.value, 3)
+        ratio.title: ratio.value  # not rounded: the page rounds, and twice would be another figure
         for ratio in find_ratios(every)
         if ratio.value is not None
     }
@@ -202,29 +289,31 @@ def append_history(folder: Path, every: Sequence[Results]) -> None:
 
 
 def ratio_table(ratios: Iterable[Ratio], history: Sequence[PastRun]) -> Table:
-    """Return the ratios with their targets and their range over all runs."""
+    """Return the ratios with their range in the last run and over all runs, and their targets."""
     rows = []
     for ratio in ratios:
         past = [run.ratios[ratio.title] for run in history if ratio.title in run.ratios]
+        rounds = [ratio.spread.low, ratio.spread.high] if ratio.spread else []
+        # The last run may be compared in another way than when it was stored, or not be stored.
+        last = [] if ratio.value is None or not past else [ratio.value]
         rows.append(
             [
                 ratio.title,
-                _format(ratio, ratio.value),
-                _format_range(ratio, past),
+                "–" if ratio.value is None else _format(ratio, ratio.value),
+                _format_range(ratio, rounds),
+                _format_range(ratio, [*past, *last]),
                 str(len(past) or "–"),
                 _format_target(ratio),
                 {True: "yes", False: "NO", None: "–"}[ratio.is_met],
             ]
         )
-    columns = ["Onceward", "last run", "lowest–highest", "runs", "target", "met"]
+    columns = ["Onceward", "last run", "its rounds", "all runs", "runs", "target", "met"]
     return Table("Ratios on PostgreSQL", columns, rows)
 
 
-def _format(ratio: Ratio, value: float | None) -> str:
+def _format(ratio: Ratio, value: float) -> str:
     """Format with two digits, or three if two would hide that a target is missed."""
-    if value is None:
-        return "–"
-    is_hidden = replace(ratio, value=value).is_met is False and round(value, 2) == ratio.target
+    is_hidden = ratio.is_met_by(value) is False and round(value, 2) == ratio.target
     return f"{value:.{3 if is_hidden else 2}f}{ratio.unit}"
 
 

@@ -5,20 +5,25 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 
 from bench.contenders.interface import OWN, SHARED, TransactionMode
-from bench.redis_server import find_redis
+from support.redis import DURABLE, IN_MEMORY, find_redis
 
 POSTGRES, SQLITE = STORES = ("postgres", "sqlite")
 STORE_TITLES = {POSTGRES: "PostgreSQL", SQLITE: "SQLite"}
 
 INGEST, RECEIVE, PROCESS, LATENCY = "ingest", "receive", "process", "latency"
+SHAPES = "shapes"
 CRASH_RECEIVE, CRASH_WORK = "crash-receive", "crash-work"
 RECOVERY, RECOVERY_RESTARTED, FAIRNESS = "recovery", "recovery-restarted", "fairness"
+STORM = "storm"
 
 ONCEWARD, ONCEWARD_WITH_WORKER = "onceward", "onceward-with-worker"
 ONCEWARD_OWN, ONCEWARD_SHARED = "onceward-own", "onceward-shared"
+ONCEWARD_FLEET, ONCEWARD_FLEET_REDIS = "onceward-fleet", "onceward-fleet-redis"
 ON_CONFLICT, ON_CONFLICT_ASYNCPG = "on-conflict-psycopg", "on-conflict-asyncpg"
 SINGLE_LOOPS = ("loop-psycopg", "loop-asyncpg")
 BATCH_LOOPS = ("loop-psycopg-batch", "loop-asyncpg-batch")
+SHAPES_LOOP, SHAPES_LOOP_ASYNCPG = "loop-psycopg-shapes", "loop-asyncpg-shapes"
+IN_REQUEST = "in-request"
 NEIGHBOURS_LOOP, SEPARATE_LOOPS = "loop-neighbours", "loops-separate"
 PGQUEUER, DBOS = "pgqueuer", "dbos"
 EMPTY_ENDPOINT, BARE_PROTOCOL = LIMITS = ("empty-endpoint", "bare-protocol")
@@ -57,7 +62,7 @@ class Contender:
     """Jobs to queue: enough for the time of a trial."""
     has_database: bool = True
     has_redis: bool = False
-    is_redis_durable: bool = True
+    redis_options: tuple[str, ...] = DURABLE
 
     @property
     def is_onceward(self) -> bool:
@@ -85,12 +90,15 @@ _ONCEWARD = (
                stores=_BOTH_STORES),
     _contender(ONCEWARD_WITH_WORKER, "Onceward, handlers in the same process", INGEST,
                module="onceward", stores=_BOTH_STORES, has_worker=True),
-    _contender(ONCEWARD_OWN, "Onceward, own transactions", PROCESS, LATENCY, CRASH_WORK, RECOVERY,
-               RECOVERY_RESTARTED, FAIRNESS, module="onceward", commit=SINGLE, stores=_BOTH_STORES,
-               jobs=MANY_JOBS),
+    _contender(ONCEWARD_OWN, "Onceward, own transactions", PROCESS, SHAPES, LATENCY, CRASH_WORK,
+               RECOVERY, RECOVERY_RESTARTED, FAIRNESS, module="onceward", commit=SINGLE,
+               stores=_BOTH_STORES, jobs=MANY_JOBS),
     _contender(ONCEWARD_SHARED, "Onceward, shared transactions", PROCESS, LATENCY, CRASH_WORK,
                module="onceward", commit=BATCH, stores=_BOTH_STORES, transaction=SHARED,
                jobs=MANY_JOBS),
+    _contender(ONCEWARD_FLEET, "Onceward, each receiver's own memory", STORM, module="onceward"),
+    _contender(ONCEWARD_FLEET_REDIS, "Onceward, with Redis", STORM, module="onceward",
+               has_redis=True, redis_options=IN_MEMORY),
 )  # fmt: skip
 
 _HANDWRITTEN = (
@@ -112,13 +120,20 @@ _HANDWRITTEN = (
     _contender("loop-asyncpg-batch", "SKIP LOCKED loop, asyncpg, batches", PROCESS,
                module="handwritten_asyncpg", commit=BATCH, requires=("fastapi", "asyncpg"),
                batch_size=BATCH_SIZE, jobs=MANY_JOBS),
+    _contender(SHAPES_LOOP, "SKIP LOCKED loop, psycopg", SHAPES, module="shapes_loop",
+               commit=SINGLE, requires=("fastapi",), jobs=MANY_JOBS),
+    _contender(SHAPES_LOOP_ASYNCPG, "SKIP LOCKED loop, asyncpg", SHAPES,
+               module="shapes_loop_asyncpg", commit=SINGLE, requires=("fastapi", "asyncpg"),
+               jobs=MANY_JOBS),
+    _contender(IN_REQUEST, "FastAPI, handler in the request, psycopg", LATENCY,
+               module="in_request", requires=("fastapi",), has_worker=True),
     _contender(NEIGHBOURS_LOOP, "SKIP LOCKED loop, ORDER BY id", FAIRNESS,
                module="neighbours_loop", commit=SINGLE, requires=("fastapi",)),
     _contender(SEPARATE_LOOPS, "SKIP LOCKED loops, four for each handler", FAIRNESS,
                module="separate_loops", commit=SINGLE, requires=("fastapi",)),
     _contender("loop-sqlite", "hand-written loop", PROCESS, LATENCY,
                module="handwritten_sqlite", commit=SINGLE, requires=("fastapi",),
-               stores=_SQLITE_ONLY, concurrency=1),
+               stores=_SQLITE_ONLY, concurrency=1, has_worker=True),
     _contender("loop-sqlite-batch", "hand-written loop, batches", PROCESS,
                module="handwritten_sqlite", commit=BATCH, requires=("fastapi",),
                stores=_SQLITE_ONLY, concurrency=1, batch_size=BATCH_SIZE, jobs=5 * MANY_JOBS),
@@ -138,7 +153,7 @@ _LIBRARIES = (
     _contender("celery-default-redis", "Celery, Redis with its default persistence",
                CRASH_RECEIVE, CRASH_WORK, module="celery", commit=SEPARATE,
                requires=("fastapi", "celery", "redis"), jobs=4_000, has_redis=True,
-               is_redis_durable=False),
+               redis_options=()),
 )  # fmt: skip
 
 _LIMITS = (

@@ -29,6 +29,11 @@ class Spread:
     high: float
     count: int
 
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Self | None:
+        """Return the spread of some values, or None if there are none."""
+        return cls(median(values), min(values), max(values), len(values)) if values else None
+
 
 @dataclass
 class Results:
@@ -51,9 +56,7 @@ class Results:
             for sample in self.samples
             if sample.contender == contender and sample.case == case and value in sample.values
         ]
-        if not values:
-            return None
-        return Spread(median(values), min(values), max(values), len(values))
+        return Spread.of(values)
 
     def median(self, contender: str, case: str, value: str) -> float | None:
         """Return the median of a value, or None if it was not measured."""

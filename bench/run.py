@@ -14,10 +14,10 @@ from bench.databases import Databases
 from bench.deliveries import Deliveries, prepare, random_ids
 from bench.load_generator import LoadPlan, LoadReport
 from bench.processes import ContenderProcess, TrialFailed, free_port, run_role, send
-from bench.redis_server import RedisServer
 from bench.registry import Contender, select
 from bench.results import Sample
 from bench.seed import ID_ORDERS
+from support.redis import RedisServer
 
 # More than the empty endpoint accepts, so that no burst runs out of requests. Only a burst of the
 # bare protocol may; it then ends early.
@@ -62,6 +62,8 @@ class Options:
     growth_events: Sequence[int] = (2_000_000,)
     growth_ids: Sequence[str] = ID_ORDERS[1:]
     backlog_events: int = 500_000
+    retention_events: int = 5_000_000
+    retention_live_events: int = 120_000
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ class Run:
         if not contender.has_redis:
             yield 0
             return
-        with RedisServer(free_port(), is_durable=contender.is_redis_durable) as server:
+        with RedisServer(free_port(), *contender.redis_options, prefer_wheel=True) as server:
             self.redis_servers[server.port] = server
             yield server.port
 

@@ -1,6 +1,6 @@
 """The benchmarks, and the rounds and seconds behind the published figures.
 
-Together they take under 35 minutes on two cores.
+Together they take under 45 minutes on two cores.
 """
 
 from collections.abc import Callable, Mapping
@@ -16,7 +16,10 @@ from bench.suite import (
     process,
     receive,
     recovery,
+    retention,
+    shapes,
     single,
+    storm,
     verify,
 )
 
@@ -26,11 +29,14 @@ BENCHMARKS: Mapping[str, Callable[[Run, Schedule], list[Trial]]] = {
     "single": single.plan,
     "verify": verify.plan,
     "process": process.plan,
+    "shapes": shapes.plan,
     "latency": latency.plan,
     "growth": growth.plan,
     "crash": crash.plan,
     "recovery": recovery.plan,
     "fairness": fairness.plan,
+    "storm": storm.plan,
+    "retention": retention.plan,
 }
 
 PUBLISHED: Mapping[str, Mapping[str, Schedule]] = {
@@ -40,16 +46,19 @@ PUBLISHED: Mapping[str, Mapping[str, Schedule]] = {
         "single": Schedule(rounds=3, seconds=1.5),
         "verify": Schedule(rounds=3),
         "process": Schedule(rounds=3, seconds=1.5),
-        "latency": Schedule(rounds=2, seconds=2.0),
+        "shapes": Schedule(rounds=7, seconds=2.0),
+        "latency": Schedule(rounds=5, seconds=10.5),  # over 1,000 samples at 100/s, for p99
         "growth": Schedule(rounds=1, seconds=1.0),
         "crash": Schedule(rounds=1),
         "recovery": Schedule(rounds=3),
         "fairness": Schedule(rounds=2, seconds=3.0),
+        "storm": Schedule(rounds=1, seconds=14.0),
+        "retention": Schedule(rounds=5, seconds=6.0),
     },
     SQLITE: {
         "ingest": Schedule(rounds=1, seconds=3.0),
         "process": Schedule(rounds=2, seconds=1.5),
-        "latency": Schedule(rounds=1, seconds=2.0),
+        "latency": Schedule(rounds=5, seconds=10.5),
     },
 }
 

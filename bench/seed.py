@@ -1,6 +1,6 @@
 """Seeds Onceward's ledger with SQL: millions of events in minutes, past the receiver.
 
-This module alone depends on Onceward's tables (store/postgres/migrations).
+This module and `bench.seed_weeks` depend on Onceward's tables (store/postgres/migrations).
 """
 
 from collections.abc import Mapping
@@ -18,25 +18,23 @@ WRITERS = 2
 ORDERED, RANDOM = ID_ORDERS = ("ordered", "random")
 
 # The same form as the ids of bench.deliveries.
-_IDS = {
-    ORDERED: "'evt_' || lpad(to_hex(n), 32, '0')",
-    RANDOM: "'evt_' || md5('seeded' || n)",
-}
+RANDOM_ID = "'evt_' || md5('seeded' || n)"
+_IDS = {ORDERED: "'evt_' || lpad(to_hex(n), 32, '0')", RANDOM: RANDOM_ID}
 
-_EVENTS = """
+EVENTS = """
 INSERT INTO onceward.events (id, received_at, source, routed, event_id, type, body_sha256)
 SELECT
     n, {received_at}, (SELECT id FROM onceward.sources WHERE name = 'bench'), true, {event_id},
     '{type}', sha256(n::text::bytea)
-FROM generate_series({first}::bigint, {last}::bigint) AS n
+FROM generate_series({first}::bigint, {last}::bigint, {step}::bigint) AS n
 """
-_PAYLOADS = """
+PAYLOADS = """
 INSERT INTO onceward.payloads (event, received_at, headers, body)
 SELECT
     n, {received_at}, '{{"content-type":"application/json"}}'::bytea,
     convert_to(rpad('{{"id":"' || {event_id} || '","account":' || n % 1000 || ',"amount":1}}',
                     {body_bytes}), 'UTF8')
-FROM generate_series({first}::bigint, {last}::bigint) AS n
+FROM generate_series({first}::bigint, {last}::bigint, {step}::bigint) AS n
 """
 _JOBS = """
 INSERT INTO onceward.jobs (
@@ -46,7 +44,7 @@ INSERT INTO onceward.jobs (
 SELECT
     n, {received_at}, {received_at}, {received_at}, {finished_at},
     (SELECT id FROM onceward.handlers WHERE name = '{handler}'), {attempts}, 3, '{status}'
-FROM generate_series({first}::bigint, {last}::bigint) AS n
+FROM generate_series({first}::bigint, {last}::bigint, {step}::bigint) AS n
 """
 # This week's partition, from its start until now.
 _SPAN = """
@@ -75,6 +73,7 @@ def seed(
         (last_id,) = _row(connection, _LAST_ID)
         received_at = _RECEIVED_AT.format(week=week, span=span, events=events)
         values = {
+            "step": 1,
             "received_at": received_at,
             "event_id": _IDS[id_order],
             "type": type,
@@ -105,7 +104,7 @@ def seed_queued(
 def _insert(database: str, values: Mapping[str, object]) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("SET synchronous_commit = off")
-        for statement in (_EVENTS, _PAYLOADS, _JOBS):
+        for statement in (EVENTS, PAYLOADS, _JOBS):
             connection.execute(statement.format(**values))
 
 

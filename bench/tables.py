@@ -1,93 +1,52 @@
-"""Results as tables, for the terminal and for Markdown."""
+"""The tables of each benchmark, from its results."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from math import inf
-
-from rich.table import Table as RichTable
+from collections.abc import Callable, Iterator
 
 from bench.deliveries import ACCOUNTS, LOADS, UNIQUE
+from bench.ratios import compare_contenders, compare_maintenance, compare_with_empty
 from bench.registry import (
     BY_NAME,
     CONCURRENCY,
     EMPTY_ENDPOINT,
     ONCEWARD,
+    ONCEWARD_FLEET,
     ONCEWARD_OWN,
     ONCEWARD_SHARED,
     POSTGRES,
+    SHAPES_LOOP,
     SQLITE,
     STORE_TITLES,
 )
-from bench.results import Results, Spread
-from bench.suite import crash, fairness, latency, receive, recovery, single, verify
+from bench.results import Results
+from bench.shapes import TITLES as SHAPE_TITLES
+from bench.suite import (
+    crash,
+    fairness,
+    latency,
+    receive,
+    recovery,
+    retention,
+    shapes,
+    single,
+    storm,
+    verify,
+)
+from bench.table import Table, format_spread
 from bench.workloads import INSERT, WORKLOADS
 
 DURABILITY = {
-    POSTGRES: "Every commit is flushed: fsync, synchronous_commit and full_page_writes are on.",
+    POSTGRES: (
+        "Every receipt and every job's end is flushed; Onceward's claims and renewals do not wait "
+        "for the disk. fsync, synchronous_commit and full_page_writes are on."
+    ),
     SQLITE: "Every commit is flushed: WAL, synchronous=FULL.",
 }
 MEDIANS = "Median (lowest–highest)."
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table with a caption: the measurement, the durability and the concurrency."""
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    caption: str = ""
-    notes: Sequence[str] = ()
-    text_columns: int = 1
-    """Leading columns that are text; the others are numbers, aligned right."""
-
-    def to_rich(self) -> RichTable:
-        """Return the table for the terminal."""
-        caption = "\n".join(line for line in (self.caption, *self.notes) if line)
-        table = RichTable(
-            title=self.title, title_justify="left", caption=caption, caption_justify="left"
-        )
-        for number, column in enumerate(self.columns):
-            is_text = number < self.text_columns
-            table.add_column(column, justify="left" if is_text else "right")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-    def to_markdown(self) -> str:
-        """Return the table for the documentation."""
-        parts = [f"**{self.title}.** {self.caption}".rstrip(), "", _markdown_row(self.columns)]
-        numbers = len(self.columns) - self.text_columns
-        parts.append(_markdown_row(["---"] * self.text_columns + ["---:"] * numbers))
-        parts += [_markdown_row(row) for row in self.rows]
-        for note in self.notes:
-            parts += ["", note]
-        return "\n".join(parts)
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def make_tables(results: Results) -> list[Table]:
     """Return the tables of one benchmark on one store."""
     return list(_TABLES[results.benchmark](results))
-
-
-def format_spread(spread: Spread | None, digits: int = 0, limit: float = inf) -> str:
-    """Format a median with its range. A value that reaches the limit was not measured further."""
-    if spread is None:
-        return "–"
-    middle, low, high = (
-        f"{number:,.{digits}f}" if number < limit else f"over {limit:,.0f}"
-        for number in (spread.median, spread.low, spread.high)
-    )
-    return middle if low == high else f"{middle} ({low}–{high})"
-
-
-def format_ratio(value: float | None, other: float | None) -> str:
-    """Format how many times a value is another."""
-    return f"{value / other:.2f}" if value and other else "–"
 
 
 def _title(name: str) -> str:
@@ -99,15 +58,18 @@ def _contenders(results: Results) -> list[str]:
     return [name for name in BY_NAME if name in results.contenders]
 
 
+def _ratio(results: Results, name: str, other: str, case: str, value: str = "rate") -> str:
+    return format_spread(compare_contenders(results, name, other, case, value), 2)
+
+
 def _ingest(results: Results) -> Iterator[Table]:
-    onceward, empty = (results.median(name, UNIQUE, "rate") for name in (ONCEWARD, EMPTY_ENDPOINT))
     rows = [
         [
             _title(name),
             *(format_spread(results.spread(name, load, "rate")) for load in LOADS),
             format_spread(results.spread(name, UNIQUE, "p99_ms")),
-            format_ratio(onceward, results.median(name, UNIQUE, "rate")),
-            format_ratio(results.median(name, UNIQUE, "rate"), empty),
+            _ratio(results, ONCEWARD, name, UNIQUE),
+            _ratio(results, name, EMPTY_ENDPOINT, UNIQUE),
         ]
         for name in _contenders(results)
     ]
@@ -130,12 +92,7 @@ def _receive(results: Results) -> Iterator[Table]:
             _title(name),
             format_spread(results.spread(name, case, "cpu_us"), 1),
             format_spread(results.spread(name, case, "rate")),
-            *(
-                format_ratio(
-                    results.median(name, case, value), results.median(EMPTY_ENDPOINT, case, value)
-                )
-                for value in ("cpu_us", "rate")
-            ),
+            *(_ratio(results, name, EMPTY_ENDPOINT, case, value) for value in ("cpu_us", "rate")),
         ]
         for case in receive.CASES
         for name in _contenders(results)
@@ -192,13 +149,7 @@ def _process(results: Results) -> Iterator[Table]:
             BY_NAME[name].commit,
             *(format_spread(results.spread(name, workload, "rate")) for workload in WORKLOADS),
             *(
-                " / ".join(
-                    format_ratio(
-                        results.median(shape, workload, "rate"),
-                        results.median(name, workload, "rate"),
-                    )
-                    for workload in WORKLOADS
-                )
+                " / ".join(_ratio(results, shape, name, workload) for workload in WORKLOADS)
                 for shape in (ONCEWARD_OWN, ONCEWARD_SHARED)
             ),
         ]
@@ -212,16 +163,46 @@ def _process(results: Results) -> Iterator[Table]:
         "shared ÷ this",
     ]
     concurrency = {
-        POSTGRES: f", {CONCURRENCY} handlers at once",
+        POSTGRES: f", {CONCURRENCY} handlers at once (Celery: in {CONCURRENCY} processes)",
         SQLITE: "; SQLite has one writer",
     }
     yield Table(
         f"Process on {STORE_TITLES[results.store]}",
         columns,
         rows,
-        f"Jobs per second of one worker process{concurrency[results.store]}. insert: each "
+        f"Jobs per second of one worker{concurrency[results.store]}, counted by the handlers' "
+        "commits. insert: each "
         f"handler inserts a row; update: each adds to one of {ACCOUNTS:,} accounts. Ratios: "
         f"insert / update. {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+        text_columns=2,
+    )
+
+
+def _shapes(results: Results) -> Iterator[Table]:
+    values = {"rate": 0, "worker_us": 1, "postgres_us": 1}
+    rows = [
+        [
+            SHAPE_TITLES[shape],
+            _title(name),
+            *(
+                format_spread(results.spread(name, shape, value), digits)
+                for value, digits in values.items()
+            ),
+            *(_ratio(results, name, SHAPES_LOOP, shape, value) for value in values),
+        ]
+        for shape in shapes.CASES
+        for name in _contenders(results)
+        if results.spread(name, shape, "rate")
+    ]
+    columns = ["handler", "", "jobs/s", "worker, µs of CPU", "PostgreSQL, µs",
+               "rate ÷ psycopg loop", "worker ÷ psycopg loop",
+               "PostgreSQL ÷ psycopg loop"]  # fmt: skip
+    yield Table(
+        f"Shapes on {STORE_TITLES[results.store]}",
+        columns,
+        rows,
+        f"{shapes.CAPTION} {DURABILITY[results.store]} {MEDIANS}",
         _notes(results),
         text_columns=2,
     )
@@ -284,9 +265,7 @@ def _compare_with_empty(results: Results, case: str, value: str) -> Iterator[str
     empty = f"empty, beside {case}"
     yield format_spread(results.spread(ONCEWARD_SHARED, empty, value))
     yield format_spread(results.spread(ONCEWARD_SHARED, case, value))
-    yield format_ratio(
-        results.median(ONCEWARD_SHARED, case, value), results.median(ONCEWARD_SHARED, empty, value)
-    )
+    yield format_spread(compare_with_empty(results, case, value), 2)
 
 
 def _crash(results: Results) -> Iterator[Table]:
@@ -366,6 +345,94 @@ def _fairness(results: Results) -> Iterator[Table]:
     yield Table("Fairness on PostgreSQL", columns, rows, caption, _notes(results), text_columns=2)
 
 
+def _storm(results: Results) -> Iterator[Table]:
+    rows = [
+        [
+            case,
+            _title(name),
+            format_spread(results.spread(name, case, "rate")),
+            format_spread(results.spread(name, case, "p99_ms")),
+            *(
+                format_spread(results.spread(name, case, f"{part}_us"), 1)
+                for part in ("receivers", "postgres", "redis")
+            ),
+            format_spread(results.spread(name, case, "hits"), 2),
+            *(
+                _ratio(results, name, ONCEWARD_FLEET, case, value)
+                for value in ("rate", "postgres_us")
+            ),
+        ]
+        for case in storm.CASES
+        for name in _contenders(results)
+        if results.spread(name, case, "rate")
+    ]
+    columns = ["load", "", "deliveries/s", "p99 ms", "receivers, µs of CPU", "PostgreSQL, µs",
+               "Redis, µs", "Redis, hits", "rate ÷ own memory",
+               "PostgreSQL ÷ own memory"]  # fmt: skip
+    yield Table(
+        "Storm on PostgreSQL",
+        columns,
+        rows,
+        f"{storm.CAPTION} CPU time and hits are for each delivery. "
+        f"{DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+        text_columns=2,
+    )
+
+
+def _retention(results: Results) -> Iterator[Table]:
+    def cells(case: retention.Case, value: str, digits: int) -> Iterator[str]:
+        for title in (case.without, case.title):
+            yield format_spread(results.spread(ONCEWARD, title, value), digits)
+
+    rows = [
+        [
+            case.title,
+            *cells(case, "p50_ms", 1),
+            *cells(case, "p99_ms", 1),
+            format_spread(compare_maintenance(results, case, "p99_ms"), 2),
+            *cells(case, "max_ms", 0),
+            format_spread(compare_maintenance(results, case, "max_ms"), 2),
+            format_spread(results.spread(ONCEWARD, case.title, "purged_rate")),
+        ]
+        for case in retention.CASES
+        if case.title in results.cases
+    ]
+    columns = ["maintenance", "p50 ms, without", "during", "p99 ms, without", "during", "p99 ratio",
+               "longest ms, without", "during", "longest ratio", "rows purged/s"]  # fmt: skip
+    load = results.environment.get("load_average", "unknown")
+    yield Table(
+        "Receiving during maintenance, PostgreSQL",
+        columns,
+        rows,
+        f"POST to 2xx at {retention.RATE:g} requests a second, on a ledger of past weeks, without "
+        "and during maintenance in turns. A ratio is that of the turns of a round. "
+        f"Load average before the run: {load}. {DURABILITY[results.store]} {MEDIANS}",
+        _notes(results),
+    )
+    yield from _retained_sizes(results)
+
+
+def _retained_sizes(results: Results) -> Iterator[Table]:
+    rows = []
+    for relation in retention.RELATIONS:
+        samples = [each for each in results.samples if each.case == retention.size_case(relation)]
+        if samples:
+            ratios = [each.values["mb"] / each.values["fresh_mb"] for each in samples]
+            last = samples[-1].values
+            sizes = [f"{last[value]:.1f}" for value in ("fresh_mb", "mb")]
+            rows.append([f"`{relation}`", *sizes, *(f"{ratio:.2f}" for ratio in ratios)])
+    if rows:
+        rounds = [f"ratio, round {number + 1}" for number in range(len(rows[0]) - 3)]
+        yield Table(
+            "Sizes after rounds of filling and purging, PostgreSQL",
+            ["", "fresh MB", "after the last round MB", *rounds],
+            rows,
+            f"A round replaces all events but those of failed jobs in {retention.STEPS} steps: "
+            "new ones in, the oldest purged, VACUUM. Beside it, a fresh ledger with the same rows.",
+        )
+
+
 def _notes(results: Results) -> list[str]:
     """Return the stored notes, and why contenders or trials have no figures."""
     return [
@@ -381,9 +448,12 @@ _TABLES: dict[str, Callable[[Results], Iterator[Table]]] = {
     "single": _single,
     "verify": _verify,
     "process": _process,
+    "shapes": _shapes,
     "latency": _latency,
     "growth": _growth,
     "crash": _crash,
     "recovery": _recovery,
     "fairness": _fairness,
+    "storm": _storm,
+    "retention": _retention,
 }

@@ -10,6 +10,7 @@ import psycopg
 
 from bench.contenders.interface import ContenderConfig
 from bench.deliveries import ACCOUNTS
+from bench.processes import TrialFailed
 
 INSERT, UPDATE = WORKLOADS = ("insert", "update")
 
@@ -80,6 +81,11 @@ def asyncpg_parameters(workload: str, event: Mapping[str, Any]) -> tuple[Any, ..
     return (event["id"], *account) if workload == INSERT else account
 
 
+def count_query(workload: str) -> str:
+    """Return the query that counts the committed handlers of a workload."""
+    return _COUNTS[workload]
+
+
 def begin_job(config: ContenderConfig) -> float:
     """Record that a job has started, and return how long it takes."""
     if config.started_file:
@@ -130,9 +136,16 @@ class CommittedWork:
         finally:
             committed._connection.close()
 
+    @property
+    def backend_pid(self) -> int | None:
+        """The server's process for this connection; SQLite has none."""
+        if isinstance(self._connection, sqlite3.Connection):
+            return None
+        return self._connection.info.backend_pid
+
     def count(self, workload: str) -> int:
         """Return how many handlers committed."""
-        return int(self._rows(_COUNTS[workload])[0][0])
+        return int(self.rows(count_query(workload))[0][0])
 
     def clear(self) -> None:
         """Delete the inserted rows: counting them takes longer the more there are."""
@@ -140,15 +153,26 @@ class CommittedWork:
 
     def runs_by_event(self) -> dict[str, int]:
         """Return how often each event's handler committed."""
-        return dict(self._rows("SELECT event_id, count(*) FROM bookings GROUP BY event_id"))
+        return dict(self.rows("SELECT event_id, count(*) FROM bookings GROUP BY event_id"))
+
+    def require_single_runs(self) -> None:
+        """Raise TrialFailed if the handler of an event committed more than once."""
+        repeated = [event_id for event_id, runs in self.runs_by_event().items() if runs > 1]
+        if repeated:
+            raise TrialFailed(f"{len(repeated):,} events ran more than once: {repeated[0]}, …")
 
     def commit_times(self) -> dict[str, float]:
         """Return when each event's handler committed, in seconds since the epoch.
 
-        PostgreSQL keeps the time of every commit. On SQLite it is the time of the insert.
+        PostgreSQL keeps the time of every commit. On SQLite it is the time of the insert. Raises
+        TrialFailed if an event has two times.
         """
-        rows = self._rows(_COMMIT_TIMES[self._store])
-        return {event_id: float(at) for event_id, at in rows}
+        rows = self.rows(_COMMIT_TIMES[self._store])
+        times = {event_id: float(at) for event_id, at in rows}
+        if len(times) < len(rows):
+            raise TrialFailed(f"{len(rows) - len(times):,} commits repeat an event")
+        return times
 
-    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+    def rows(self, query: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, all of one snapshot."""
         return self._connection.execute(query).fetchall()

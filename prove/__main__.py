@@ -35,6 +35,9 @@ STAGES = [MODELS, *{**POSTGRES_STAGES, **SQLITE_STAGES}]
     help="Break a promise on purpose: the verdict must be red.",
 )
 @click.option("--stage", type=click.Choice(STAGES), help="Run one stage alone.")
+@click.option(
+    "--faults-only", is_flag=True, help="Leave out the models and the bad inputs of `make test`."
+)
 @click.option("--minutes", type=click.FloatRange(min=0.5), help="Limit the time, and the faults.")
 def main(
     *,
@@ -44,6 +47,7 @@ def main(
     as_json: bool,
     sabotage: str | None,
     stage: str | None,
+    faults_only: bool,
     minutes: float | None,
 ) -> None:
     """Inject faults into the service, and check that it loses, duplicates and invents nothing."""
@@ -58,7 +62,7 @@ def main(
     remove_stale_disks()
     os.environ[VARIABLE] = sabotage or ""
     try:
-        verdict = prove(plan, stores, seed, console, only=stage)
+        verdict = prove(plan, stores, seed, console, only=stage, faults_only=faults_only)
     except ServerFailed as error:
         console.print(f"[red]Could not run: {error}[/]")
         sys.exit(COULD_NOT_RUN)
@@ -66,7 +70,7 @@ def main(
         console.print("[red]Interrupted: no verdict.[/]")
         sys.exit(COULD_NOT_RUN)
     report.show(verdict, console)
-    is_complete = (sabotage, stage, minutes, store) == (None, None, None, "both")
+    is_complete = store == "both" and not any((sabotage, stage, minutes, faults_only))
     if verdict.is_green and is_complete:
         _save(verdict)
     if as_json:

@@ -221,8 +221,7 @@ class Cancellations:
         for job in jobs:
             async with self._store.begin(str) as transaction:
                 await transaction.run(INSERT_PROBE, {"event": job.event_id})
-                await transaction.settle(token, job.id)
-                await transaction.commit()
+                await transaction.commit_done({token: [job.id]})
 
     async def _fail(self) -> None:
         token, jobs = await self._claim()

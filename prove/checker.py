@@ -27,6 +27,7 @@ def check_ledger(ledger: RawDatabase, history: History) -> tuple[Findings, Figur
     summary = history.summary()
     checker = LedgerChecker(ledger, summary)
     checker.check()
+    _check_given_up(ledger, history, checker.findings)
     outcomes = history.outcomes()
     figures = Figures(
         **asdict(checker.totals),
@@ -40,6 +41,29 @@ def check_ledger(ledger: RawDatabase, history: History) -> tuple[Findings, Figur
         requeues=sum(entry.outcome.is_accepted for entry in history.requeues),
     )
     return checker.findings, figures
+
+
+GIVEN_UP = """
+    SELECT e.event_id, COALESCE(a.failures, 0), COALESCE(g.runs, 0)
+    FROM onceward.events e
+    JOIN onceward.jobs j ON j.event = e.id
+    JOIN onceward.handlers h ON h.id = j.handler AND h.has_on_failed
+    LEFT JOIN (
+        SELECT job, count(*) AS failures FROM onceward.attempts
+        WHERE error = 'declined' OR error LIKE 'Malformed%' GROUP BY job
+    ) AS a ON a.job = j.id
+    LEFT JOIN (SELECT event, count(*) AS runs FROM given_up GROUP BY event) AS g
+        ON g.event = e.event_id
+    WHERE COALESCE(a.failures, 0) <> COALESCE(g.runs, 0)
+"""
+
+
+def _check_given_up(ledger: RawDatabase, history: History, findings: Findings) -> None:
+    """Check that each failure for good has one committed run of its handler's on_failed."""
+    for event_id, failures, runs in ledger.stream(GIVEN_UP):
+        detail = f"{failures} failures, {runs} runs of on_failed"
+        number = history.workload.number_of(event_id)
+        findings.add(Violation.NOT_GIVEN_UP, detail, number)
 
 
 COPY = """
@@ -68,6 +92,7 @@ def check_copy(ledger: RawDatabase, history: History, requests: int) -> Findings
         if number is not None and status == "done":
             variant = int(bytes(sha256) != workload.body_sha256(number, 0))
             expected_balance += workload.amount(number, variant)
+    _check_given_up(ledger, history, findings)
     for number in history.acknowledged(requests) - present:
         findings.add(Violation.LOST, f"{workload.event_id(number)} is not in the copy", number)
     balance = int(ledger.value("SELECT COALESCE(sum(balance), 0) FROM accounts"))

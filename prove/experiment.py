@@ -49,6 +49,7 @@ class Experiment:
         seed: int,
         direct_url: str | None = None,
         environment: Mapping[str, str] | None = None,
+        workload: Workload | None = None,
         **settings: Any,
     ) -> None:
         self.ledger = RawDatabase(direct_url or url)
@@ -57,7 +58,7 @@ class Experiment:
         self.figures = Figures()
         self.delays: dict[str, Delay] = {}
         self.fleet = ServiceFleet(url, size, *options, environment=environment, **settings)
-        self.history = History(Workload(seed, name))
+        self.history = History(workload or Workload(seed, name))
         self.load_generator = LoadGenerator(
             self.history, self.fleet.addresses, connections=CONNECTIONS, seed=seed
         )

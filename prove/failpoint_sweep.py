@@ -13,12 +13,13 @@ from itertools import islice
 
 import httpx
 
-from onceward.runtime.failpoints import POINTS
+from onceward.runtime.failpoints import POINTS, REDIS_POINTS
 from prove.checker import Figures, check_ledger
 from prove.client import FailoverClient
 from prove.fleet import APP, SETTINGS
 from prove.history import History
 from prove.outside.stage import EFFECT_POINTS
+from prove.retention.stage import RETENTION_POINTS
 from prove.timeline import with_timeline
 from prove.workload import EventKind, Request, Workload
 from support.client_history import Outcome, Requeue, outcome_of
@@ -26,11 +27,16 @@ from support.database import RawDatabase
 from support.ledger_checker import Finding, Violation
 from support.processes import Item, Serve, StartupFailed, eventually, failpoint_in
 
-SWEPT = tuple(point for point in POINTS if point not in EFFECT_POINTS)
-"""The stage of effects reaches the others."""
+SWEPT = tuple(
+    point for point in POINTS if point not in (*EFFECT_POINTS, *RETENTION_POINTS, *REDIS_POINTS)
+)
+"""The stage of effects reaches its own; the sweep runs without Redis."""
 
 PLAIN_EVENTS = 4
 """Enough for some of them to share a transaction."""
+
+BATCHED_EVENTS = 2
+"""Enough for a call with more than one event."""
 
 MAX_RETRIES = 2
 """Retrying more would reach the failpoints ever more often, and the sweep would not end."""
@@ -93,6 +99,7 @@ class FailpointSweep:
         with_effect = workload.new_of_kind(EventKind.WITH_EFFECT)
         malformed = workload.new_of_kind(EventKind.MALFORMED)
         plain = [workload.new_of_kind(EventKind.PLAIN) for _ in range(PLAIN_EVENTS)]
+        plain += [workload.new_of_kind(EventKind.BATCHED) for _ in range(BATCHED_EVENTS)]
         repeats = [(with_effect, 0), (with_effect, 1)]
         self._send(service, [*islice(self._unresolved, MAX_RETRIES), (with_effect, 0)])
         self._send(service, [*repeats, (malformed, 0), *((number, 0) for number in plain)])
@@ -114,7 +121,7 @@ class FailpointSweep:
         async def send(number: int, variant: int) -> None:
             client, start = FailoverClient(lambda: [address], 0), time.time()
             body = self.history.workload.body(number, variant)
-            response = await client.request("POST", "/events/ingest", body)
+            response = await client.request("POST", self.history.workload.path(number), body)
             client.close()
             outcome = self.history.record(number, variant, response, start, time.time())
             if outcome is Outcome.UNKNOWN:

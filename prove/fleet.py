@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -13,18 +14,20 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prove.client import Address
-from support.processes import ROOT, Process, Serve, StartupFailed, Work
+from support.processes import ROOT, Process, Serve, StartupFailed, Work, failpoint_in
 
 APP = ROOT / "prove" / "app.py"
 LEASE_LOST = re.compile(r"leases? (?:was|were) lost")
 START_ATTEMPTS = 5
 
-# Kills must not exhaust a job's attempts.
+# Kills must not exhaust a job's attempts. Of thousands of jobs that fail at random, some fail ten
+# times in a row: without the limit, the next delay would outlast the time to drain.
 SETTINGS: dict[str, Any] = {
     "lease_seconds": 0.6,
     "poll_seconds": 0.1,
     "max_attempts": 100,
     "retry_base_seconds": 0.05,
+    "retry_max_seconds": 2.0,
     "commit_timeout_seconds": 2.0,
 }
 
@@ -63,6 +66,9 @@ class ServiceFleet:
         """The process in each slot."""
         self.unexpected_exits: list[str] = []
         """The logs of processes that exited on their own."""
+        self.failpoint_kills: Counter[str] = Counter()
+        """How often processes died at each failpoint with which they were armed."""
+        self._armed: dict[int, str] = {}
         self._url = url
         self._options = options
         self._app = app
@@ -121,6 +127,11 @@ class ServiceFleet:
         for slot, process in zip(slots, self._pool.map(self._start, slots), strict=True):
             self.processes[slot] = process
 
+    def replace(self, slot: int, *, failpoints: str) -> None:
+        """Kill the process in a slot, and replace it by one that dies at a failpoint."""
+        self._armed[slot] = failpoints
+        self.kill(slot)
+
     def restart(self, **settings: float | str) -> None:
         """Shut down every process gracefully, and start new ones with changed settings."""
         self._settings |= settings
@@ -134,7 +145,10 @@ class ServiceFleet:
         """Replace processes that exited on their own, and keep their logs as evidence."""
         for slot, process in enumerate(self.processes):
             if not process.running:
-                self.unexpected_exits.append(process.log[-4_000:])
+                if point := process.failpoint:
+                    self.failpoint_kills[point] += 1
+                else:
+                    self.unexpected_exits.append(process.log[-4_000:])
                 self.kill(slot)
 
     def is_ready(self) -> bool:
@@ -157,20 +171,35 @@ class ServiceFleet:
 
     def _start(self, slot: int) -> Process:
         start = self._start_receiver if self.is_receiver(slot) else self._start_worker
+        failpoints = self._armed.pop(slot, "")
         for _ in range(START_ATTEMPTS - 1):
-            with suppress(StartupFailed):
-                return self._register(start())
+            try:
+                return self._register(start(failpoints))
+            except StartupFailed as failure:
+                if point := failpoint_in(str(failure)):
+                    self.failpoint_kills[point] += 1
+            failpoints = ""
             time.sleep(0.2)  # the database may be in recovery
-        return self._register(start())
+        return self._register(start(""))
 
     def _register(self, process: Process) -> Process:
         self._started.append(process)
         return process
 
-    def _start_receiver(self) -> Process:
+    def _start_receiver(self, failpoints: str) -> Process:
         options = ["--workers", "0"] if self.size.workers else []
         options += self._options
-        return Serve(self._app, self._url, *options, **self._start_options, **self._settings)
+        return self._run(Serve, failpoints, *options)
 
-    def _start_worker(self) -> Process:
-        return Work(self._app, self._url, *self._options, **self._start_options, **self._settings)
+    def _start_worker(self, failpoints: str) -> Process:
+        return self._run(Work, failpoints, *self._options)
+
+    def _run(self, command: type[Serve] | type[Work], failpoints: str, *options: str) -> Process:
+        return command(
+            self._app,
+            self._url,
+            *options,
+            failpoints=failpoints,
+            **self._start_options,
+            **self._settings,
+        )

@@ -19,6 +19,8 @@ RETRY_SECONDS = 0.02
 MAX_RETRY_SECONDS = 0.25
 REQUEUE_INTERVAL_SECONDS = 0.1
 REQUEUE_BODY = b'{"actor":"ann","reason":"retry after a fix"}'
+ROUTE_BODY = b'{"handler":"credit","actor":"ann","reason":"a payment after all"}'
+DISMISS_BODY = b'{"actor":"ann","reason":"not for us"}'
 
 
 class LoadGenerator(RequestSender[Request]):
@@ -44,9 +46,9 @@ class LoadGenerator(RequestSender[Request]):
         self._requests = history.workload.requests()
         self._rng = random.Random(seed)  # noqa: S311 - reproducible
 
-    def repeat(self, numbers: Iterable[int]) -> None:
+    def repeat(self, numbers: Iterable[int], variant: int = 0) -> None:
         """Send events again, beyond the limit and without regard to the rate."""
-        self._at_once.extend((number, 0) for number in numbers)
+        self._at_once.extend((number, variant) for number in numbers)
 
     def _tasks(self) -> Iterator[Coroutine[Any, Any, None]]:
         yield from super()._tasks()
@@ -62,7 +64,7 @@ class LoadGenerator(RequestSender[Request]):
         body = self.history.workload.body(number, variant)
         for attempt in itertools.count():
             start = time.time()
-            response = await client.request("POST", "/events/ingest", body)
+            response = await client.request("POST", self.history.workload.path(number), body)
             outcome = self.history.record(number, variant, response, start, time.time())
             if outcome is not Outcome.UNKNOWN or self._is_stopped:
                 return
@@ -76,6 +78,7 @@ class LoadGenerator(RequestSender[Request]):
             await asyncio.sleep(REQUEUE_INTERVAL_SECONDS)
             if self.is_requeueing:
                 await self._requeue_failed_job(client)
+                await self._review_event(client)
                 client.fail_over()
         client.close()
 
@@ -88,3 +91,14 @@ class LoadGenerator(RequestSender[Request]):
             job = self._rng.choice(failed)
             status, body = await client.request("POST", f"/admin/jobs/{job}/requeue", REQUEUE_BODY)
             self.history.requeues.append(Requeue(job, outcome_of(status, body)))
+
+    async def _review_event(self, client: FailoverClient) -> None:
+        """Route or dismiss an event that waits for review. The ledger shows what came of it."""
+        status, body = await client.request("GET", "/admin/events?status=review&limit=50")
+        if status != 200:
+            return
+        waiting = [int(item["id"]) for item in msgspec.json.decode(body)["items"]]
+        if waiting:
+            event = self._rng.choice(waiting)
+            action, body = self._rng.choice((("route", ROUTE_BODY), ("dismiss", DISMISS_BODY)))
+            await client.request("POST", f"/admin/events/{event}/{action}", body)

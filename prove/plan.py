@@ -38,6 +38,10 @@ class StorePlan:
     """Kills at random during outside calls, beside those at failpoints."""
     version_kills: int = 0
     """Kills while versions of objects arrive in random order."""
+    retention_seconds: float = 0
+    """How long maintenance forgets under load."""
+    retention_kills: int = 0
+    """Kills of processes that do maintenance, beside those at failpoints."""
     snapshot_seconds: float = 0
     """How long a transaction stays open while jobs come and go."""
 
@@ -105,6 +109,8 @@ SHORT = Plan(
             pauses=2,
             effect_kills=4,
             version_kills=3,
+            retention_seconds=10,
+            retention_kills=4,
             share_seconds=2.5,
             recoveries=1,
             snapshot_seconds=3,
@@ -129,6 +135,8 @@ SHORT = Plan(
             pauses=2,
             effect_kills=4,
             version_kills=3,
+            retention_seconds=10,
+            retention_kills=4,
         ),
     },
     required=1.0,
@@ -159,6 +167,8 @@ LONG = Plan(
             pauses=40,
             effect_kills=120,
             version_kills=60,
+            retention_seconds=150,
+            retention_kills=80,
             share_seconds=20,
             recoveries=8,
             snapshot_seconds=300,
@@ -183,6 +193,8 @@ LONG = Plan(
             pauses=40,
             effect_kills=120,
             version_kills=60,
+            retention_seconds=150,
+            retention_kills=80,
         ),
     },
     required=0.5,

@@ -3,15 +3,21 @@
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
+import psycopg
+
 from prove.experiment import Experiment
+from support.database import Row
 from support.ledger_checker import Violation
 from support.processes import ConditionTimeout, Process, eventually
 
 KILL_ALL_ONE_IN = 12
 BASELINE_LEASE_SECONDS = 5.0
 LEASE_SECONDS = 0.6
+READ_TRIES = 5
+READ_PAUSE_SECONDS = 0.5
 ZOMBIE_WAIT_SECONDS = 5.0
 BURST_EVENTS = 600
 BURST_SECONDS = 0.4
@@ -140,14 +146,24 @@ def _jobs_claimed_by(experiment: Experiment, pid: int) -> set[int]:
         JOIN onceward.jobs j ON j.id = held.value AND j.status = 'queued'
         WHERE l.worker LIKE '%:{pid}'
     """  # noqa: S608 - no outside input
-    return {job for (job,) in ledger.rows(statement)}
+    return {job for (job,) in _read(experiment, statement)}
 
 
 def _has_solo_jobs(experiment: Experiment) -> bool:
     statement = "SELECT count(*) FROM onceward.jobs WHERE status = 'queued' AND solo"
-    return int(experiment.ledger.value(statement)) > 0
+    ((count,),) = _read(experiment, statement)
+    return int(count) > 0
 
 
 def _queued_jobs(experiment: Experiment) -> set[int]:
     statement = "SELECT id FROM onceward.jobs WHERE status = 'queued'"
-    return {job for (job,) in experiment.ledger.rows(statement)}
+    return {job for (job,) in _read(experiment, statement)}
+
+
+def _read(experiment: Experiment, statement: str) -> list[Row]:
+    """Read from the ledger. A server that crashes, or whose clock is stepped, drops connections."""
+    for _ in range(READ_TRIES - 1):
+        with suppress(psycopg.OperationalError):
+            return experiment.ledger.rows(statement)
+        time.sleep(READ_PAUSE_SECONDS)  # the server is about to accept connections again
+    return experiment.ledger.rows(statement)

@@ -5,25 +5,33 @@ startup; the product contains none of this.
 """
 
 import asyncio
-import functools
 import os
 import re
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
 from enum import StrEnum
+from functools import cache, partial
 from types import ModuleType
 from typing import Any
 
 import psycopg
+from psycopg.sql import SQL
 
 from onceward import Transaction, service
 from onceward.model.effects import NotApplied
 from onceward.model.events import Arrival, Outcome, Receipt
+from onceward.model.jobs import Fail
+from onceward.model.weeks import Week
+from onceward.operate import maintenance
+from onceward.operate.archiving import archive_week
+from onceward.operate.maintenance import Maintenance, Report
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.runtime.clock import SystemClock
-from onceward.store import queries
-from onceward.store.postgres import claiming, pool, time_limit
+from onceward.store import payload_routes, queries
+from onceward.store.postgres import claiming, partitions, pool, time_limit
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import Connection
 from onceward.store.postgres.pool import ConnectionPool
@@ -31,14 +39,18 @@ from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
-from onceward.work.outside_calls import AttemptCalls
-from onceward.work.scheduler import Scheduler
-from onceward.work.staleness import VersionedJob
+from onceward.work.claiming.scheduler import Scheduler
+from onceward.work.forwarding import forward
+from onceward.work.outside.calls import AttemptCalls
+from onceward.work.running.staleness import VersionedJob
+from onceward.work.running.transaction import UnitOfWork
 
 VARIABLE = "PROVE_SABOTAGE"
 SKEW_SECONDS = 60
 PURGE_INTERVAL_SECONDS = 0.3
 LATE_SECONDS = 3600.0
+EARLY_SECONDS = 0.02
+PAUSE_BEFORE_END_SECONDS = 0.2
 
 _connection_options: dict[str, Any] = {"host": "127.0.0.1", "user": "postgres"}
 """How this process reaches its database; `prepare` adds the port and the name."""
@@ -53,7 +65,9 @@ class Sabotage(StrEnum):
     WEAK_SYNC = "weak-sync"
     """Let the database commit without syncing its disk; a power cut shows it."""
     NO_FENCE = "no-fence"
-    """Settle a job by its id alone, without its lease."""
+    """Settle a job whose lease another worker holds."""
+    SETTLE_BY_ID = "settle-by-id"
+    """Settle a job by its id alone, done or not, and take every lease for held."""
     NO_UNIQUE_KEY = "no-unique-key"
     """Record an id as often as it is received."""
     NO_TRANSACTION = "no-transaction"
@@ -98,6 +112,22 @@ class Sabotage(StrEnum):
     """Repeat outside calls whose outcome is unknown."""
     LATE_CALLS = "late-calls"
     """Make outside calls after their deadline; a process that was frozen shows it."""
+    FRESH_IDS = "fresh-ids"
+    """Forward each attempt of an event under an id of its own."""
+    DROP_UNARCHIVED = "drop-unarchived"
+    """Drop payloads before their archive is verified."""
+    EARLY_KEYS = "early-keys"
+    """Set the keys of events in Redis before the commit."""
+    DROP_NEEDED = "drop-needed"
+    """Drop payloads that queued and failed jobs need."""
+    FORGET_STATES = "forget-states"
+    """Purge jobs without the state of their event."""
+    FORGET_IN_BATCH = "forget-in-batch"
+    """Settle all jobs of a batch but the last."""
+    EARLY_ON_FAILED = "early-on-failed"
+    """Commit what on_failed wrote before the job ends as failed."""
+    IGNORE_FILTERS = "ignore-filters"
+    """Create jobs for events that the filter of their handler rejects."""
     NO_FLOORS = "no-floors"
     """Let claims read all that was settled since the oldest snapshot."""
 
@@ -128,9 +158,9 @@ def apply() -> None:
         patch()
 
 
-def _patch_statement(name: str, pattern: str, replacement: str) -> None:
-    """Change one statement of the PostgreSQL store."""
-    texts = queries._load("postgres")  # noqa: SLF001 - sabotage has no public entrance
+def _patch_statement(name: str, pattern: str, replacement: str, dialect: str = "postgres") -> None:
+    """Change one statement of a store."""
+    texts = queries._load(dialect)  # noqa: SLF001 - sabotage has no public entrance
     texts[name], count = re.subn(pattern, replacement, texts[name], flags=re.DOTALL)
     assert count == 1, f"the statement {name} has changed; adapt its sabotage"
 
@@ -167,13 +197,13 @@ class _Autocommit:
         _connection().execute(re.sub(r":(\w+)", r"%(\1)s", sql).encode(), parameters)
 
 
-@functools.cache
+@cache
 def _connection() -> psycopg.Connection:
     return psycopg.connect(**_connection_options, autocommit=True)
 
 
-async def _delete_done_events(_: PostgresStore) -> None:
-    """Stand in for the store's maintenance."""
+async def _delete_done_events(_: Maintenance) -> None:
+    """Stand in for the maintenance."""
     async with await psycopg.AsyncConnection.connect(**_connection_options) as connection:
         await connection.execute(
             "WITH purged AS (DELETE FROM onceward.jobs WHERE status = 'done' RETURNING event)"
@@ -182,8 +212,16 @@ async def _delete_done_events(_: PostgresStore) -> None:
 
 
 def _remove_fence() -> None:
-    fence = r"AND [\w.]*texteq\(status, 'queued'\)\s+AND EXISTS \(SELECT 1 FROM fence\)"
-    _patch_statement("settle_done", fence, "")
+    """Remove the fence alone: the job must still be queued, and renewals report lost leases."""
+    _patch_statement("settle_done", r"AND EXISTS \(SELECT 1 FROM fence\)", "")
+    _patch_statement(
+        "settle_done", r"AND id IN \(\s+SELECT leased.*?:token\s+\)", "", dialect="sqlite"
+    )
+
+
+def _settle_by_id() -> None:
+    _remove_fence()
+    _patch_statement("settle_done", r"AND [\w.]*texteq\(status, 'queued'\)", "")
     _patch_statement("renew", r"ARRAY\(SELECT token FROM renewed\)", ":tokens::text[]")
 
 
@@ -203,7 +241,7 @@ def _slow_the_clock() -> None:
 
 def _purge_ids() -> None:
     vars(service)["MAINTENANCE_INTERVAL_SECONDS"] = PURGE_INTERVAL_SECONDS
-    PostgresStore.maintenance = _delete_done_events  # type: ignore[method-assign,assignment] # the sabotage
+    Maintenance.run_if_elected = _delete_done_events  # type: ignore[method-assign,assignment] # the sabotage
 
 
 def _commit_locally() -> None:
@@ -331,6 +369,28 @@ def _ignore_versions() -> None:
     _replace(VersionedJob, "_is_stale", lambda *_: False)
 
 
+def _forget_in_batch() -> None:
+    settle_all = UnitOfWork.settle_all
+
+    async def settle_most(unit: UnitOfWork, leases: Mapping[str, Sequence[int]]) -> None:
+        *others, (token, jobs) = leases.items()
+        await settle_all(unit, {**dict(others), token: jobs[:-1] or jobs})
+
+    _replace(UnitOfWork, "settle_all", settle_most)
+
+
+def _commit_on_failed_early() -> None:
+    async def settle_later(
+        unit: UnitOfWork, token: str, job: int, failure: Fail, elapsed_seconds: float
+    ) -> bool:
+        await unit.commit()
+        await asyncio.sleep(PAUSE_BEFORE_END_SECONDS)
+        queue: PostgresStore = unit._begin.__self__  # type: ignore[attr-defined] # noqa: SLF001 - the sabotage
+        return await queue.settle_error(token, job, failure, elapsed_seconds)
+
+    _replace(UnitOfWork, "settle_failed", settle_later)
+
+
 def _repeat_blindly() -> None:
     async def repeat(*_: object) -> NotApplied:
         """Stand in for the policy of an effect."""
@@ -339,20 +399,80 @@ def _repeat_blindly() -> None:
     _replace(AttemptCalls, "_decide", repeat)
 
 
-def _call_late() -> None:
-    _replace(SystemClock, "boottime", lambda _: 0.0)
+def _forward_under_fresh_ids() -> None:
+    _replace(forward, "message_id", lambda *_: f"fwd_{secrets.token_hex(12)}")
+
+
+def _drop_unarchived() -> None:
+    """Drop each week first, and archive what is left of it."""
+    drop_week = Maintenance._drop_week  # noqa: SLF001 - the sabotage
+
+    async def archive_nothing(*_: object, **__: object) -> None:
+        """Stand in for the archiving before the drop."""
+
+    async def drop_then_archive(
+        self: Maintenance, week: Week, before: datetime, report: Report
+    ) -> None:
+        await drop_week(self, week, before, report)
+        archive = self._archive()
+        if archive is not None:
+            await archive_week(self._store, archive, week)
+
+    _replace(maintenance, "archive_week", archive_nothing)
+    _replace(Maintenance, "_must_be_archived", property(lambda _: False))
+    _replace(Maintenance, "_drop_week", drop_then_archive)
+
+
+def _set_keys_early() -> None:
+    """Guess the ids of new events, and set their keys before they are written."""
+    record = BatchWriter.record
+
+    async def record_late(
+        writer: BatchWriter, connection: Connection, arrivals: Sequence[Arrival], routes_file: int
+    ) -> list[Receipt]:
+        next_id = "SELECT last_value + 1 AS id FROM onceward.ledger_ids"
+        row = await (await connection.execute(next_id)).fetchone()
+        first = row["id"] if row else 1
+        hints = await writer._id_hints.find(  # noqa: SLF001 - the sabotage
+            connection,
+            routes_file,
+            arrivals,
+            writer._recent,  # noqa: SLF001 - the sabotage
+        )
+        guesses = [Receipt(first + at, Outcome.RECORDED) for at in range(len(arrivals))]
+        writer._id_hints.add(hints, arrivals, guesses)  # noqa: SLF001 - the sabotage
+        await asyncio.sleep(EARLY_SECONDS)
+        return await record(writer, connection, arrivals, routes_file)
+
+    BatchWriter.record = record_late  # type: ignore[method-assign,assignment] # the sabotage
+
+
+def _drop_needed() -> None:
+    nothing = SQL(
+        "SELECT event FROM onceward.jobs WHERE false AND received_at BETWEEN {starts} AND {ends}"
+    )
+    _replace(partitions, "_NEEDED", nothing)
+    for name in ("purge_payloads", "unneeded_payloads"):
+        _patch_statement(name, r"j\.status IN \('queued', 'failed'\)", "false", "sqlite")
+
+
+def _forget_states() -> None:
+    states = r"CASE\s+WHEN final_state.*?END"
+    for dialect in ("postgres", "sqlite"):
+        _patch_statement("purge_jobs", states, "final_state", dialect)
 
 
 _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
-    Sabotage.EARLY_RESPONSE: functools.partial(_wrap_submit, _respond_early),
+    Sabotage.EARLY_RESPONSE: partial(_wrap_submit, _respond_early),
     Sabotage.NO_FENCE: _remove_fence,
+    Sabotage.SETTLE_BY_ID: _settle_by_id,
     Sabotage.NO_UNIQUE_KEY: _remove_unique_key,
     Sabotage.WORKER_CLOCK: _slow_the_clock,
     Sabotage.DELETE_IDS: _purge_ids,
     Sabotage.ALWAYS_READY: _be_always_ready,
     Sabotage.NO_TIME_LIMIT: _remove_time_limit,
     Sabotage.LOCAL_COMMIT: _commit_locally,
-    Sabotage.MEMORY_OF_IDS: functools.partial(_wrap_submit, _remember_ids),
+    Sabotage.MEMORY_OF_IDS: partial(_wrap_submit, _remember_ids),
     Sabotage.STALE_ROUTES: _trust_routes,
     Sabotage.SHARED_SESSIONS: _accept_shared_sessions,
     Sabotage.LEAK_CONNECTIONS: _leak_connections,
@@ -365,7 +485,15 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.SLOW_RECLAIM: _reclaim_late,
     Sabotage.NO_SHARES: _ignore_shares,
     Sabotage.IGNORE_VERSIONS: _ignore_versions,
+    Sabotage.IGNORE_FILTERS: partial(_replace, payload_routes, "passes", lambda *_: True),
     Sabotage.BLIND_CALLS: _repeat_blindly,
-    Sabotage.LATE_CALLS: _call_late,
+    Sabotage.FORGET_IN_BATCH: _forget_in_batch,
+    Sabotage.EARLY_ON_FAILED: _commit_on_failed_early,
+    Sabotage.LATE_CALLS: partial(_replace, SystemClock, "boottime", lambda _: 0.0),
+    Sabotage.FRESH_IDS: _forward_under_fresh_ids,
     Sabotage.NO_FLOORS: _forget_floors,
+    Sabotage.DROP_UNARCHIVED: _drop_unarchived,
+    Sabotage.EARLY_KEYS: _set_keys_early,
+    Sabotage.DROP_NEEDED: _drop_needed,
+    Sabotage.FORGET_STATES: _forget_states,
 }

@@ -13,10 +13,12 @@ from prove.experiment import Experiment
 from prove.failover import fail_over
 from prove.failpoint_sweep import FailpointSweep
 from prove.frozen_host import freeze_host
+from prove.late_settlements import settle_late
 from prove.outside.stage import call_outside
 from prove.poolers import run_behind_poolers
 from prove.queueing.rules import keep_rules
 from prove.queueing.times import measure_times
+from prove.retention.stage import keep_and_forget
 from prove.staleness.stage import change_objects
 from prove.vanished_file import vanish
 from prove.workbench import StoreResult, Workbench
@@ -159,6 +161,7 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "full disk": StageRunner.full_disk,
         "power cuts": StageRunner.power_cuts,
         "failpoints": StageRunner.failpoints,
+        "late settlements": settle_late,
         "frozen host": freeze_host,
         "failover": fail_over,
         "poolers": run_behind_poolers,
@@ -167,6 +170,7 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "queue": keep_rules,
         "effects": call_outside,
         "versions": change_objects,
+        "retention": keep_and_forget,
         "queue times": measure_times,
     }
 )
@@ -176,11 +180,13 @@ SQLITE_STAGES: Stages = MappingProxyType(
         "full disk": StageRunner.full_disk,
         "power cuts": StageRunner.power_cuts,
         "failpoints": StageRunner.failpoints,
+        "late settlements": settle_late,
         "cancellations": cancel_operations,
         "clock steps": step_clocks,
         "vanished file": vanish,
         "queue": keep_rules,
         "effects": call_outside,
         "versions": change_objects,
+        "retention": keep_and_forget,
     }
 )

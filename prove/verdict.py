@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from onceward.runtime.failpoints import POINTS
+from onceward.runtime.failpoints import POINTS, REDIS_POINTS
 from prove.bad_inputs import BadInputsResult
 from prove.checker import Figures
 from prove.clock_steps import ZOMBIES
@@ -15,6 +15,7 @@ from prove.models.check import ModelsResult
 from prove.outside.stage import EFFECT_POINTS
 from prove.plan import Plan, StorePlan
 from prove.queueing.times import HELD_JOBS
+from prove.retention.stage import KILLS, LATE, MIN_LATE, RETENTION_POINTS
 from prove.vanished_file import REMOVED
 from prove.workbench import StoreResult
 
@@ -43,7 +44,20 @@ MINIMUMS = {
     "effects": {
         "outside calls repeated": 1,
         "answers of outside calls lost": 1,
+        "events forwarded": 10,
         "effects resolved: happened": 1,
+    },
+    "retention": {
+        "events recorded during retention": 300,
+        LATE: MIN_LATE,
+        "payloads dropped": 200,
+        "weeks of payloads dropped": 5,
+        "jobs purged": 200,
+        "redeliveries purged": 20,
+        "effects purged": 1,
+        "old jobs cancelled": 1,
+        "payloads kept for jobs": 1,
+        "files of the archive checked": 5,
     },
     "queue times": {
         "jobs taken from killed workers": HELD_JOBS,
@@ -52,6 +66,23 @@ MINIMUMS = {
     },
 }
 """The counts that every form must reach, on a slow machine as well."""
+
+SHARED_LEDGER_MINIMUMS = {
+    "processes that did maintenance": 2,
+    "elections lost": 1,
+    "Redis killed": 1,
+    "Redis emptied": 1,
+    "Redis frozen": 1,
+    "Redis restored from an old dump": 1,
+    "keys in Redis checked": 1,
+}
+"""The counts of the stage of retention that need several processes, and so PostgreSQL."""
+
+_STAGE_OF = {
+    **dict.fromkeys(EFFECT_POINTS, "effects"),
+    **dict.fromkeys(RETENTION_POINTS, "retention"),
+}
+"""The stage that kills at a failpoint, if it is not the sweep."""
 
 
 @dataclass(frozen=True)
@@ -190,15 +221,21 @@ def _requirements(plan: StorePlan, share: float, result: StoreResult) -> Iterato
         for what, target in targets.items():
             if result.ran(stage):
                 yield Requirement(result.store, what, result.tally[what], round(target * share))
-    for stage, minimums in MINIMUMS.items():
-        for what, minimum in minimums.items():
-            if result.ran(stage):
-                yield Requirement(result.store, what, result.tally[what], minimum)
+    for what, minimum in _minimums(result):
+        yield Requirement(result.store, what, result.tally[what], minimum)
     if result.ran("storm"):
         yield from _load_requirements(plan, share, result)
-    for point in POINTS:
-        if result.ran("effects" if point in EFFECT_POINTS else "failpoints"):
+    for point in (point for point in POINTS if point not in REDIS_POINTS):
+        if result.ran(_STAGE_OF.get(point, "failpoints")):
             yield Requirement(result.store, f"kills at {point}", result.failpoints[point], 1)
+
+
+def _minimums(result: StoreResult) -> Iterator[tuple[str, int]]:
+    for stage, minimums in MINIMUMS.items():
+        if result.ran(stage):
+            yield from minimums.items()
+    if result.ran("retention") and result.store == "postgres":
+        yield from SHARED_LEDGER_MINIMUMS.items()
 
 
 def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
@@ -219,6 +256,7 @@ def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
         "queue times": {"recoveries": plan.recoveries},
         "effects": {"processes killed during outside calls": plan.effect_kills},
         "versions": {"processes killed during versions": plan.version_kills},
+        "retention": {KILLS: plan.retention_kills},
     }
 
 
@@ -231,3 +269,5 @@ def _load_requirements(plan: StorePlan, share: float, result: StoreResult) -> It
         unknown = round(plan.kills * share * MIN_UNKNOWN_PER_KILL)
         yield Requirement(result.store, "unknown outcomes", figures.unknown, unknown)
         yield Requirement(result.store, "requeues", figures.requeues, 1)
+        yield Requirement(result.store, "events rejected by a filter", figures.filtered, 1)
+        yield Requirement(result.store, "events routed from review", figures.routed, 1)

@@ -15,6 +15,7 @@ ACCOUNTS = 2_000
 HOT_ACCOUNTS = 4
 HOT_ONE_IN = 40
 VARIANT_AMOUNT = 1_000
+REVIEWED_PATH = "/webhooks/partner"
 
 _MASK = 2**64 - 1
 
@@ -39,27 +40,66 @@ class EventKind(IntEnum):
     """No handler is registered for its type."""
     INVALID = 6
     """It has no type: the response is 4xx, and nothing is recorded."""
+    BATCHED = 7
+    """Booked in a call with many events."""
+    BATCH_FLAKY = 8
+    """Its call fails about every second time, after its writes."""
+    BATCH_DECLINED = 9
+    """Its call usually raises a permanent error; a requeue may succeed."""
+    WANTED = 10
+    """The filter of its handler lets it pass."""
+    UNWANTED = 11
+    """The filter of its handler rejects it: it is recorded without a job."""
+    REVIEWED = 12
+    """Its source keeps unknown types for review. Some are then routed to a handler."""
 
 
 _SHARES = (
-    *(EventKind.PLAIN,) * 70,
+    *(EventKind.PLAIN,) * 45,
+    *(EventKind.BATCHED,) * 12,
+    EventKind.BATCH_FLAKY,
+    *(EventKind.BATCH_DECLINED,) * 2,
     *(EventKind.WITH_EFFECT,) * 10,
     *(EventKind.FLAKY,) * 4,
     *(EventKind.DECLINED,) * 3,
     *(EventKind.MALFORMED,) * 4,
     *(EventKind.UNHANDLED,) * 6,
     *(EventKind.INVALID,) * 3,
+    *(EventKind.WANTED,) * 4,
+    *(EventKind.UNWANTED,) * 4,
+    *(EventKind.REVIEWED,) * 2,
 )
-_TYPES = {EventKind.WITH_EFFECT: "payment.with_effect", EventKind.UNHANDLED: "payment.unhandled"}
-_BEHAVIOURS = {EventKind.FLAKY: "flaky", EventKind.DECLINED: "decline"}
+_TYPES = {
+    EventKind.WITH_EFFECT: "payment.with_effect",
+    EventKind.UNHANDLED: "payment.unhandled",
+    EventKind.BATCHED: "payment.batched",
+    EventKind.BATCH_FLAKY: "payment.batched",
+    EventKind.BATCH_DECLINED: "payment.batched",
+    EventKind.WANTED: "payment.offered",
+    EventKind.UNWANTED: "payment.offered",
+    EventKind.REVIEWED: "payment.surprising",
+}
+_OFFERED = (EventKind.WANTED, EventKind.UNWANTED)
+_BEHAVIOURS = {
+    EventKind.FLAKY: "flaky",
+    EventKind.DECLINED: "decline",
+    EventKind.BATCH_FLAKY: "flaky",
+    EventKind.BATCH_DECLINED: "decline",
+}
 _EXPECTATIONS = {
     EventKind.PLAIN: Expectation(),
     EventKind.WITH_EFFECT: Expectation(has_effect=True),
     EventKind.FLAKY: Expectation(),
     EventKind.DECLINED: Expectation(can_fail=True),
+    EventKind.BATCHED: Expectation(),
+    EventKind.BATCH_FLAKY: Expectation(),
+    EventKind.BATCH_DECLINED: Expectation(can_fail=True),
     EventKind.MALFORMED: Expectation(can_succeed=False, can_fail=True),
     EventKind.UNHANDLED: Expectation(has_job=False),
     EventKind.INVALID: None,
+    EventKind.WANTED: Expectation(),
+    EventKind.UNWANTED: Expectation(has_job=False, is_filtered=True),
+    EventKind.REVIEWED: Expectation(has_job=False, is_reviewed=True),
 }
 
 
@@ -133,17 +173,26 @@ class Workload:
             return f"hot-{(bits >> 8) % HOT_ACCOUNTS}"
         return f"account-{(bits >> 8) % ACCOUNTS}"
 
+    def path(self, number: int) -> str:
+        """Return the path that an event is sent to."""
+        is_reviewed = self.kind(number) is EventKind.REVIEWED
+        return REVIEWED_PATH if is_reviewed else "/events/ingest"
+
     def body(self, number: int, variant: int) -> bytes:
         """Return the exact bytes of a request; every variant differs."""
         kind = self.kind(number)
         amount = "" if kind is EventKind.MALFORMED else f'"amount":{self.amount(number, variant)},'
+        wanted = f'"wanted":{"true" if kind is EventKind.WANTED else "false"},'
+        payload = (
+            f"{amount}{wanted if kind in _OFFERED else ''}"
+            f'"account":"{self.account(number)}","behaviour":"{_BEHAVIOURS.get(kind, "")}",'
+            f'"variant":{variant}'
+        )
         event_type = _TYPES.get(kind, "payment.made")
         event_type = "" if kind is EventKind.INVALID else f'"event_type":"{event_type}",'
-        return (
-            f'{{"event_id":"{self.name}-{number}",{event_type}"payload":{{{amount}'
-            f'"account":"{self.account(number)}","behaviour":"{_BEHAVIOURS.get(kind, "")}",'
-            f'"variant":{variant}}}}}'
-        ).encode()
+        # A webhook is its own payload; an event for /events/ingest has one.
+        payload = payload if kind is EventKind.REVIEWED else f'"payload":{{{payload}}}'
+        return f'{{"event_id":"{self.name}-{number}",{event_type}{payload}}}'.encode()
 
     def body_sha256(self, number: int, variant: int) -> bytes:
         """Return the hash that the ledger keeps of a body."""

@@ -45,6 +45,10 @@ class Expectation:
     can_succeed: bool = True
     can_fail: bool = False
     has_effect: bool = False
+    is_filtered: bool = False
+    """Whether it has no job because the filter of its handler rejects it."""
+    is_reviewed: bool = False
+    """Whether it waits for review, and may get a job from an operator."""
 
 
 class SentEvent(NamedTuple):

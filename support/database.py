@@ -26,7 +26,7 @@ class RawDatabase:
     def rows(self, statement: str) -> list[Row]:
         """Run a statement and return its rows, if it produces any."""
         with self.connection() as connection:
-            cursor = connection.execute(self._in_dialect(statement))
+            cursor = connection.execute(self.in_dialect(statement))
             rows: list[Row] = cursor.fetchall() if cursor.description else []
         return rows
 
@@ -36,7 +36,7 @@ class RawDatabase:
             # On PostgreSQL only a named cursor leaves the rows on the server.
             cursor = connection.cursor() if self.is_sqlite else connection.cursor("stream")
             with closing(cursor):
-                cursor.execute(self._in_dialect(statement))
+                cursor.execute(self.in_dialect(statement))
                 while chunk := cursor.fetchmany(STREAM_ROWS):
                     yield from chunk
 
@@ -105,5 +105,6 @@ class RawDatabase:
             )
             self.rows(f"{head} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION onceward.poison()")
 
-    def _in_dialect(self, statement: str) -> str:
+    def in_dialect(self, statement: str) -> str:
+        """Return a statement as this database takes it."""
         return statement.replace("onceward.", "onceward_") if self.is_sqlite else statement

@@ -37,6 +37,7 @@ class Violation(StrEnum):
     WRONG_EFFECT = "effect not recorded exactly once"
     ILLEGAL_TRANSITION = "attempts, failures and audit entries do not add up"
     UNBALANCED = "balances differ from the sum of the done events"
+    SETTLED_LATE = "job settled under a lease that another worker holds"
     LEASE_LOST = "healthy worker lost a lease"
     PROCESS_EXITED = "process exited on its own"
     NOT_RECOVERED = "service did not recover"
@@ -51,8 +52,19 @@ class Violation(StrEnum):
     LIMIT_EXCEEDED = "more jobs ran than their limit allows"
     STARTED_WHILE_PAUSED = "job started while it was paused"
     STALE_APPLIED = "an older version overwrote a newer one"
+    NOT_GIVEN_UP = "on_failed not committed exactly once for each failure"
     CALLED_TWICE = "outside call applied more than once"
     NOT_CALLED = "job done without its outside call"
+    NO_INTENT = "outside call without an intent"
+    FORGED = "forwarded event without a valid signature"
+    PAYLOAD_LOST = "payload dropped that a job needs"
+    STATE_LOST = "event does not read as it ended"
+    NOT_AUDITED = "rows deleted without an audit entry"
+    NOT_ARCHIVED = "payload dropped that no recorded file has"
+    ARCHIVE_DAMAGED = "recorded file of the archive missing or damaged"
+    FALSE_KEY = "key in Redis of an event that the ledger does not have"
+    FILTER_IGNORED = "event that a filter rejects has a job"
+    NOT_REVIEWED = "event of an unknown type does not wait for review"
     TOO_SLOW = "slower than its limit"
 
 
@@ -90,11 +102,12 @@ class Findings:
 # One row for each event and its only job. Related rows are joined as counts.
 EVENTS = """
     SELECT
-        e.event_id, e.body_sha256, e.deliveries, e.conflicts, e.routed,
+        e.event_id, e.body_sha256, e.deliveries, e.conflicts, e.routed, e.final_state,
         COALESCE(d.redeliveries, 0), COALESCE(d.conflicts, 0),
         j.id, j.status, j.failure_type, j.attempts,
         COALESCE(a.failures, 0), COALESCE(a.permanent, 0), COALESCE(a.last, 0),
-        COALESCE(f.effects, 0), COALESCE(p.runs, 0), COALESCE(p.firsts, 0), COALESCE(u.requeues, 0)
+        COALESCE(f.effects, 0), COALESCE(p.runs, 0), COALESCE(p.firsts, 0), COALESCE(u.requeues, 0),
+        COALESCE(u.routes, 0), COALESCE(v.dismissals, 0)
     FROM onceward.events e
     LEFT JOIN onceward.jobs j ON j.event = e.id
     LEFT JOIN (
@@ -114,9 +127,14 @@ EVENTS = """
         SELECT event, count(*) AS runs, sum(is_first) AS firsts FROM probes GROUP BY event
     ) AS p ON p.event = e.event_id
     LEFT JOIN (
-        SELECT subject, count(*) AS requeues FROM onceward.audit
-        WHERE action = 'manual_requeue' GROUP BY subject
+        SELECT subject, sum(CASE WHEN action = 'manual_requeue' THEN 1 ELSE 0 END) AS requeues,
+            sum(CASE WHEN action = 'route' THEN 1 ELSE 0 END) AS routes
+        FROM onceward.audit WHERE action IN ('manual_requeue', 'route') GROUP BY subject
     ) AS u ON u.subject = 'job:' || j.id
+    LEFT JOIN (
+        SELECT subject, count(*) AS dismissals FROM onceward.audit
+        WHERE action = 'dismiss' GROUP BY subject
+    ) AS v ON v.subject = 'event:' || e.id
 """
 
 REPEATED_RUNS = "SELECT event, count(*) FROM probes GROUP BY event HAVING count(*) > 1"
@@ -138,6 +156,7 @@ class EventRow:
     deliveries: int
     conflicts: int
     routed: bool
+    final_state: str | None
     redelivery_rows: int
     conflict_rows: int
     job: int | None
@@ -151,6 +170,8 @@ class EventRow:
     runs: int
     firsts: int
     requeues: int
+    routes: int
+    dismissals: int
 
 
 @dataclass
@@ -162,6 +183,9 @@ class LedgerTotals:
     failed: int = 0
     ignored: int = 0
     failed_attempts: int = 0
+    filtered: int = 0
+    reviewed: int = 0
+    routed: int = 0
 
 
 class LedgerChecker:
@@ -205,12 +229,16 @@ class LedgerChecker:
             self.findings.add(Violation.UNEXPECTED, detail, event.number)
             return
         self._check_deliveries(event, row)
-        if event.expectation.has_job:
+        if event.expectation.has_job or (event.expectation.is_reviewed and row.job is not None):
             self._check_job(event, event.expectation, row)
             self._check_attempts(event, row)
             self._check_work(event, event.expectation, row)
-        else:
+        elif event.expectation.is_filtered:
+            self._check_filtered(event, row)
+        elif not event.expectation.is_reviewed:
             self._check_ignored(event, row)
+        if event.expectation.is_reviewed:
+            self._check_reviewed(event, row)
 
     def _check_deliveries(self, event: SentEvent, row: EventRow) -> None:
         if not event.accepted <= row.deliveries <= event.requests:
@@ -234,6 +262,28 @@ class LedgerChecker:
         if row.job is not None or row.routed or row.runs:
             detail = "an event without a handler has a job"
             self.findings.add(Violation.WRONG_FINAL_STATE, detail, event.number)
+
+    def _check_filtered(self, event: SentEvent, row: EventRow) -> None:
+        self.totals.filtered += 1
+        if row.job is not None or row.runs:
+            detail = f"the job is {row.status}, {row.runs} runs were committed"
+            self.findings.add(Violation.FILTER_IGNORED, detail, event.number)
+        elif (row.final_state, bool(row.routed)) != ("ignored", True):
+            detail = f"it is {row.final_state}, routed: {bool(row.routed)}"
+            self.findings.add(Violation.WRONG_FINAL_STATE, detail, event.number)
+
+    def _check_reviewed(self, event: SentEvent, row: EventRow) -> None:
+        """Check that an event left its review only by one action, which is audited."""
+        self.totals.reviewed += 1
+        self.totals.routed += row.job is not None
+        left_by = {("review", 0, 0), ("ignored", 0, 1), (None, 1, 0)}
+        if row.routes != (row.job is not None) or row.routed:
+            detail = f"job {row.job}, {row.routes} audit entries, routed: {bool(row.routed)}"
+            self.findings.add(Violation.NOT_REVIEWED, detail, event.number)
+        # An event that was dismissed may be routed by an operator who listed it before.
+        found = (row.final_state, row.routes, row.dismissals)
+        if found not in left_by | {("ignored", 1, 1)}:
+            self.findings.add(Violation.NOT_REVIEWED, f"it is {found}", event.number)
 
     def _check_job(self, event: SentEvent, expectation: Expectation, row: EventRow) -> None:
         self.totals.done += row.status == "done"

@@ -26,6 +26,11 @@ APPS = ROOT / "tests" / "apps"
 SUBSCRIPTIONS = ROOT / "examples" / "subscriptions.py"
 CHARGES = ROOT / "examples" / "charges.py"
 PLANS = ROOT / "examples" / "plans.py"
+METRICS = ROOT / "examples" / "metrics.py"
+PAID_ORDERS = ROOT / "examples" / "paid_orders.py"
+FORWARDING = ROOT / "examples" / "forwarding.py"
+FORWARD_RECEIVER = ROOT / "examples" / "receiver.py"
+ORDERS = ROOT / "examples" / "orders.py"
 INLINE_CREDITS = ROOT / "examples" / "inline_credits.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
@@ -226,9 +231,9 @@ class Process:
 
         eventually(has_stopped, f"process {self.pid} is suspended", seconds)
 
-    def terminate(self) -> None:
-        """Send SIGTERM, which starts a graceful shutdown."""
-        self._signal(signal.SIGTERM)
+    def terminate(self, number: signal.Signals = signal.SIGTERM) -> None:
+        """Send SIGTERM, or another signal that starts a graceful shutdown."""
+        self._signal(number)
 
     def wait(self, seconds: float = WAIT_SECONDS) -> int:
         """Wait for the exit and return its code, which is negative after a signal."""

@@ -1,6 +1,7 @@
 """Fixtures for all tests: a fresh database on either store, and an open store on it."""
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,19 +10,35 @@ import pytest
 
 from onceward.ports import Store
 from support.database import RawDatabase
-from support.postgres import Cluster
+from support.postgres import Cluster, free_port
+from support.redis import IN_MEMORY, RedisServer
 from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
-# Tests that start processes get a test runner of their own.
-PROCESS_FOLDERS = ("acceptance", "crash", "integration")
+# Each kind of tests has a test runner of its own: two of them mostly wait.
+RUNNERS = {
+    "processes": ("acceptance", "crash", "integration"),
+    "databases": ("conformance",),
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Split the tests between two runners: one mostly waits for processes, the other computes."""
+    """Split the tests between runners that wait for processes, for databases, or compute."""
+    runners = {folder: name for name, folders in RUNNERS.items() for folder in folders}
     for item in items:
-        has_processes = item.path.parent.name in PROCESS_FOLDERS
-        item.add_marker(pytest.mark.xdist_group("processes" if has_processes else "others"))
+        runner = runners.get(item.path.parent.name, "others")
+        item.add_marker(pytest.mark.xdist_group(runner))
+
+
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector from walking thousands of collected tests again and again."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Free the objects: libraries in C report those that outlive the interpreter as leaks."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +84,13 @@ def bare_postgres_url(postgres_cluster: Cluster) -> Iterator[str]:
     url = postgres_cluster.create_database()
     yield url
     postgres_cluster.drop(url)
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """Start an empty Redis server that no other test uses."""
+    with RedisServer(free_port(), *IN_MEMORY) as server:
+        yield server
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from onceward.errors import MalformedPayload
-from onceward.work.models import make_decoder
-from onceward.work.payload import decode
+from onceward.work.payloads.models import make_decoder
+from onceward.work.payloads.payload import decode
 
 SECRET = "hunter"
 """The value that the payloads of tests contain, and no error may contain."""

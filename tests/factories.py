@@ -23,16 +23,17 @@ from onceward.model.jobs import (
     Lease,
     Route,
 )
-from onceward.ports import InlineTransaction, Store, ignore_idle_timeout
+from onceward.ports import InlineTransaction, Store, StoreTransaction, ignore_idle_timeout
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.store.postgres.store import PostgresStore
+from onceward.store.queries import Queries
 from onceward.store.sqlite.store import SqliteStore
-from onceward.work.effects import EffectContext, Effects
-from onceward.work.outside_calls import AttemptCalls, NoCalls, OutsideCalls
-from onceward.work.outside_effects import OutsideEffects
-from onceward.work.transaction import Transaction, UnitOfWork
+from onceward.work.outside.calls import AttemptCalls, NoCalls, OutsideCalls
+from onceward.work.outside.declaration import OutsideEffects
+from onceward.work.running.effects import EffectContext, Effects
+from onceward.work.running.transaction import Transaction, UnitOfWork
 
 T = TypeVar("T")
 
@@ -190,6 +191,13 @@ class Work:
         return Effects(EffectContext(self.unit, job, calls))
 
 
+async def settle_in_flight(transaction: StoreTransaction, token: str, job: int) -> None:
+    """Settle a job on PostgreSQL as the server does before the commit of the same message."""
+    settle = Queries("postgres").one("settle_done")
+    rows = await transaction.run(settle, {"token": token, "jobs": [job]})
+    assert [row["landed"] for row in rows.rows] == [True]
+
+
 @asynccontextmanager
 async def working(store: Store, location: str = "handlers.py:7 in credit") -> AsyncIterator[Work]:
     """Begin a transaction as for a handler; roll it back unless it is settled."""
@@ -249,6 +257,9 @@ class FakeClock:
 
     def boottime(self) -> float:
         return self.monotonic()
+
+    def cpu_time(self) -> float:
+        return 0.0
 
     def monotonic(self) -> float:
         return self.seconds

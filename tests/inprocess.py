@@ -1,7 +1,7 @@
 """An inbox that receives and works in the test's own process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -36,6 +36,17 @@ class RunningInbox:
         body = {"event_id": event_id, "event_type": event_type, "payload": payload}
         return await self._http.post("/events/ingest", json=body)
 
+    async def deliver(self, path: str, body: bytes, headers: Mapping[str, str]) -> httpx.Response:
+        """Send a webhook, and return the response."""
+        return await self._http.post(path, content=body, headers=headers)
+
+    async def items(self, kind: str) -> list[dict[str, Any]]:
+        """Return the first page of a list of the admin API."""
+        response = await self._http.get(f"/admin/{kind}")
+        assert response.status_code == 200, response.text
+        found: list[dict[str, Any]] = response.json()["items"]
+        return found
+
     async def warnings(self) -> list[str]:
         """Return the warnings of ``/readyz``, which must be ready."""
         response = await self._http.get("/readyz")
@@ -65,6 +76,17 @@ class RunningInbox:
             return all(item.finished_at is not None for item in items)
 
         await eventually_async(is_idle, "every job has ended")
+
+    async def wait_for_error(self) -> JobItem:
+        """Wait until an attempt of the only job has failed, and return the job."""
+
+        async def failed() -> JobItem | None:
+            item = await self.job()
+            return item if item.last_error is not None else None
+
+        found = await eventually_async(failed, "an attempt has failed")
+        assert found is not None
+        return found
 
     async def run_event(self, event_type: str, payload: object = None) -> JobItem:
         """Send one event, and return its only job when it has ended."""

@@ -13,8 +13,8 @@ from onceward.model.jobs import Job
 from onceward.ports import Store
 from onceward.runtime.clock import Clock
 from onceward.store.effect_calls import SqlEffectCalls
-from onceward.work.outside_calls import AttemptCalls
-from onceward.work.outside_effects import OutsideEffects, make_effect
+from onceward.work.outside.calls import AttemptCalls
+from onceward.work.outside.declaration import OutsideEffects, make_effect
 from support.database import RawDatabase
 from tests.factories import EVERYTHING, arrival, lease, make_outside_calls, record
 

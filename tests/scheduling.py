@@ -7,9 +7,9 @@ from typing import Any
 
 from onceward.model.jobs import Claim, Job, Lease
 from onceward.settings import Settings
-from onceward.work.batching import BatchOutcome
-from onceward.work.leases import LeasedJob
-from onceward.work.scheduler import ClaimPlan, Run, Scheduler
+from onceward.work.claiming.leases import LeasedJob
+from onceward.work.claiming.scheduler import ClaimPlan, Run, Scheduler
+from onceward.work.running.batching import BatchOutcome
 
 START = 1000.0
 POLL_SECONDS = 5.0

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import count
 
 from onceward.model.jobs import Job, Lease
-from onceward.work.scheduler import ASK_INTERVAL_SECONDS, ClaimPlan, Run
+from onceward.work.claiming.scheduler import ASK_INTERVAL_SECONDS, ClaimPlan, Run
 from tests.scheduling import (
     POLL_SECONDS,
     handler_of,

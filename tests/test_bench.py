@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 import threading
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -41,6 +43,7 @@ from bench.processes import (
     group_cpu_seconds,
     received_ids,
     send,
+    server_cpu_seconds,
 )
 from bench.progress import run_trials
 from bench.registry import (
@@ -58,7 +61,7 @@ from bench.registry import (
 from bench.results import Results, Sample
 from bench.run import Options, Run, Schedule, Trial, alternate
 from bench.schedule import BENCHMARKS, PUBLISHED
-from bench.suite import fairness, ingest, process, receive, recovery
+from bench.suite import fairness, ingest, process, receive, recovery, retention
 from bench.tables import make_tables
 from onceward.settings import Settings
 from support.postgres import TEMPORARY
@@ -208,11 +211,14 @@ def test_the_cpu_time_of_a_process_includes_its_children() -> None:
         process.stdin.write(b".")
         assert process.stdout.readline() == b"waited for\n"
         ended = group_cpu_seconds(process.pid)
+        server = server_cpu_seconds([process.pid])
         process.send_signal(signal.SIGKILL)
 
     two_ticks = 2 / TICKS_PER_SECOND  # user and system time are rounded down
     assert 0.3 - two_ticks <= living < 2.0
     assert 0.3 - two_ticks <= ended < 2.0
+    assert 0.3 - two_ticks <= server < 2.0
+    assert server_cpu_seconds([os.getpid(), process.pid]) > 0, "an ended child has no time left"
 
 
 def test_the_published_bursts_of_receiving_are_long_and_few(run: Run) -> None:
@@ -248,15 +254,18 @@ def test_the_ledger_holds_what_the_load_generator_counted(run: Run, tmp_path: Pa
 
 
 @contextmanager
-def responding(*responses: bytes) -> Iterator[int]:
+def responding(*responses: bytes, first_after: float = 0.0) -> Iterator[int]:
     """Serve one connection with these responses, each in two pieces, then close the connection."""
     listener = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
         connection, _ = listener.accept()
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with connection:
-            for response in responses:
+            for number, response in enumerate(responses):
                 connection.recv(65_536)
+                if not number:
+                    time.sleep(first_after)  # the slow server of the test
                 for piece in (response[:20], response[20:]):
                     connection.sendall(piece)
 
@@ -281,6 +290,19 @@ def test_the_load_generator_counts_only_complete_2xx_responses(tmp_path: Path) -
     assert report.is_cut_off
 
 
+def test_a_wait_for_a_free_connection_counts_as_latency(tmp_path: Path) -> None:
+    deliveries = prepare(tmp_path / "requests", random_ids(20, seed=1))
+    accepted = b"HTTP/1.1 202 Accepted\r\ncontent-length: 2\r\n\r\n{}"
+    with responding(*[accepted] * 20, first_after=0.4) as port:
+        plan = LoadPlan(port, str(deliveries.file), deliveries.request_bytes, connections=1,
+                        rate=50.0, seconds=0.4)  # fmt: skip
+        report = send(plan)
+
+    assert report.acknowledged == 20, "requests that fell due meanwhile are sent"
+    assert report.max_ms >= 400
+    assert 150 < report.p50_ms < 400, "they fell due one after the other"
+
+
 def test_every_body_has_the_same_length_and_verifies() -> None:
     number = random.Random(1).randrange(1_000_000)  # noqa: S311 - repeatable
     body = make_body(random_ids(1, seed=2)[0], number)
@@ -291,11 +313,13 @@ def test_every_body_has_the_same_length_and_verifies() -> None:
     assert not is_authentic(body, None)
 
 
-def test_half_duplicates_sends_every_event_and_repeats_as_many() -> None:
+def test_half_duplicates_sends_every_event_twice() -> None:
     sent = list(LOADS[HALF_DUPLICATES](1_000))
 
-    assert len(sent) == 2_000
-    assert set(sent) == set(range(1_000))
+    assert Counter(sent) == dict.fromkeys(range(1_000), 2)
+    start = Counter(sent[:400])
+    assert max(start.values()) == 2
+    assert 0.4 < 1 - len(start) / 400 < 0.5, "a slow contender gets duplicates too"
 
 
 def test_rounds_alternate_the_order_of_the_contenders() -> None:
@@ -344,3 +368,80 @@ def test_a_config_survives_the_command_line() -> None:
     config = ContenderConfig("postgresql://x", port=free_port(), lease_seconds=1.5)
 
     assert ContenderConfig.from_json(config.to_json()) == config
+
+
+def test_receiving_is_timed_beside_each_kind_of_maintenance(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "WARM_UP_SECONDS", 0.2)
+    small = replace(run.options, retention_events=72_000)
+    trials = retention.plan(replace(run, options=small), Schedule(rounds=1, seconds=1.2))
+    found = measure("retention", [trial for trial in trials if "sizes" not in trial.label])
+
+    titles = [title for case in retention.CASES for title in (case.without, case.title)]
+    assert found.cases == titles
+    purging = [sample.case for sample in found.samples if "purged_rate" in sample.values]
+    assert purging == [retention.EVENTS.title, retention.JOBS.title]
+    assert all(0 < s.values["p50_ms"] <= s.values["p99_ms"] for s in found.samples)
+    (table,) = make_tables(found)
+    assert [row[0] for row in table.rows] == [case.title for case in retention.CASES]
+
+
+def turn(case: retention.Case, *, is_during: bool) -> retention._Turn:
+    return retention._Turn(case, 0, is_during=is_during)
+
+
+@pytest.mark.parametrize(
+    ("turn", "deleted", "dropped", "problem"),
+    [
+        (turn(retention.EVENTS, is_during=True), 500, (), None),
+        (turn(retention.JOBS, is_during=True), 0, (), "nothing was purged"),
+        (turn(retention.EVENTS, is_during=False), 0, (), None),
+        (turn(retention.JOBS, is_during=False), 3, (), "3 rows were purged"),
+        (turn(retention.DROP, is_during=True), 0, (0,), None),
+        (turn(retention.DROP, is_during=True), 0, (1,), "was not dropped"),
+        (turn(retention.DROP, is_during=False), 0, (1,), "0 rows were purged"),
+    ],
+)
+def test_a_turn_has_a_purge_if_and_only_if_it_is_set(
+    run: Run, turn: retention._Turn, deleted: int, dropped: Sequence[int], problem: str | None
+) -> None:
+    turns = retention._Turns(run, SHORT)
+    names = [f"payloads_{week.label}" for week in turns._history.weeks]
+    before = retention._Reading(0.0, 7, dict.fromkeys(names, 9))
+    smaller = {names[number]: 1 for number in dropped}
+    after = retention._Reading(1.0, 7 + deleted, dict.fromkeys(names, 9) | smaller)
+
+    found = turns._problem(turn, before, after)
+
+    assert (found is None) == (problem is None)
+    assert (problem or "") in (found or "")
+
+
+def test_a_ledger_whose_rows_were_replaced_is_compared_with_a_fresh_one(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "SIZE_ROUNDS", 1)
+    monkeypatch.setattr(retention, "STEPS", 2)
+    small = replace(run.options, retention_live_events=8_000)
+    trials = retention.plan(replace(run, options=small), SHORT)
+    found = measure("retention", [trial for trial in trials if "sizes" in trial.label])
+
+    assert found.cases == [retention.size_case(relation) for relation in retention.RELATIONS]
+    sizes = {sample.case: sample.values for sample in found.samples}
+    events, payloads = (sizes[retention.size_case(name)] for name in ("events", "payloads"))
+    assert 1 < events["mb"] / events["fresh_mb"] < 2, "a half was replaced at a time"
+    assert payloads["mb"] == payloads["fresh_mb"] > 0, "weeks of payloads are dropped whole"
+    assert make_tables(found)[-1].rows[0][0] == "`events`"
+
+
+def test_a_ledger_that_was_not_purged_fails_the_trial(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "STEPS", 1)
+    monkeypatch.setattr(retention, "run_role", lambda *_: None)
+    small = replace(run.options, retention_live_events=2_000)
+    sizes = retention._Sizes(replace(run, options=small))
+
+    with pytest.raises(TrialFailed, match=r"the purged ledger has \{'events': 4000"):
+        sizes._run_round(0)

@@ -15,10 +15,22 @@ from bench.load_generator import LoadReport
 from bench.losses import find_losses
 from bench.parallel import ParallelGroup
 from bench.processes import TrialFailed
-from bench.registry import BY_NAME, NEIGHBOURS_LOOP, ONCEWARD_OWN, PGQUEUER, SEPARATE_LOOPS
+from bench.registry import (
+    BY_NAME,
+    DBOS,
+    IN_REQUEST,
+    NEIGHBOURS_LOOP,
+    ONCEWARD_OWN,
+    PGQUEUER,
+    POSTGRES,
+    SEPARATE_LOOPS,
+    STORES,
+    select,
+)
 from bench.results import Results, Sample
 from bench.run import Options, Receiver, Run, Schedule
-from bench.suite import fairness, recovery
+from bench.schedule import PUBLISHED
+from bench.suite import fairness, latency, recovery
 from bench.tables import make_tables
 from bench.workloads import STATEMENTS, create_handler_tables, sqlite_file
 
@@ -274,3 +286,106 @@ def test_a_worker_that_ends_is_not_measured_as_one_that_lets_events_wait(
     running = fairness._running(run, BY_NAME[ONCEWARD_OWN], "")
     with pytest.raises(TrialFailed, match="the worker exited"), running:
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "roles"),
+    [(ONCEWARD_OWN, ["serve", "work"]), (IN_REQUEST, ["serve"]), ("loop-sqlite", ["serve"])],
+)
+def test_a_contender_that_runs_handlers_where_it_serves_has_no_worker_process(
+    name: str, roles: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, monkeypatch)
+    monkeypatch.setattr(latency, "ContenderProcess", Process)
+    monkeypatch.setattr(latency, "WARM_UP_REQUESTS", 10)
+    monkeypatch.setattr(latency, "send", lambda _: LoadReport(statuses={"202": 1}))
+    monkeypatch.setattr(latency, "_wait_for_commits", lambda *_: {})
+    monkeypatch.setattr(latency, "check_work", lambda *_: None)
+    Process.started.clear()
+
+    with latency._running(run, BY_NAME[name]):
+        assert [process.role for process in Process.started] == roles
+
+
+def test_latency_alternates_all_contenders_but_dbos(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = make_run(tmp_path, monkeypatch)
+    monkeypatch.setattr(run, "contenders", lambda benchmark: select(benchmark, POSTGRES))
+    titles = [trial.label.partition(": ")[2] for trial in latency.plan(run, Schedule(rounds=2))]
+
+    first, second = titles[: len(titles) // 2], titles[len(titles) // 2 :]
+    assert first[0] == second[0] == BY_NAME[DBOS].title
+    assert second[1:] == first[:0:-1]
+
+
+def measure_latency(name: str, maximum: float, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Return what a trial of latency does, in order, and the cases of its samples."""
+    steps: list[Any] = []
+
+    @contextmanager
+    def running(*_: object) -> Iterator[ContenderConfig]:
+        yield ContenderConfig("")
+
+    def measure(_: Any, rate: float, seconds: float) -> dict[str, float]:
+        steps.append((rate, seconds))
+        return {"rate": rate}
+
+    def find_maximum(_: Any) -> float:
+        steps.append("burst")
+        return maximum
+
+    monkeypatch.setattr(latency, "_running", running)
+    monkeypatch.setattr(latency._Probe, "measure", measure)
+    monkeypatch.setattr(latency._Probe, "find_maximum", find_maximum)
+    samples = latency._run_trial(
+        run=None,  # type: ignore[arg-type]
+        contender=BY_NAME[name],
+        schedule=Schedule(1, 10.5),
+        number=0,
+        maxima={},
+    )
+    return [*steps, [sample.case for sample in samples]]
+
+
+def test_the_common_load_is_measured_before_the_burst(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady = (latency.STEADY_RATE, 10.5)
+    fast = measure_latency(PGQUEUER, 1_000.0, monkeypatch)
+    slow = measure_latency(PGQUEUER, 120.0, monkeypatch)
+    dbos = measure_latency(DBOS, 80.0, monkeypatch)
+
+    half = (500.0, latency.SHORT_SECONDS)
+    assert fast == [steady, "burst", half, [latency.STEADY, latency.HALF_OF_OWN]]
+    assert slow[:2] == [steady, "burst"]
+    assert slow[-1] == [latency.HALF_OF_OWN], "above its maximum, a queue only grows"
+    assert dbos[0] == "burst"
+    assert dbos[-1] == list(latency.SHARES_OF_DBOS)
+
+
+@pytest.mark.parametrize(
+    ("rate", "seconds"), [(1_000.0, 4.0), (200.0, 5.25), (50.0, 4.0), (98.0, 10.5)]
+)
+def test_a_rate_is_measured_until_p99_has_its_samples(rate: float, seconds: float) -> None:
+    assert latency._seconds(rate, longest=10.5) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("samples", [999, 1_000])
+def test_p99_needs_a_thousand_samples(samples: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    probe = latency._Probe(run=None, config=ContenderConfig(""))  # type: ignore[arg-type]
+    times = [float(number) for number in range(samples)]
+    monkeypatch.setattr(probe, "_send", lambda *_: (times, [at + 0.002 for at in times]))
+
+    values = probe.measure(100.0, 10.0)
+
+    found = Results("latency", "postgres", samples=[Sample(PGQUEUER, latency.STEADY, 0, values)])
+    ((*_, p50, p99, longest),) = make_tables(found)[0].rows
+    assert (p50, longest) == ("2.0", "2.0")
+    assert p99 == ("2.0" if samples >= latency.P99_SAMPLES else EN_DASH)
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_published_p99_of_the_common_load_has_enough_samples(store: str) -> None:
+    schedule = PUBLISHED[store]["latency"]
+
+    assert schedule.rounds >= 5
+    assert schedule.seconds * latency.STEADY_RATE >= 1.05 * latency.P99_SAMPLES

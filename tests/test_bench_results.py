@@ -1,6 +1,8 @@
 """The tables, ratios and losses of the benchmarks, from results that no run has to produce."""
 
 import re
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,21 +11,31 @@ from bench import document, results
 from bench.deliveries import (
     UNIQUE,
 )
+from bench.environment import describe_commit
 from bench.losses import find_losses
 from bench.plot import draw, make_charts
-from bench.ratios import append_history, find_ratios, load_history, ratio_table
+from bench.ratios import (
+    PastRun,
+    append_history,
+    compare_contenders,
+    find_ratios,
+    load_history,
+    ratio_table,
+)
 from bench.registry import (
     BY_NAME,
     ON_CONFLICT,
     ON_CONFLICT_ASYNCPG,
     ONCEWARD,
+    ONCEWARD_FLEET,
+    ONCEWARD_FLEET_REDIS,
     ONCEWARD_OWN,
     ONCEWARD_SHARED,
     STORES,
 )
-from bench.results import Results, Sample
+from bench.results import Results, Sample, Spread
 from bench.schedule import BENCHMARKS
-from bench.suite import latency, receive
+from bench.suite import latency, receive, retention, storm
 from bench.tables import make_tables
 
 
@@ -39,7 +51,7 @@ def ingest_results() -> Results:
     return found
 
 
-def test_a_target_is_met_by_the_ratio_of_medians() -> None:
+def test_a_target_is_met_by_the_median_of_the_ratios() -> None:
     is_met = {ratio.title: ratio.is_met for ratio in find_ratios([ingest_results()])}
 
     assert is_met["ingest, to ON CONFLICT on psycopg"] is True
@@ -101,11 +113,45 @@ def test_the_ratios_of_every_run_are_stored_and_shown_as_a_range(tmp_path: Path)
 
     rows = ratio_table(find_ratios([slower]), load_history(tmp_path)).rows
 
-    title, last, lowest_to_highest, runs, target, is_met = rows[0]
+    title, last, rounds, all_runs, runs, target, is_met = rows[0]
     assert title == "ingest, to ON CONFLICT on psycopg"
     assert last.startswith("2.23")
-    assert re.findall(r"[\d.]+", lowest_to_highest) == ["2.23", "4.00"]
+    assert re.findall(r"[\d.]+", rounds) == ["0.45", "4.00"]
+    assert re.findall(r"[\d.]+", all_runs) == ["2.23", "4.00"]
     assert (runs, target[:3], is_met) == ("2", "≥ 4", "NO")
+
+
+def test_the_range_of_a_single_run_is_its_figure(tmp_path: Path) -> None:
+    found = Results("storm", "postgres", environment={"date": "2026-11-17"})
+    for name, rate in ((ONCEWARD_FLEET, 10_000.0), (ONCEWARD_FLEET_REDIS, 10_551.0)):
+        found.samples += [Sample(name, case, 0, {"rate": rate}) for case in storm.CASES]
+    append_history(tmp_path, [found])
+
+    (_, *figures), *_ = ratio_table(find_ratios([found]), load_history(tmp_path)).rows
+
+    assert re.findall(r"[\d.]+", " ".join(figures[:3])) == ["1.06"] * 5
+
+
+def test_the_figure_of_the_last_run_is_within_the_range_of_all_runs() -> None:
+    title = "ingest, to ON CONFLICT on psycopg"
+    stored = [PastRun("2026-11-17", {title: 5.0})]  # compared in another way than the results
+
+    rows = ratio_table(find_ratios([ingest_results()]), stored).rows
+
+    assert re.findall(r"[\d.]+", rows[0][3]) == ["4.00", "5.00"]
+
+
+def test_two_sides_are_compared_in_the_rounds_and_bursts_that_both_have() -> None:
+    found = Results("storm", "postgres")
+    rates = {ONCEWARD_FLEET: [10.0, 20.0, 40.0], ONCEWARD_FLEET_REDIS: [30.0, 20.0]}
+    for name, bursts in rates.items():
+        found.samples += [Sample(name, "64", 0, {"rate": rate}) for rate in bursts]
+        found.samples.append(Sample(name, "64", 1, {"rate": bursts[0]}))
+    found.samples.append(Sample(ONCEWARD_FLEET_REDIS, "64", 2, {"rate": 99.0}))
+
+    spread = compare_contenders(found, ONCEWARD_FLEET_REDIS, ONCEWARD_FLEET, "64")
+
+    assert spread == Spread(3.0, 1.0, 3.0, 3)
 
 
 def test_a_faster_contender_of_the_same_shape_is_a_loss() -> None:
@@ -154,6 +200,42 @@ def test_a_block_of_the_page_is_replaced_and_the_rest_stays() -> None:
         document.fill_blocks("".join(blocks[:3]), [found], [])
 
 
+def test_the_measured_commit_is_below_each_table() -> None:
+    found = ingest_results()
+
+    def last_line() -> str:
+        *_, line = document._benchmark(found)
+        return line
+
+    assert last_line().endswith("2026-11-17.")
+    found.environment |= {"commit": "abc1234", "has_changes": False}
+    assert last_line().endswith("2026-11-17, commit abc1234.")
+    found.environment["has_changes"] = True
+    assert last_line().endswith("2026-11-17, commit abc1234 with changes.")
+
+
+def test_results_are_no_change_of_what_is_measured(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        identity = ("-c", "user.name=x", "-c", "user.email=x@localhost")
+        program = shutil.which("git") or pytest.skip("git is not installed")
+        subprocess.run([program, *identity, "-C", tmp_path, *arguments], check=True)
+
+    assert describe_commit(tmp_path) == {}
+    for folder in ("src", "support", "bench/results"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "src" / "a.py").touch()
+    git("init", "--quiet")
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "Begin")
+    (tmp_path / "bench" / "results" / "ingest.json").touch()
+    assert describe_commit(tmp_path)["has_changes"] is False
+
+    (tmp_path / "src" / "b.py").touch()
+    found = describe_commit(tmp_path)
+    assert found["has_changes"] is True
+    assert re.fullmatch(r"[0-9a-f]{4,}", found["commit"])
+
+
 def test_a_benchmark_without_results_is_shown_as_not_measured() -> None:
     found = ingest_results()
 
@@ -180,3 +262,49 @@ def test_every_stored_contender_is_known() -> None:
 
     names = {name for found in stored for name in found.contenders}
     assert names - {"bare"} <= BY_NAME.keys()
+
+
+def purge_results(rows_per_second: float) -> Results:
+    found = Results("retention", "postgres")
+    for number, (without, during) in enumerate(((5.0, 6.0), (4.0, 12.0), (6.0, 9.0))):
+        for title, p99 in ((retention.JOBS.without, without), (retention.JOBS.title, during)):
+            values = {"p50_ms": 1.0, "p99_ms": p99, "max_ms": 20.0}
+            if title == retention.JOBS.title:
+                values["purged_rate"] = rows_per_second
+            found.samples.append(Sample(ONCEWARD, title, number, values))
+    return found
+
+
+def test_the_p99_during_a_purge_is_compared_round_by_round() -> None:
+    found = purge_results(rows_per_second=5_000.0)
+
+    ratios = {ratio.title: (ratio.value, ratio.is_met) for ratio in find_ratios([found])}
+    (table,) = make_tables(found)
+
+    assert ratios["p99 of receiving, jobs purged, to none"] == (1.5, True)
+    assert ratios["p99 of receiving, events purged, to none"] == (None, None)
+    assert re.findall(r"[\d.]+", table.rows[0][5]) == ["1.50", "1.20", "3.00"]
+
+
+def test_a_purge_that_hardly_went_on_meets_no_target_and_has_no_ratio() -> None:
+    found = purge_results(rows_per_second=100.0)
+    ratios = {ratio.title: ratio.is_met for ratio in find_ratios([found])}
+    (table,) = make_tables(found)
+
+    assert ratios["p99 of receiving, jobs purged, to none"] is None
+    cells = dict(zip(table.columns, table.rows[0], strict=True))
+    assert not re.search(r"\d", cells["p99 ratio"] + cells["longest ratio"])
+    assert cells["rows purged/s"] == "100"
+
+
+def test_the_drop_of_a_week_shows_its_longest_wait() -> None:
+    found = Results("retention", "postgres")
+    for number, longest in enumerate((50.0, 180.0, 75.0)):
+        values = {"p99_ms": 9.0, "max_ms": longest}
+        found.samples.append(Sample(ONCEWARD, retention.DROP.title, number, values))
+
+    rows = {row[0]: row[1:3] for row in ratio_table(find_ratios([found]), []).rows}
+
+    last, rounds = rows["longest wait of receiving, a week of payloads dropped"]
+    assert last == "75.00 ms"
+    assert re.findall(r"[\d.]+", rounds) == ["50.00", "180.00"]

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import runpy
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import MISSING, fields
 from operator import attrgetter
 from pathlib import Path
@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import pytest
 
+from onceward import Inbox
 from onceward.cli import main
 from onceward.cli.sources import resend_window, retry_window
 from onceward.model.jobs import FailureType
@@ -24,6 +25,9 @@ from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.presets.preset import DEFAULT_SCHEME
 from onceward.sources.schemes import Scheme
 from onceward.sources.schemes.times import describe_window
+from onceward.work.definition.batches import BatchOptions
+from onceward.work.definition.handlers import HandlerOptions
+from onceward.work.forwarding.forward import ForwardOptions
 from prove.document import page as proof_page
 from tests.coverage_page import coverage_table
 
@@ -62,8 +66,10 @@ def settings_page() -> str:
                 "Set a setting in code, `Inbox(max_attempts=5)`, or in the environment, "
                 "`ONCEWARD_MAX_ATTEMPTS=5`. Some are also [command-line options](cli.md). The "
                 "command line takes precedence over the code, and the code over the environment. "
-                "All invalid settings are reported together. A variable spelled almost like "
-                "a setting, such as `ONCEWARD_MAX_ATEMPTS`, is named in a warning at start."
+                "All invalid settings are reported together. An empty variable counts as unset; an "
+                'empty text in code or on the command line, such as `archive=""`, is refused by '
+                "name. A variable spelled almost like a setting, such as `ONCEWARD_MAX_ATEMPTS`, "
+                "is named in a warning at start."
             ),
             "",
             "| name | default | purpose |",
@@ -85,12 +91,15 @@ def shown(default: object) -> str:
         return ""
     if isinstance(default, tuple):
         return ", ".join(default) or "none"
+    if default == "":
+        return "none"
     return f"`{str(default).lower() if isinstance(default, bool) else default}`"
 
 
 EXIT_CODES = (
     "Exit codes: 0 for success, 2 for an error in the options, the configuration or the database. "
-    "`send` exits with 1 unless every response is 2xx, `verify` unless the request verifies.\n"
+    "`send` exits with 1 unless every response is 2xx, `verify` unless the request verifies, and "
+    "`archive show`, `restore` and `verify` if a file is damaged or missing.\n"
 )
 
 
@@ -102,9 +111,16 @@ def cli_page() -> str:
     table = "\n".join(["| command | purpose |", "| --- | --- |", *rows])
     parts = ["# Command line\n", f"{table}\n", EXIT_CODES]
     for name, command in main.commands.items():
-        with click.Context(command, info_name=f"onceward {name}", terminal_width=96) as context:
-            parts += [f"## onceward {name}\n", f"```\n{command.get_help(context)}\n```\n"]
+        parts += command_help("##", f"onceward {name}", command)
+        if isinstance(command, click.Group):
+            for part, subcommand in command.commands.items():
+                parts += command_help("###", f"onceward {name} {part}", subcommand)
     return "\n".join(parts)
+
+
+def command_help(heading: str, name: str, command: click.Command) -> list[str]:
+    with click.Context(command, info_name=name, terminal_width=96) as context:
+        return [f"{heading} {name}\n", f"```\n{command.get_help(context)}\n```\n"]
 
 
 def sources_table() -> str:
@@ -230,6 +246,25 @@ def test_every_link_has_a_target() -> None:
 def test_every_option_of_a_source_is_documented() -> None:
     page = (ROOT / "docs" / "sources.md").read_text()
     assert [name for name in SourceOptions.__optional_keys__ if f"`{name}`" not in page] == []
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "page"),
+    [
+        (Inbox.on, HandlerOptions.__optional_keys__, "handlers"),
+        (Inbox.on_batch, BatchOptions.__optional_keys__, "batches"),
+        (Inbox.forward, ForwardOptions.__optional_keys__ - {"model", "transaction"}, "forwarding"),
+    ],
+)
+def test_every_option_of_a_method_is_documented(
+    method: Callable[..., object], options: Collection[str], page: str
+) -> None:
+    table = (ROOT / "docs" / f"{page}.md").read_text().partition("\n## Options\n")[2]
+    assert sorted(name for name in options if f"`{name}`" not in table.partition("\n## ")[0]) == []
+    inherited = HandlerOptions.__optional_keys__ if method is Inbox.forward else ()
+    text = method.__doc__ or ""
+    own = set(options).difference(inherited)
+    assert sorted(name for name in own if f"`{name}`" not in text) == []
 
 
 def test_every_failure_type_is_documented() -> None:

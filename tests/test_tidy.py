@@ -451,3 +451,15 @@ def test_no_file_contains_the_host_of_a_package_index() -> None:
 def test_every_open_task_has_a_reason() -> None:
     code = [path for path in repository_files() if path.suffix in CODE_SUFFIXES]
     assert_none(matches(UNREASONED, code), "give the reason in parentheses")
+
+
+def test_every_package_is_pinned_once() -> None:
+    """Pip combines these files, and refuses two versions of one package."""
+    pins: dict[str, list[str]] = {}
+    for path in (ROOT, ROOT / "bench", ROOT / "oracles"):
+        for line in (path / "constraints.txt").read_text().splitlines():
+            name, equals, version = line.partition("==")
+            if equals:
+                pins.setdefault(name.lower().replace("_", "-"), []).append(version)
+    different = {name: versions for name, versions in pins.items() if len(set(versions)) > 1}
+    assert different == {}

@@ -24,6 +24,8 @@ def main(module: str, role: str, config: str, *rest: str) -> None:
             program.serve()
         case "work", ():
             program.work()
+        case "maintain", ():
+            program.maintain()
         case "enqueue", (count,):
             program.enqueue(int(count))
         case "received-ids", (file,):

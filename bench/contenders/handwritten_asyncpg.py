@@ -12,15 +12,17 @@ from fastapi import FastAPI
 from bench.contenders import handwritten_psycopg
 from bench.contenders.asyncpg_pool import make_pool
 from bench.contenders.endpoint import make_app
-from bench.contenders.handwritten_psycopg import CHANNEL, RunBatch, wake_one, with_notification
+from bench.contenders.handwritten_psycopg import (
+    CHANNEL,
+    Handle,
+    RunBatch,
+    wake_one,
+    with_notification,
+)
 from bench.workloads import ASYNCPG_STATEMENTS, asyncpg_parameters
 
 INSERT = "INSERT INTO events (id, type, body) VALUES ($1, $2, $3) ON CONFLICT (id) DO NOTHING"
-CLAIM = """
-SELECT number, body FROM events WHERE done_at IS NULL
-ORDER BY number LIMIT $1 FOR UPDATE SKIP LOCKED
-"""
-MARK_DONE = "UPDATE events SET done_at = clock_timestamp() WHERE number = ANY($1)"
+CLAIM = handwritten_psycopg.CLAIM.replace("%s", "$1")
 
 
 class Program(handwritten_psycopg.Program):
@@ -55,19 +57,22 @@ class Program(handwritten_psycopg.Program):
 
     async def _connect(self) -> RunBatch:
         connection = await asyncpg.connect(self._config.database)
+        handle = self._make_handler(connection)
+
+        async def run_batch(limit: int) -> int:
+            async with connection.transaction():
+                rows = await connection.fetch(CLAIM, limit)
+                for _, body in sorted(rows):  # RETURNING keeps no order
+                    await handle(json.loads(body))
+            return len(rows)
+
+        return run_batch
+
+    def _make_handler(self, connection: Any) -> Handle:
         workload = self._config.workload
         statement = ASYNCPG_STATEMENTS[workload]
 
         async def handle(event: dict[str, Any]) -> None:
             await connection.execute(statement, *asyncpg_parameters(workload, event))
 
-        async def run_batch(limit: int) -> int:
-            async with connection.transaction():
-                rows = await connection.fetch(CLAIM, limit)
-                for _, body in rows:
-                    await handle(json.loads(body))
-                if rows:
-                    await connection.execute(MARK_DONE, [number for number, _ in rows])
-            return len(rows)
-
-        return run_batch
+        return handle

@@ -33,11 +33,17 @@ CREATE TABLE events (
 CREATE INDEX events_queued ON events (number) WHERE done_at IS NULL;
 """
 INSERT = "INSERT INTO events (id, type, body) VALUES (%s, %s, %s) ON CONFLICT (id) DO NOTHING"
+# Claims and marks at once: a rollback undoes the mark. In an ARRAY, the SELECT runs once.
 CLAIM = """
-SELECT number, body FROM events WHERE done_at IS NULL
-ORDER BY number LIMIT %s FOR UPDATE SKIP LOCKED
+UPDATE events SET done_at = clock_timestamp() WHERE number = ANY(ARRAY(
+    SELECT number FROM events WHERE done_at IS NULL
+    ORDER BY number LIMIT %s FOR UPDATE SKIP LOCKED
+))
+RETURNING number, body
 """
-MARK_DONE = "UPDATE events SET done_at = clock_timestamp() WHERE number = ANY(%s)"
+
+Handle = Callable[[dict[str, Any]], Awaitable[None]]
+"""Runs the handler for a decoded event."""
 
 RunBatch = Callable[[int], Awaitable[int]]
 """Runs up to so many events in one transaction, and returns how many there were."""
@@ -104,21 +110,24 @@ class Program:
 
     async def _connect(self) -> RunBatch:
         connection = await psycopg.AsyncConnection.connect(self._config.database, autocommit=True)
+        handle = self._make_handler(connection)
+
+        async def run_batch(limit: int) -> int:
+            async with connection.transaction():
+                rows = await (await connection.execute(CLAIM, (limit,))).fetchall()
+                for _, body in sorted(rows):  # RETURNING keeps no order
+                    await handle(json.loads(body))
+            return len(rows)
+
+        return run_batch
+
+    def _make_handler(self, connection: psycopg.AsyncConnection) -> Handle:
         statement = PSYCOPG_STATEMENTS[self._config.workload]
 
         async def handle(event: dict[str, Any]) -> None:
             await connection.execute(statement, parameters(event))
 
-        async def run_batch(limit: int) -> int:
-            async with connection.transaction():
-                rows = await (await connection.execute(CLAIM, (limit,))).fetchall()
-                for _, body in rows:
-                    await handle(json.loads(body))
-                if rows:
-                    await connection.execute(MARK_DONE, ([number for number, _ in rows],))
-            return len(rows)
-
-        return run_batch
+        return handle
 
     # The loop, for any driver.
 

@@ -1,13 +1,16 @@
 """A hand-written inbox on SQLite: FastAPI with one writer thread, and a worker loop.
 
-WAL and synchronous=FULL, so that a 2xx is as durable as Onceward's.
+WAL and synchronous=FULL, so that a 2xx is as durable as Onceward's. The loop is a thread of the
+server, which wakes it, or a process of its own, which polls.
 """
 
 import asyncio
 import json
 import sqlite3
-import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Event, Lock, Thread
 from typing import Any
 
 from bench.contenders.endpoint import make_app
@@ -29,8 +32,13 @@ CREATE TABLE events (
 CREATE INDEX events_queued ON events (number) WHERE done_at IS NULL;
 """
 INSERT = "INSERT INTO events (id, type, body) VALUES (?, ?, ?) ON CONFLICT (id) DO NOTHING"
-CLAIM = "SELECT number, body FROM events WHERE done_at IS NULL ORDER BY number LIMIT ?"
-MARK_DONE = "UPDATE events SET done_at = datetime('now') WHERE number = ?"
+# Claims and marks at once: a rollback undoes the mark.
+CLAIM = """
+UPDATE events SET done_at = datetime('now') WHERE number IN (
+    SELECT number FROM events WHERE done_at IS NULL ORDER BY number LIMIT ?
+)
+RETURNING number, body
+"""
 
 
 class Program:
@@ -38,6 +46,9 @@ class Program:
 
     def __init__(self, config: ContenderConfig) -> None:
         self._config = config
+        self._arrival = Event()
+        # SQLite has one writer: a thread that finds it busy would sleep, and try again later.
+        self._writing = Lock()
 
     def create_tables(self) -> None:
         """Create the table of events and the handler's tables."""
@@ -47,15 +58,21 @@ class Program:
         create_handler_tables(self._config.database)
 
     def serve(self) -> None:
-        """Receive until killed."""
+        """Receive until killed; run handlers too if `has_worker` is set."""
         writer = ThreadPoolExecutor(1)
         connection = self._connect()
 
+        def insert(row: tuple[Any, ...]) -> None:
+            with self._writing:
+                connection.execute(INSERT, row)
+            self._arrival.set()
+
         async def store(event: dict[str, Any], body: bytes) -> None:
             row = (event["id"], event["type"], body)
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(writer, connection.execute, INSERT, row)
+            await asyncio.get_running_loop().run_in_executor(writer, insert, row)
 
+        if self._config.has_worker:
+            Thread(target=self.work, daemon=True).start()
         run_server(make_app(store), self._config.port)
 
     def work(self) -> None:
@@ -63,18 +80,19 @@ class Program:
         connection = self._connect()
         singles = 0
         while True:
+            self._arrival.clear()
             limit = 1 if singles else self._config.batch_size
             try:
                 count = self._run_batch(connection, limit)
             except Exception:
                 if limit == 1:
                     raise
-                connection.execute("ROLLBACK")
                 singles = limit
                 continue
             singles = max(0, singles - count)
             if not count:
-                time.sleep(IDLE_SECONDS)  # SQLite has no notifications
+                # SQLite has no notifications: a loop in a process of its own polls.
+                self._arrival.wait(IDLE_SECONDS)
 
     def enqueue(self, count: int) -> None:
         """Queue events in one transaction."""
@@ -93,12 +111,10 @@ class Program:
     def _run_batch(self, connection: sqlite3.Connection, limit: int) -> int:
         """Run up to `limit` events in one transaction, and return how many there were."""
         statement = STATEMENTS[self._config.workload]
-        connection.execute("BEGIN IMMEDIATE")
-        rows = connection.execute(CLAIM, (limit,)).fetchall()
-        for number, body in rows:
-            connection.execute(statement, parameters(json.loads(body)))
-            connection.execute(MARK_DONE, (number,))
-        connection.execute("COMMIT")
+        with self._writing, _transaction(connection):
+            rows = connection.execute(CLAIM, (limit,)).fetchall()
+            for _, body in sorted(rows):  # RETURNING keeps no order
+                connection.execute(statement, parameters(json.loads(body)))
         return len(rows)
 
     def _connect(self) -> sqlite3.Connection:
@@ -111,3 +127,14 @@ class Program:
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         return connection
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    connection.execute("COMMIT")

@@ -1,7 +1,8 @@
 """The interface of all contenders: their roles and their configuration."""
 
 import json
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Protocol, Self
 
 CONFIG_VARIABLE = "BENCH_CONFIG"
@@ -25,6 +26,8 @@ class ContenderConfig:
     port: int = 0
     redis_port: int = 0
     workload: str = "insert"
+    shape: str = "own"
+    """The shape of the handler that inserts, from `bench.shapes`."""
     concurrency: int = 8
     transaction: TransactionMode = OWN
     batch_size: int = 1
@@ -42,6 +45,8 @@ class ContenderConfig:
     """A file to which the handler appends a byte when it starts."""
     neighbour: str = ""
     """The handler beside the measured one, from `bench.neighbours`; none if empty."""
+    retention: Mapping[str, int] = field(default_factory=dict)
+    """Onceward's settings of retention, in days, by their names."""
 
     def to_json(self) -> str:
         """Return the config as one command-line argument."""
@@ -79,6 +84,9 @@ class ContenderProgram(Protocol):
 
     def enqueue(self, count: int) -> None:
         """Queue events by the fastest method the contender offers."""
+
+    def maintain(self) -> None:
+        """Purge what is old. Onceward alone has this role."""
 
     def received_ids(self) -> set[str]:
         """Return the ids of all stored events."""

@@ -10,16 +10,20 @@ from typing import Any
 import psycopg
 
 from bench.contenders import handwritten_psycopg
-from bench.contenders.handwritten_psycopg import MARK_DONE, RunBatch
+from bench.contenders.handwritten_psycopg import RunBatch
 from bench.deliveries import make_body, random_ids
 from bench.neighbours import EVENT_TYPE, MAX_ATTEMPTS, NeighbourFailed, run_neighbour
 from bench.workloads import PSYCOPG_STATEMENTS, parameters
 
 ADD_ATTEMPTS = "ALTER TABLE events ADD COLUMN attempts integer NOT NULL DEFAULT 0"
 CLAIM = """
-SELECT number, type, body FROM events WHERE done_at IS NULL
-ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+UPDATE events SET done_at = clock_timestamp() WHERE number = ANY(ARRAY(
+    SELECT number FROM events WHERE done_at IS NULL
+    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+))
+RETURNING number, type, body
 """
+# The claim has marked the event as done; one with attempts left loses the mark.
 COUNT_ATTEMPT = f"""
 UPDATE events
 SET attempts = attempts + 1,
@@ -68,8 +72,6 @@ class Program(handwritten_psycopg.Program):
                     await handle(event_type, body)
                 except NeighbourFailed:
                     await connection.execute(COUNT_ATTEMPT, (number,))
-                else:
-                    await connection.execute(MARK_DONE, ([number],))
             return 1
 
         return run_one

@@ -35,6 +35,11 @@ class Program:
         else:
             self._run("work", self._config.concurrency)
 
+    def maintain(self) -> None:
+        """Purge and drop what the settings of retention allow."""
+        self._set_environment()
+        main(["maintain", APP, "--database", self._config.database], standalone_mode=False)
+
     def received_ids(self) -> set[str]:
         """Return the event ids in the ledger."""
         if is_sqlite(self._config.database):
@@ -45,8 +50,15 @@ class Program:
             return {event_id for (event_id,) in rows}
 
     def _run(self, command: str, workers: int, *options: str) -> None:
+        self._set_environment()
+        database = ["--database", self._config.database]
+        main([command, APP, "--json", "--workers", str(workers), *database, *options])
+
+    def _set_environment(self) -> None:
         os.environ[CONFIG_VARIABLE] = self._config.to_json()
         if self._config.lease_seconds is not None:
             os.environ["ONCEWARD_LEASE_SECONDS"] = str(self._config.lease_seconds)
-        database = ["--database", self._config.database]
-        main([command, APP, "--json", "--workers", str(workers), *database, *options])
+        if self._config.redis_port:
+            os.environ["ONCEWARD_REDIS"] = f"redis://127.0.0.1:{self._config.redis_port}"
+        for setting, days in self._config.retention.items():
+            os.environ[f"ONCEWARD_{setting.upper()}"] = str(days)

@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
@@ -9,8 +11,9 @@ from bench.contenders.interface import CONFIG_VARIABLE, ContenderConfig
 from bench.deliveries import EVENT_TYPE, SECRET, SIGNATURE_HEADER
 from bench.neighbours import EVENT_TYPE as NEIGHBOUR_TYPE
 from bench.neighbours import NAME, run_neighbour
+from bench.shapes import EFFECTS, OWN, SYNC, WAITING, effect_key
 from bench.workloads import INSERT, STATEMENTS, UPDATE, begin_job
-from onceward import Event, Inbox, Transaction
+from onceward import Effects, Event, Inbox, SyncTransaction, Transaction
 
 config = ContenderConfig.from_json(os.environ[CONFIG_VARIABLE])
 inbox = Inbox()
@@ -27,15 +30,27 @@ class Payment(msgspec.Struct):
     amount: int
 
 
+def booking(payment: Payment) -> dict[str, str | int]:
+    """Return the row to insert."""
+    return {"event_id": payment.id, "account": payment.account, "amount": payment.amount}
+
+
 async def book(event: Event[Payment], tx: Transaction) -> None:
-    """Insert a row."""
-    payment = event.payload
+    """Insert a row, maybe after a wait."""
     if config.job_seconds:
         await asyncio.sleep(begin_job(config))
-    await tx.execute(
-        STATEMENTS[INSERT],
-        {"event_id": payment.id, "account": payment.account, "amount": payment.amount},
-    )
+    await tx.execute(STATEMENTS[INSERT], booking(event.payload))
+
+
+async def book_once(event: Event[Payment], tx: Transaction, effects: Effects) -> None:
+    """Insert a row if this is the first event with its key."""
+    if await effects.once(effect_key(event.payload.id)):
+        await tx.execute(STATEMENTS[INSERT], booking(event.payload))
+
+
+def book_in_thread(event: Event[Payment], tx: SyncTransaction) -> None:
+    """Insert a row, from the thread of a sync handler."""
+    tx.execute(STATEMENTS[INSERT], booking(event.payload))
 
 
 async def credit(event: Event[Payment], tx: Transaction) -> None:
@@ -44,7 +59,13 @@ async def credit(event: Event[Payment], tx: Transaction) -> None:
     await tx.execute(STATEMENTS[UPDATE], {"account": payment.account, "amount": payment.amount})
 
 
-_handler = {INSERT: book, UPDATE: credit}[config.workload]
+_inserts: dict[str, Callable[..., Any]] = {
+    OWN: book,
+    EFFECTS: book_once,
+    SYNC: book_in_thread,
+    WAITING: book,
+}
+_handler = credit if config.workload == UPDATE else _inserts[config.shape]
 inbox.on(EVENT_TYPE, name="payment", transaction=config.transaction)(_handler)
 
 

@@ -14,8 +14,11 @@ from bench.neighbours import EVENT_TYPE as NEIGHBOUR_TYPE
 
 ADD_INDEX = "CREATE INDEX events_queued_by_type ON events (type, number) WHERE done_at IS NULL"
 CLAIM = """
-SELECT number, type, body FROM events WHERE done_at IS NULL AND type = %s
-ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+UPDATE events SET done_at = clock_timestamp() WHERE number = ANY(ARRAY(
+    SELECT number FROM events WHERE done_at IS NULL AND type = %s
+    ORDER BY number LIMIT 1 FOR UPDATE SKIP LOCKED
+))
+RETURNING number, type, body
 """
 
 

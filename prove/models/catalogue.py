@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from prove.models import effect_calls, inline, reclaim, versions
+from prove.models import effect_calls, giving_up, inline, reclaim, versions
 from prove.models.effect_calls import Policy
 from prove.models.search import Model
 from prove.models.versions import Event
@@ -201,9 +201,35 @@ RECLAIM = ModelledProtocol(
     ),
 )
 
+_ONE_WORKER = giving_up.Configuration()
+_OLDER = giving_up.Configuration(requeues=1, has_older_version=True)
+
+GIVING_UP = ModelledProtocol(
+    promises=(
+        "each failure has one committed run of on_failed, or a reason why it has none; a job that "
+        "an operator queued runs its handler; deaths are bounded"
+    ),
+    rules={
+        giving_up.Rule.COMMIT_TOGETHER: _ONE_WORKER,
+        giving_up.Rule.END_IS_FENCED: giving_up.Configuration(workers=2, expiries=1),
+        giving_up.Rule.LEFT_QUEUED: _ONE_WORKER,
+        giving_up.Rule.SECOND_DEATH_FAILS: _ONE_WORKER,
+        giving_up.Rule.MARK_IS_STORED: giving_up.Configuration(answers=1),
+        giving_up.Rule.MARK_NEEDS_ATTEMPTS: _OLDER,
+    },
+    short=(
+        giving_up.Configuration(workers=2, max_attempts=2, expiries=2, answers=1, requeues=1),
+        giving_up.Configuration(2, 2, expiries=1, requeues=2, has_older_version=True),
+    ),
+    long=(
+        giving_up.Configuration(3, 3, expiries=3, answers=2, requeues=2, has_older_version=True),
+    ),
+)
+
 PROTOCOLS: Mapping[str, ModelledProtocol] = {
     "effect_calls": EFFECT_CALLS,
     "inline": INLINE,
     "versions": VERSIONS,
     "reclaim": RECLAIM,
+    "giving_up": GIVING_UP,
 }

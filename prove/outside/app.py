@@ -18,7 +18,7 @@ from onceward import (
     Transaction,
 )
 from prove import sabotage
-from prove.outside.sink import KEYED
+from prove.outside.sink import FORWARDED, KEYED, SECRET
 
 BARE = "bare"
 VARIABLE = "PROVE_SINK"
@@ -101,5 +101,14 @@ async def act(event: Event[Order], effects: Effects, tx: Transaction) -> None:
         {"event": event.id, "path": path, "receipt": receipt},
     )
 
+
+inbox.forward(
+    f"{FORWARDED}.*",
+    to=f"{os.environ.get(VARIABLE, 'http://127.0.0.1')}/{FORWARDED}",
+    secret=SECRET,
+    name=FORWARDED,
+    timeout_seconds=TIMEOUT_SECONDS,
+    allow_private=True,
+)
 
 sabotage.apply()

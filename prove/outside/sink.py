@@ -1,16 +1,26 @@
 """Another system: an HTTP server that logs every call before it decides whether to apply it."""
 
+import base64
+import hashlib
+import hmac
+import json
 import random
 import threading
 import time
 from collections import defaultdict
 from contextlib import suppress
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple, Self
 
 KEYED = "keyed"
-"""The kind of calls that the sink dedupes by their key. It applies all others again."""
+"""The kind of calls that the sink dedupes by their key."""
+FORWARDED = "forwarded"
+"""The kind of forwarded events, which the sink dedupes by their ``webhook-id``."""
+DEDUPED = (f"/{KEYED}/", f"/{FORWARDED}/")
+"""The sink applies all other calls again."""
+SECRET = f"whsec_{base64.b64encode(b'the secret of the sink ..').decode()}"
 
 REFUSED_SHARE = 0.1
 LOST_SHARE = 0.2
@@ -32,6 +42,9 @@ class Sink:
         self.calls: list[Call] = []
         self.receipts: dict[str, list[str]] = defaultdict(list)
         """The receipts of the calls that were applied, by path. More than one is a violation."""
+        self.message_ids: dict[str, set[str]] = defaultdict(set)
+        """The ids under which each forwarded event arrived. More than one is a violation."""
+        self.forged: list[str] = []
         self.refused = 0
         self.lost = 0
         self._rng = random.Random(f"{seed}/sink")  # noqa: S311 - reproducible
@@ -59,13 +72,24 @@ class Sink:
         time.sleep(delay)  # another system takes its time
         with self._lock:
             receipts = self.receipts[path]
-            if not receipts or not path.startswith(f"/{KEYED}/"):
+            if not receipts or not path.startswith(DEDUPED):
                 receipts.append(f"{path}#{len(receipts) + 1}")
             receipt = receipts[0]
         if roll > 1 - LOST_SHARE:
             self.lost += 1
             return None
         return HTTPStatus.OK, receipt
+
+    def identify(self, headers: Message, body: bytes) -> str:
+        """Verify a forwarded event, and return the path under which its calls are counted."""
+        message_id, signature = headers["webhook-id"], headers["webhook-signature"]
+        content = f"{message_id}.{headers['webhook-timestamp']}.".encode() + body
+        digest = hmac.digest(base64.b64decode(SECRET[6:]), content, hashlib.sha256)
+        with self._lock:
+            if signature != f"v1,{base64.b64encode(digest).decode()}":
+                self.forged.append(message_id)
+            self.message_ids[json.loads(body)["data"]["id"]].add(message_id)
+        return f"/{FORWARDED}/{message_id}"
 
     def find(self, path: str) -> str | None:
         """Return the receipt of a call, if it was applied."""
@@ -77,7 +101,11 @@ class Sink:
 def _handler(sink: Sink) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            if answer := sink.call(self.path):
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            path = self.path
+            if path == f"/{FORWARDED}":
+                path = sink.identify(self.headers, body)
+            if answer := sink.call(path):
                 self._respond(*answer)
             else:
                 self.close_connection = True

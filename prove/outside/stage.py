@@ -10,7 +10,7 @@ import httpx
 
 from prove.fleet import LEASE_LOST, SETTINGS
 from prove.outside.app import BARE, CALLS, VARIABLE
-from prove.outside.sink import Sink
+from prove.outside.sink import FORWARDED, Sink
 from prove.workbench import Workbench
 from support.database import RawDatabase
 from support.ledger_checker import Findings, Violation
@@ -28,12 +28,12 @@ LATE_SECONDS = 0.7
 ACTION = {"actor": "ann", "reason": "looked it up at the sink"}
 
 WAITED_FOR = """
-    SELECT DISTINCT e.id, e.idempotency_key, e.call_no
+    SELECT DISTINCT e.id, e.idempotency_key, e.function, e.call_no
     FROM onceward.effects e JOIN onceward.jobs j ON j.effect = e.id
     WHERE j.status = 'failed' AND j.failure_type = 'unknown_outcome'
 """
 UNDONE = "SELECT id, status, failure_type, last_error FROM onceward.jobs WHERE status <> 'done'"
-EFFECTS = "SELECT idempotency_key, status FROM onceward.effects WHERE status <> 'succeeded'"
+EFFECTS = "SELECT idempotency_key, function, call_no, status FROM onceward.effects"
 RUNS = "SELECT event, path, receipt FROM receipts"
 
 
@@ -59,7 +59,9 @@ class OutsideTrial:
         self._ledger = RawDatabase(url)
         self._numbers = itertools.count()
         self._accepted: dict[str, str] = {}
-        """The path at the sink for each event that was accepted."""
+        """The path at the sink for each event that was accepted and calls it."""
+        self._forwarded: set[str] = set()
+        """The events that were accepted and are forwarded."""
         self._tally: Counter[str] = bench.result.tally
 
     def _serve(self, failpoints: str = "", **settings: float) -> Serve:
@@ -125,14 +127,20 @@ class OutsideTrial:
         self._tally["workers frozen after an intent"] += 1
 
     def _send(self, service: Serve, *kinds: str) -> None:
-        """Send events of some policies, or of every one. Two events share each key."""
-        for kind, _ in itertools.product(kinds or CALLS, range(KEYS_PER_PROCESS)):
+        """Send events of some policies, or of every one. Two events share each key.
+
+        Forwarded events have no key: each is sent under an id of its own.
+        """
+        for kind, _ in itertools.product(kinds or (*CALLS, FORWARDED), range(KEYS_PER_PROCESS)):
             key = f"{next(self._numbers)}"
             for event in range(EVENTS_PER_KEY):
                 event_id = f"{kind}-{key}-{event}"
+                event_type = f"{kind}.event" if kind == FORWARDED else f"outside.{kind}"
                 with suppress(httpx.TransportError):  # the process dies meanwhile
-                    response = service.post(event_id, f"outside.{kind}", {"key": key})
-                    if response.is_success:
+                    response = service.post(event_id, event_type, {"key": key})
+                    if response.is_success and kind == FORWARDED:
+                        self._forwarded.add(event_id)
+                    elif response.is_success:
                         self._accepted[event_id] = f"/{kind}/{key}"
 
     # The operator.
@@ -148,9 +156,9 @@ class OutsideTrial:
             self._resolve(service, *effect)
         return not self._ledger.rows(UNDONE)
 
-    def _resolve(self, service: Serve, effect: int, key: str, call_no: int) -> None:
+    def _resolve(self, service: Serve, effect: int, key: str, function: str, call_no: int) -> None:
         """Answer as an operator who looks at the sink. An answer that is too early gets 409."""
-        receipt = self._sink.find("/" + key.replace(":", "/"))
+        receipt = self._sink.find(_path(key, function))
         answer = (
             {"outcome": "happened", "result": receipt}
             if receipt
@@ -168,14 +176,21 @@ class OutsideTrial:
         findings = Findings()
         for row in self._ledger.rows(UNDONE):
             findings.add(Violation.UNFINISHED, f"job {row}")
-        for key, status in self._ledger.rows(EFFECTS):
-            findings.add(Violation.WRONG_EFFECT, f"{key} is {status}")
+        calls = Counter(call.path for call in self._sink.calls)
+        for key, function, call_no, status in self._ledger.rows(EFFECTS):
+            path = _path(key, function)
+            if status != "succeeded":
+                findings.add(Violation.WRONG_EFFECT, f"{key} is {status}")
+            if calls[path] > call_no:
+                detail = f"{path}: {calls[path]} calls, {call_no} intents"
+                findings.add(Violation.NO_INTENT, detail)
         self._check_sink(findings)
+        self._check_forwards(findings)
         self._check_runs(findings)
         self._bench.add(STAGE, findings)
-        calls = Counter(call.path for call in self._sink.calls)
         self._tally["outside calls"] += len(self._sink.calls)
         self._tally["outside calls repeated"] += sum(count - 1 for count in calls.values())
+        self._tally["events forwarded"] += len(self._forwarded)
         self._tally["outside calls refused"] += self._sink.refused
         self._tally["answers of outside calls lost"] += self._sink.lost
 
@@ -186,6 +201,19 @@ class OutsideTrial:
                 findings.add(Violation.CALLED_TWICE, f"{path}: applied {applied} times")
             elif not applied:
                 findings.add(Violation.NOT_CALLED, path)
+
+    def _check_forwards(self, findings: Findings) -> None:
+        """Check that each event was applied under one id, which is signed, and none was lost."""
+        for message_id in self._sink.forged:
+            findings.add(Violation.FORGED, message_id)
+        for event in self._forwarded:
+            ids = self._sink.message_ids.get(event, set())
+            applied = sum(len(self._sink.receipts[f"/{FORWARDED}/{each}"]) for each in ids)
+            if applied > 1 or len(ids) > 1:
+                detail = f"{event}: applied {applied} times under {len(ids)} ids"
+                findings.add(Violation.CALLED_TWICE, detail)
+            elif not applied:
+                findings.add(Violation.NOT_CALLED, f"{event} was not forwarded")
 
     def _check_runs(self, findings: Findings) -> None:
         runs = Counter[str]()
@@ -198,3 +226,8 @@ class OutsideTrial:
         for event in self._accepted:
             if runs[event] != 1:
                 findings.add(Violation.APPLIED_TWICE, f"{event}: {runs[event]} runs were committed")
+
+
+def _path(key: str, function: str) -> str:
+    """Return the path at the sink of the effect with a key."""
+    return f"/{FORWARDED}/{key}" if function == FORWARDED else f"/{key.replace(':', '/')}"

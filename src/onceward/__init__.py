@@ -17,9 +17,10 @@ from onceward.sources.presets import Preset
 from onceward.sources.schemes import ECDSA_P256, ED25519, RSA_SHA256, Hmac, Jwt, Signature, Token
 from onceward.standalone import Signed, Verified, sign, verify
 from onceward.version import __version__
-from onceward.work.effects import Effects
-from onceward.work.sync import SyncEffects, SyncTransaction
-from onceward.work.transaction import Transaction
+from onceward.work.running.effects import Effects
+from onceward.work.running.repeatable_writes import transition, upsert
+from onceward.work.running.sync import SyncEffects, SyncTransaction
+from onceward.work.running.transaction import Transaction
 
 __all__ = [
     "ECDSA_P256",
@@ -51,5 +52,7 @@ __all__ = [
     "Verified",
     "__version__",
     "sign",
+    "transition",
+    "upsert",
     "verify",
 ]

@@ -25,9 +25,14 @@
     │   │   └── ConnectionLost        in the middle of a transaction, which was rolled back
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
+    ├── ArchiveError                  the archive did not do what was asked
+    │   ├── ArchiveUnavailable        its folder or object store cannot be used now
+    │   ├── NotArchived               a payload that would be dropped is in no recorded file
+    │   └── ArchiveDamaged            a file is missing, or is not what was recorded
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
     ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── StaleEvent                    the key of the event has applied a newer version
+    ├── EventFiltered                 the filter function of the handler does not want the event
     ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
     ├── EventChanged                  an event changed while its handlers ran; nothing was committed
     ├── OperatorError                 an operator's action is not possible
@@ -39,6 +44,7 @@
     ├── EffectNotApplied              an outside call was certainly not applied
     ├── EffectUnknown                 nobody knows whether an outside call was applied
     ├── EffectPending                 another attempt's outside call may still be under way
+    ├── WorkerDied                    the worker of the last attempt died; given to `on_failed`
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
         ├── MalformedPayload          the payload does not fit; names the field
@@ -81,6 +87,9 @@ class RequestRefused(OncewardError):
     code = "refused"
     hint = ""
     """A sentence that follows the message in the log, for the operators alone."""
+    event_id = ""
+    handler = ""
+    """The event and the handler of an inline source, for the log alone."""
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         self.message = message
@@ -130,10 +139,14 @@ class UnusableSecret(RequestRefused):
 class ProcessingFailed(RequestRefused):
     """A handler that ran within the request failed. Nothing of it was committed.
 
-    The message is the reason, redacted.
+    The message is the reason, redacted. A handler that raised RetryLater asks the sender to wait.
     """
 
     code = "Processing failed"
+
+    def __init__(self, message: str, *, retry_after_seconds: float | None = None) -> None:
+        self.retry_after_seconds = retry_after_seconds
+        super().__init__(message)
 
 
 class ProcessingPaused(RequestRefused):
@@ -214,6 +227,22 @@ class Unwritable(StoreError):
     """The database refuses this value. Nothing was written."""
 
 
+class ArchiveError(OncewardError):
+    """The archive did not do what was asked. The ledger still has what it had."""
+
+
+class ArchiveUnavailable(ArchiveError):
+    """The folder or object store of the archive cannot be used now. Says what to check."""
+
+
+class NotArchived(ArchiveError):
+    """A payload that would be dropped is in no recorded file. Nothing was dropped."""
+
+
+class ArchiveDamaged(ArchiveError):
+    """An archived file is missing, or its content is not what was recorded."""
+
+
 class NeedsOwnTransaction(OncewardError):
     """A statement would affect more than its job; the job runs again in its own transaction."""
 
@@ -228,6 +257,10 @@ class LeaseLost(OncewardError):
 
 class StaleEvent(OncewardError):
     """The key of an event has applied a newer version. The job is ignored, nothing is committed."""
+
+
+class EventFiltered(OncewardError):
+    """The filter function of a handler does not want an event. The job is ignored."""
 
 
 class NotSettled(OncewardError):
@@ -278,6 +311,10 @@ class EffectPending(OncewardError):
     def __init__(self, message: str, *, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(message)
+
+
+class WorkerDied(OncewardError):
+    """The worker of a job's last attempt died. Given to `on_failed`."""
 
 
 class RetryLater(OncewardError):

@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, Unpack
 
@@ -21,7 +21,7 @@ from onceward.runtime.clock import SystemClock
 from onceward.runtime.code_location import frame_line
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import suggest_or_list
-from onceward.service import Service, make_store
+from onceward.service import Service, make_id_cache, make_store
 from onceward.settings import (
     Settings,
     SettingsOptions,
@@ -31,23 +31,20 @@ from onceward.settings import (
     resolve,
 )
 from onceward.sources.configure import SourceOptions, make_source
+from onceward.sources.presets.preset import DEFAULT_MANUAL_RESEND_DAYS
 from onceward.sources.source import Source
 from onceward.work.builtin import BUILTIN_HANDLERS
-from onceward.work.handlers import (
-    Handler,
-    HandlerFunction,
-    HandlerOptions,
-    is_function,
-    make_handler,
-)
-from onceward.work.inline_rules import inline_faults
-from onceward.work.outside_effects import EffectOptions, OutsideEffects, make_effect
-from onceward.work.preparation import Preparation, preparation_faults
+from onceward.work.definition.batches import BatchOptions, make_batch_handler
+from onceward.work.definition.functions import HandlerFunction, is_function
+from onceward.work.definition.handlers import Handler, HandlerOptions, make_handler
+from onceward.work.definition.preparation import Preparation, preparation_faults
+from onceward.work.forwarding.forward import ForwardOptions, make_forward
+from onceward.work.inline.rules import inline_faults, inline_warnings
+from onceward.work.outside.declaration import EffectOptions, OutsideEffects, make_effect
 
 _log = logging.getLogger("onceward.settings")
 
 F = TypeVar("F", bound=HandlerFunction)
-
 
 _OPENS_ITSELF: Final = (
     "a mounted inbox opens itself at its first request, and `onceward serve app.py` opens it at "
@@ -105,6 +102,14 @@ def _without_arguments(method: Callable[[Inbox], ASGIApp]) -> Callable[[Inbox], 
     return call
 
 
+def _require_function(value: object, method: str, line: str) -> None:
+    """Raise ConfigurationError if a method of the inbox decorates anything but a function."""
+    if not is_function(value):
+        kind = "a class" if isinstance(value, type) else f"a {type(value).__name__}"
+        where = f"{line}: @inbox.{method}(…)"
+        raise ConfigurationError(f"{where} needs a function, not {kind}; put it above a function")
+
+
 class Inbox:
     """A team's sources, handlers and settings.
 
@@ -121,8 +126,8 @@ class Inbox:
         self._sources: dict[str, Source] = {}
         self._handlers: dict[str, Handler] = {}
         self._effects = OutsideEffects()
-        self._unapplied: dict[Callable[..., Any], str] = {}
-        """The line of each call of `on` whose result was not applied to a function."""
+        self._unapplied: dict[Callable[..., Any], tuple[str, str]] = {}
+        """The lines that call `on` or `on_batch`, and apply the result to no function."""
         self._preparations: list[Preparation] = []
         self._retired: list[str] = []
         self._mounted: Service | None = None
@@ -154,6 +159,8 @@ class Inbox:
         - `keep_rejected`: store requests that do not verify, so that they can be verified again
           after a secret was corrected. Default: False.
         - `retry`: the delay between attempts, as for `on`. The rule of a handler wins over it.
+        - `unknown_types`: what happens to an event of a type that no handler wants: ``ignore``, or
+          ``review``, which keeps it until a person routes or dismisses it. Default: ``ignore``.
         - `mode`: ``inline`` runs the handlers within the request, and commits their writes with
           the event before the response. Default: ``background``, in a worker.
 
@@ -178,45 +185,78 @@ class Inbox:
     def on(self, *patterns: str, **options: Unpack[HandlerOptions]) -> Callable[[F], F]:
         """Register a function for event types: ``invoice.paid``, ``invoice.*`` or ``*``.
 
-        The function gets the arguments that it names: `event`, `tx`, `effects`. `source` limits it
-        to one source. Jobs store its name, or `name`: keep that name when you rename the function.
-        A `model` validates the payload first. ``transaction="shared"`` declares that everything the
-        function does is in `tx` and `effects`: its jobs may then share a commit with other jobs,
-        and run again when one of those fails. `retry` sets the delay between attempts: a `Retry`,
-        or one for each class of errors, with None for errors that are not retried.
+        The function gets the arguments that it names: `event`, `tx`, `effects`.
 
-        `version` and `version_key` are paths into the payload, such as ``created`` and
-        ``data.object.id``: an event that is older than what its key has applied ends `ignored`.
-
-        The other options order and limit the jobs of the function, over all workers:
-
+        - `source`: the only source whose events it gets. Default: every source.
+        - `name`: the name that jobs store. Keep it if you rename the function. Default: its name.
+        - `model`: validates the payload first. Default: the model in ``Event[Model]``.
+        - `when`: which of the events it wants. A mapping from paths into the payload to a value or
+          a list of values, such as ``{"data.status": ["paid", "sent"]}``, decides when an event is
+          recorded; a function ``(event) -> bool`` decides in the worker.
+        - `timeout_seconds`: how long a call may take. Default: ``handler_timeout_seconds``.
+        - `max_attempts`: how many attempts a job has. Default: the setting of that name.
+        - `retry`: the delay between attempts: a `Retry`, or one for each class of errors, with None
+          for errors that are not retried.
+        - `on_failed`: a function of `event`, `tx` and `error`, or of some of them. It runs in the
+          transaction that ends a job as failed, and commits with it.
+        - `transaction`: ``shared`` declares that everything the function does is in `tx` and
+          `effects`. Its jobs may then share a commit with other jobs, and run again when one of
+          those fails. Default: ``own``.
+        - `version`, `version_key`: paths into the payload, such as ``created`` and
+          ``data.object.id``. An event that is older than what its key has applied ends `ignored`.
         - `ordering_key`: a path into the payload, such as ``data.object.id`` or ``items.0.id``.
           Jobs with the same value run one at a time, in order of arrival. A job without a value
           runs at any time.
         - `on_head_failed`: what the later jobs of a key do when one has failed for good: ``hold``,
           until an operator requeues or cancels it, or ``continue``. Default: ``hold``.
-        - `concurrency`: how many jobs run at once, at most.
-        - `rate`: how many jobs start in a second, minute, hour or day, at most: ``100/m``.
+        - `concurrency`: how many of its jobs run at once over all workers, at most.
+        - `rate`: how many of them start in a second, minute, hour or day, at most: ``100/m``.
 
         Raise ConfigurationError for what cannot work.
         """
         line = frame_line(sys._getframe(1))  # noqa: SLF001 - inspect.stack() reads files
+        return self._register(
+            "on", line, patterns, lambda each: make_handler(each, patterns, **options)
+        )
+
+    def on_batch(self, *patterns: str, **options: Unpack[BatchOptions]) -> Callable[[F], F]:
+        """Register a function that gets many events in one call, and one transaction for them.
+
+        The function gets `events`, a list in the order of arrival, and `tx`. Its writes and the
+        `done` of all their jobs commit together. If it fails, nothing is committed, no attempt is
+        counted, and each event is tried alone, in a call with a list of one.
+
+        - `max_events`: the number of events in one call, from 1 to 1,000. Default: 200. A call gets
+          the events that are due, and does not wait for more.
+
+        The options `source`, `name`, `model`, `when`, `timeout_seconds`, `max_attempts`, `retry`,
+        `concurrency`, `rate` and `on_failed` are those of `on`. A timeout is that of one call;
+        `concurrency` and `rate` count events.
+
+        Raise ConfigurationError for what cannot work.
+        """
+        line = frame_line(sys._getframe(1))  # noqa: SLF001
+        return self._register(
+            "on_batch", line, patterns, lambda each: make_batch_handler(each, patterns, **options)
+        )
+
+    def _register(
+        self, method: str, line: str, patterns: tuple[str, ...], make: Callable[[F], Handler]
+    ) -> Callable[[F], F]:
+        """Return the decorator that makes a handler of a function."""
         if patterns and callable(patterns[0]):
             raise ConfigurationError(
-                f"{line}: @inbox.on needs the event types in parentheses; "
-                'write @inbox.on("invoice.paid")'
+                f"{line}: @inbox.{method} needs the event types in parentheses; "
+                f'write @inbox.{method}("invoice.paid")'
             )
 
         def decorate(function: F) -> F:
             self._unapplied.pop(decorate, None)
-            if not is_function(function):
-                kind = "a class" if isinstance(function, type) else f"a {type(function).__name__}"
-                msg = f"{line}: @inbox.on(…) needs a function, not {kind}; put it above a function"
-                raise ConfigurationError(msg)
-            self._add_handler(make_handler(function, patterns, **options))
+            _require_function(function, method, line)
+            self._add_handler(make(function))
             return function
 
-        self._unapplied[decorate] = line
+        self._unapplied[decorate] = line, method
         return decorate
 
     def _add_handler(self, handler: Handler) -> None:
@@ -255,13 +295,37 @@ class Inbox:
             )
 
         def decorate(function: F) -> F:
-            if not is_function(function):
-                msg = f"{line}: @inbox.effect(…) needs a function; put it above a function"
-                raise ConfigurationError(msg)
+            _require_function(function, "effect", line)
             self._effects.add(make_effect(function, **options))
             return function
 
         return decorate
+
+    def forward(
+        self,
+        *patterns: str,
+        to: str,
+        secret: str | Sequence[str],
+        **options: Unpack[ForwardOptions],
+    ) -> None:
+        """Post each event of some types to another app, signed after Standard Webhooks.
+
+        `to` is the URL, and `secret` begins with ``whsec_``; a list signs with each of its secrets.
+        A forward is a handler, and has the options of `on`, such as `when` and `on_failed`, except
+        `model` and `transaction`. These differ, or are its own:
+
+        - `name`: it is part of ``webhook-id``. Default: ``forward-`` and the host.
+        - `timeout_seconds`: how long the app may take to respond. Default: 15.
+        - `retry_safe_for`: for how long the app recognises the ``webhook-id`` of an event that is
+          sent again because its response was lost. Default: ``3d``. None: a person decides.
+        - `allow_private`: send to private addresses, and over plain HTTP. Default: False.
+
+        Raise ConfigurationError for what cannot work.
+        """
+        line = frame_line(sys._getframe(1))  # noqa: SLF001
+        handler, effect = make_forward(patterns, to=to, secret=secret, line=line, **options)
+        self._add_handler(handler)
+        self._effects.add(effect)
 
     def at_start(self, function: Preparation | None = None) -> Preparation:
         """Register an async function that runs with a transaction `tx` when the inbox opens.
@@ -319,9 +383,8 @@ class Inbox:
 
         def __getattr__(self, name: str) -> Never:
             """Raise AttributeError, with what to write instead."""
-            if name.startswith("__"):
-                raise AttributeError(f"Inbox has no {name!r}")
-            raise AttributeError(f"Inbox has no {name!r}{_alternative(name)}")
+            advice = "" if name.startswith("__") else _alternative(name)
+            raise AttributeError(f"Inbox has no {name!r}{advice}")
 
     def _mount(self) -> Service:
         """Return the service that all mounted applications share."""
@@ -336,6 +399,7 @@ class Inbox:
             raise ConfigurationError(faults)
         parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
         make_store(settings, Failpoints(), SystemClock())
+        make_id_cache(settings, (), Failpoints(), SystemClock())
 
     def _setting_faults(self, settings: Settings) -> list[str]:
         """List the sources and handlers that cannot work with the settings."""
@@ -344,7 +408,7 @@ class Inbox:
         ]
         faults += _retry_faults(settings, self._sources.values())
         faults += inline_faults(self._handlers.values(), self._sources.values())
-        return faults + _dedupe_window_faults(settings, self._sources.values())
+        return faults + _resend_faults(settings, self._sources.values())
 
     def service(
         self, command_line: Mapping[str, Any] | None = None, *, dev: bool = False
@@ -356,21 +420,22 @@ class Inbox:
         return self._build(command_line, dev=dev)
 
     def _build(
-        self,
-        command_line: Mapping[str, Any] | None,
-        *,
-        dev: bool = False,
-        mounted: bool = False,
+        self, command_line: Mapping[str, Any] | None, *, dev: bool = False, mounted: bool = False
     ) -> Service:
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         if self._mounted is None:  # a mounted service that failed to open is built again
-            for warning in misspelled_variables(environment):
+            seconds = settings.inline_timeout_seconds
+            for warning in (
+                *misspelled_variables(environment),
+                *inline_warnings(self._handlers.values(), self._sources.values(), seconds),
+            ):
                 _log.warning(warning)
         sources = {INGEST_SOURCE, *self._sources}
         faults = [
-            f"{line}: inbox.on(…) registers nothing by itself; write @inbox.on(…) above a function"
-            for line in self._unapplied.values()
+            f"{line}: inbox.{method}(…) registers nothing by itself; write @inbox.{method}(…) "
+            "above a function"
+            for line, method in self._unapplied.values()
         ]
         faults += [
             f"{handler.label}: there is no source {source!r}"
@@ -411,14 +476,22 @@ def _retry_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
     ]
 
 
-def _dedupe_window_faults(settings: Settings, sources: Iterable[Source]) -> list[str]:
-    """List the sources whose senders can resend an event after the window."""
-    if not settings.dedupe_window_days:
-        return []
+def _resend_faults(settings: Settings, sources: Collection[Source]) -> list[str]:
+    """List the sources whose senders can resend an event after its id or a key was forgotten.
+
+    An app without sources works on a ledger of others: nothing is known about their senders.
+    """
+    kept_days = {
+        "dedupe_window_days": (settings.dedupe_window_days, "it would be recorded as new"),
+        "effect_days": (settings.effect_days, "its effects would happen again"),
+    }
+    senders = {f"source {each.name!r}": each.preset.max_resend_days for each in sources} or {
+        "a source of another app": float(DEFAULT_MANUAL_RESEND_DAYS)
+    }
     return [
-        f"dedupe_window_days is {settings.dedupe_window_days}, but source {source.name!r} can "
-        f"resend an event for {days:g} days, automatically or manually: it would be recorded as "
-        f"new. Set dedupe_window_days to {math.ceil(days)} or more"
-        for source in sources
-        if settings.dedupe_window_days < (days := source.preset.max_resend_days)
+        f"{setting} is {kept}, but {sender} can resend an event for {days:g} days, "
+        f"automatically or manually: {consequence}. Set {setting} to {math.ceil(days)} or more"
+        for setting, (kept, consequence) in kept_days.items()
+        for sender, days in senders.items()
+        if kept and kept < days
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import random
 import secrets as random_secrets
@@ -12,6 +13,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
+from onceward.accelerators.redis.address import parse_address
+from onceward.accelerators.redis.id_cache import DAY_SECONDS, RedisIdCache
+from onceward.archive.location import make_archive
 from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
 from onceward.http.access_log import AccessLog, DirectAccessLog
 from onceward.http.admin_app import ADMIN, AdminApp
@@ -25,20 +29,20 @@ from onceward.http.throttle import Throttle
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import HandlerEntry
 from onceward.model.workers import HEARTBEAT_SECONDS
+from onceward.operate.delay_watch import DELAY_INTERVAL_SECONDS, DelayWatch
 from onceward.operate.ignored_watch import IGNORED_INTERVAL_SECONDS, IgnoredWatch, Subscription
+from onceward.operate.maintenance import MAINTENANCE_INTERVAL_SECONDS, Maintenance
 from onceward.operate.operator import Operator
-from onceward.operate.pause_watch import PauseWatch
-from onceward.operate.retention import (
-    MAINTENANCE_INTERVAL_SECONDS,
-    PURGE_INTERVAL_SECONDS,
-    purge,
-)
+from onceward.operate.pause_watch import InlineNames, PauseWatch
 from onceward.operate.worker_watch import WorkerWatch
 from onceward.ports import Duty, Store
+from onceward.ports.archive import PayloadArchive
+from onceward.ports.id_cache import IdCache
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import CHECK_INTERVAL_SECONDS, Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
+from onceward.receive.untyped_bodies import UntypedBodies
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
@@ -48,16 +52,16 @@ from onceward.settings import Settings
 from onceward.sources.source import Source
 from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.store import SqliteStore
-from onceward.work.abandoned_calls import AbandonedCalls
-from onceward.work.handlers import Handler
-from onceward.work.inline import InlineRunner
-from onceward.work.inline_rules import inline_handlers
-from onceward.work.outside_calls import OutsideCalls
-from onceward.work.outside_effects import OutsideEffects
-from onceward.work.preparation import Preparation, run_preparations
-from onceward.work.runner import JobRunner
-from onceward.work.settlement import SettlementPolicy
-from onceward.work.transaction import UnitOfWork
+from onceward.work.definition.handlers import Handler
+from onceward.work.definition.preparation import Preparation, run_preparations
+from onceward.work.inline.requests import InlineRunner
+from onceward.work.inline.rules import handlers_of_inline, inline_handlers, pause_modes
+from onceward.work.outside.calls import OutsideCalls
+from onceward.work.outside.declaration import OutsideEffects
+from onceward.work.running.abandoned_calls import AbandonedCalls
+from onceward.work.running.runner import JobRunner
+from onceward.work.running.transaction import UnitOfWork
+from onceward.work.settling.settlement import SettlementPolicy
 from onceward.work.worker import Worker
 
 REGISTER_INTERVAL_SECONDS: Final = 60.0
@@ -103,9 +107,13 @@ class Service:
         self._tokens = dict(tokens)
         self._failpoints = failpoints
         self._clock = SystemClock()
-        self.store = make_store(settings, failpoints, self._clock)
+        self._id_cache = make_id_cache(settings, sources.values(), failpoints, self._clock)
+        self.store = make_store(settings, failpoints, self._clock, self._id_cache)
         self._live_sources = LiveSources(sources, self.store)
         self.sources: Mapping[str, Source] = self._live_sources.by_name
+        self.maintenance = Maintenance(
+            self.store, settings, self._clock, failpoints, archive=self.archive
+        )
         self._recorder = Recorder(self.store, settings, self._clock)
         self._rejections = Rejections(self.store, keep=settings.rejection_rows)
         self._throttle = Throttle(self._clock)
@@ -115,24 +123,40 @@ class Service:
             advice=self.worker_advice,
             database_text=database_note or f"This process uses {self.database}",
         )
-        self._pause_watch = PauseWatch(self.store)
+        self._untyped_bodies = UntypedBodies()
+        self._inline = InlineNames(
+            frozenset(name for name, source in sources.items() if source.is_inline),
+            frozenset(handlers_of_inline(handlers.values(), sources.values())),
+        )
+        self._pause_watch = PauseWatch(self.store, self._inline)
+        self._delay_watch = DelayWatch(self._clock, is_single_process=settings.uses_sqlite)
         self._ignored_watch = IgnoredWatch(
             self.store,
             _subscriptions(handlers.values()),
             {name: source.preset.types for name, source in sources.items()},
+            not_json=self._untyped_bodies.not_json,
+            reviewed=[name for name, source in sources.items() if source.reviews_unknown],
         )
         self._abandoned_calls = AbandonedCalls(
-            handlers, limit=max(settings.workers, 1), clock=self._clock
+            handlers,
+            limit=max(settings.workers, 1),
+            clock=self._clock,
+            modes=pause_modes(handlers.values(), sources.values()),
         )
         self._receives = False
         self._works = False
         self._background: list[asyncio.Task[None]] = []
         self._opening = asyncio.Lock()
 
+    def archive(self) -> PayloadArchive | None:
+        """Return the archive of payloads, if one is set. Raise ConfigurationError."""
+        url = self.settings.archive
+        return make_archive(url, self._failpoints) if url else None
+
     @property
     def worker_advice(self) -> str:
         """The advice in the warning that no worker runs the handlers."""
-        if self.settings.database_url.startswith("sqlite:"):
+        if self.settings.uses_sqlite:
             if self._mounted:
                 return (
                     "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run "
@@ -147,6 +171,12 @@ class Service:
             "Run `onceward work app.py` as well, with the file that defines this inbox and with "
             "the same database"
         )
+
+    @property
+    def forwards(self) -> dict[str, str]:
+        """The targets of the handlers that are forwards, by name."""
+        handlers = self.handlers.values()
+        return {each.name: each.forwards_to for each in handlers if each.forwards_to is not None}
 
     @property
     def database(self) -> str:
@@ -165,10 +195,13 @@ class Service:
                 duties = Duty.RECEIVE if receives else Duty(0)
                 runs_inline = receives and any(each.is_inline for each in self.sources.values())
                 await self._open(duties | (Duty.WORK if self._works or runs_inline else Duty(0)))
+                if self._id_cache is not None and receives:
+                    await self._id_cache.open()
                 self._background = self._start_background()
 
     async def _open(self, duties: Duty) -> None:
         try:
+            self.archive()  # refuses one that cannot work
             await self.store.open(serving=True, duties=duties)
             await self._register()
             await self._prepare()
@@ -182,13 +215,13 @@ class Service:
 
     def _start_background(self) -> list[asyncio.Task[None]]:
         periodic: list[tuple[Callable[[], Awaitable[object]], float]] = [
-            (self.store.maintenance, MAINTENANCE_INTERVAL_SECONDS),
+            (self.maintenance.run_if_elected, MAINTENANCE_INTERVAL_SECONDS),
             (self._register, REGISTER_INTERVAL_SECONDS),
-            (self._purge, PURGE_INTERVAL_SECONDS),
             (self._rejections.flush, FLUSH_INTERVAL_SECONDS),
             (self._wake_parked, WAKE_INTERVAL_SECONDS),
             (self._watch.refresh, HEARTBEAT_SECONDS),
             (self._pause_watch.refresh, HEARTBEAT_SECONDS),
+            (self._watch_delays, DELAY_INTERVAL_SECONDS),
             (self._report_ignored, IGNORED_INTERVAL_SECONDS),
             (self._check_recording, CHECK_INTERVAL_SECONDS),
         ]
@@ -210,6 +243,8 @@ class Service:
         with suppress(TimeoutError):
             async with asyncio.timeout(GRACE_SECONDS):
                 await self._rejections.flush()
+        if self._id_cache is not None:
+            await self._id_cache.close()
         await self.store.close()
         await asyncio.wait(background, timeout=_BACKGROUND_END_SECONDS)
 
@@ -227,6 +262,7 @@ class Service:
                 handler.max_attempts or self.settings.max_attempts,
                 handler.routes,
                 handler.rules,
+                has_on_failed=handler.giving_up is not None,
             )
             for handler in self.handlers.values()
         ]
@@ -237,12 +273,13 @@ class Service:
         unit = UnitOfWork(lambda *_: self.store.prepare(), self._clock, self._failpoints)
         await run_preparations(unit, self._preparations)
 
-    async def _purge(self) -> None:
-        await purge(self.store, self.settings.dedupe_window_days)
-
     async def _wake_parked(self) -> None:
         if self._works:
             await self.store.wake_parked()
+
+    async def _watch_delays(self) -> None:
+        if self._receives and self._works:
+            await self._delay_watch.take_sample()
 
     async def _report_ignored(self) -> None:
         if self._receives:
@@ -317,6 +354,7 @@ class Service:
             settings=self.settings,
             clock=self._clock,
             failpoints=self._failpoints,
+            on_outage=self._recorder.count_retry,
             worker=_process_name(),
         )
 
@@ -337,9 +375,8 @@ class Service:
 
     def _receive_app(self) -> ReceiveApp:
         self._receives = True
-        if not self._works:  # handlers that only inline sources have need no worker
-            inline = inline_handlers(self.handlers.values(), self.sources.values())
-            self._watch.own_handlers = frozenset(inline)
+        inline = inline_handlers(self.handlers.values(), self.sources.values())
+        self._watch.inline_handlers = frozenset(inline)
         return ReceiveApp(
             receiver=Receiver(
                 sources=self.sources,
@@ -347,6 +384,7 @@ class Service:
                 clock=self._clock,
                 failpoints=self._failpoints,
                 rejections=self._rejections,
+                untyped_bodies=self._untyped_bodies,
             ),
             store_secret=self._live_sources.store_secret,
             process_inline=self._inline_runner().process,
@@ -356,6 +394,9 @@ class Service:
                 *(self.store.warnings or self._recorder.warnings),
                 *self._watch.warnings,
                 *self._pause_watch.warnings,
+                *self._ignored_watch.warnings,
+                *self.maintenance.warnings,
+                *(self._id_cache.warnings if self._id_cache else ()),
             ),
             settings=self.settings,
             clock=self._clock,
@@ -364,7 +405,13 @@ class Service:
 
     def _admin_app(self, *, prefix: str) -> ASGIApp:
         api = AdminApp(
-            operator=Operator(self.store, self.sources),
+            operator=Operator(
+                self.store,
+                self.sources,
+                self._inline,
+                live_workers=self.store.live_workers,
+                forwards=self.forwards,
+            ),
             clock=self._clock,
             authenticator=self._authenticator(),
             settings=self.settings,
@@ -402,13 +449,34 @@ def _subscriptions(handlers: Iterable[Handler]) -> Iterator[Subscription]:
             yield Subscription(handler.name, handler.label, route)
 
 
-def make_store(settings: Settings, failpoints: Failpoints, clock: Clock) -> Store:
+def make_id_cache(
+    settings: Settings, sources: Iterable[Source], failpoints: Failpoints, clock: Clock
+) -> RedisIdCache | None:
+    """Return the id cache in Redis, if there is one. Raise ConfigurationError for its URL."""
+    if not settings.redis:
+        return None
+    ttl_seconds = {source.name: source.preset.max_resend_days * DAY_SECONDS for source in sources}
+    return RedisIdCache(
+        parse_address(settings.redis),
+        ttl_seconds,
+        clock,
+        failpoints,
+        max_ttl_seconds=(settings.dedupe_window_days or math.inf) * DAY_SECONDS,
+    )
+
+
+def make_store(
+    settings: Settings,
+    failpoints: Failpoints,
+    clock: Clock,
+    id_cache: IdCache | None = None,
+) -> Store:
     """Return the store for the database URL. Raise ConfigurationError for an unknown scheme."""
     url = settings.database_url
     if url.startswith("sqlite:///"):
         return SqliteStore(settings, failpoints, clock)
     if url.startswith(("postgresql://", "postgres://")):
-        return PostgresStore(settings, failpoints)
+        return PostgresStore(settings, failpoints, id_cache)
     scheme, separator, rest = url.partition("://")
     if scheme == "sqlite" and rest:
         raise ConfigurationError(f"database_url: write sqlite:///{rest}, with three slashes")

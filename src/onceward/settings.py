@@ -18,7 +18,7 @@ from onceward.runtime.suggest import nearest, suggest_or_list
 
 ENV_PREFIX: Final = "ONCEWARD_"
 _OTHER_VARIABLES: Final = frozenset(
-    {"FAILPOINTS", "SECRET", "TOKEN", "TEST_POSTGRES", "WRITE_DOCS"}
+    {"FAILPOINTS", "SECRET", "TOKEN", "TEST_POSTGRES", "TEST_REDIS", "WRITE_DOCS"}
 )
 """Variables with the prefix that are not settings."""
 _OPTIONS: Final = frozenset({"HOST", "LOG", "PORT"})
@@ -26,6 +26,9 @@ _OPTIONS: Final = frozenset({"HOST", "LOG", "PORT"})
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})
 
+
+ARCHIVE_DAYS: Final = 14
+"""The days after `payload_days` in which a payload is archived: its week must be over first."""
 
 MAX_ATTEMPTS: Final = 1_000_000
 """The most attempts that a job can have."""
@@ -37,6 +40,10 @@ def _setting(default: Any, doc: str, *, minimum: float = 0, maximum: float = _MA
     return field(default=default, metadata={"doc": doc, "minimum": minimum, "maximum": maximum})
 
 
+def _days(doc: str, *, default: int = 0) -> Any:
+    return _setting(default, doc, maximum=36_500)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """All settings of an inbox, checked."""
@@ -44,12 +51,17 @@ class Settings:
     database_url: str = _setting(
         "sqlite:///onceward.db", "Ledger: sqlite:///file or postgresql://…"
     )
+    redis: str = _setting(
+        "", "Id cache that receivers on PostgreSQL share: redis://… or rediss://…"
+    )
     migrate_at_start: bool = _setting(default=True, doc="Apply pending migrations at start")
     allow_weak_durability: bool = _setting(
         default=False, doc="Start even if the database may lose acknowledged events"
     )
     driver_fast_wait: bool = _setting(
-        default=True, doc="Use Onceward's wait for PostgreSQL, which costs less than psycopg's own"
+        default=True,
+        doc="Use psycopg's internals in tested versions: a cheaper wait, and the commit and the "
+        "reset in one message",
     )
     own_http_protocol: bool = _setting(
         default=True, doc="Serve HTTP with Onceward's own connection; false uses uvicorn's"
@@ -105,10 +117,20 @@ class Settings:
     rejection_rows: int = _setting(
         1000, "Rejected requests stored for each source; all are counted"
     )
-    dedupe_window_days: int = _setting(
-        0,
-        "Days until an event is deleted, with its id; 0 keeps events. Effects are kept",
-        maximum=36_500,
+    dedupe_window_days: int = _days("Days until an event is deleted, with its id; 0 keeps events")
+    payload_days: int = _days(
+        "Days until bodies and headers are deleted; 0 keeps them as long as their events",
+        default=90,
+    )
+    delivery_days: int = _days("Days until a redelivery is only counted; 0 keeps its row")
+    job_days: int = _days("Days until a job that ended well is deleted; 0 keeps it")
+    attempt_days: int = _days("Days until a failed attempt of such a job is deleted; 0 keeps it")
+    rejection_days: int = _days("Days until a rejected request is deleted; 0 keeps it")
+    audit_days: int = _days("Days until audit entries are dropped; 0 keeps them")
+    effect_days: int = _days("Days after its last use until an effect's key is deleted; 0 keeps it")
+    archive: str = _setting(
+        "",
+        "Where payloads are archived before they are dropped: s3://bucket/prefix or file:///folder",
     )
     workers: int = _setting(4, "Handlers that run concurrently in a process; 0 only receives")
     max_jobs_per_transaction: int = _setting(
@@ -146,11 +168,17 @@ class Settings:
         8, "Requests to inline sources whose handlers run concurrently in a process", minimum=1
     )
 
+    @property
+    def uses_sqlite(self) -> bool:
+        """Whether the ledger is an SQLite file, which one process serves."""
+        return self.database_url.startswith("sqlite:")
+
 
 class SettingsOptions(TypedDict, total=False):
     """The settings as keyword arguments of `Inbox`. A test compares them with `Settings`."""
 
     database_url: str
+    redis: str
     migrate_at_start: bool
     allow_weak_durability: bool
     driver_fast_wait: bool
@@ -172,6 +200,14 @@ class SettingsOptions(TypedDict, total=False):
     delivery_rows: int
     rejection_rows: int
     dedupe_window_days: int
+    payload_days: int
+    delivery_days: int
+    job_days: int
+    attempt_days: int
+    rejection_days: int
+    audit_days: int
+    effect_days: int
+    archive: str
     workers: int
     max_jobs_per_transaction: int
     max_attempts: int
@@ -198,6 +234,7 @@ def resolve(
     values = _from_environment(known, environment or {}, faults)
     for options in (code or {}, command_line or {}):
         faults += [_unknown(name, known) for name in options if name not in known]
+        faults += _empty(options, known)
         values |= {name: _frozen(value) for name, value in options.items() if name in known}
     for name, value in values.items():
         faults.extend(_check(known[name], value))
@@ -247,14 +284,30 @@ def check_options(options: Mapping[str, Any]) -> None:
     faults: list[str] = []
     for name, value in options.items():
         faults += _check(known[name], _frozen(value)) if name in known else [_unknown(name, known)]
+    faults += _empty(options, known)
     if faults:
         raise ConfigurationError(faults)
+
+
+def _archive_faults(settings: Settings) -> Iterator[str]:
+    """Yield why payloads would never be archived, or be deleted before."""
+    if not settings.archive:
+        return
+    if not settings.payload_days:
+        yield "archive is set, but payload_days is 0: no payload would be archived; set both"
+    elif 0 < settings.dedupe_window_days < settings.payload_days + ARCHIVE_DAYS:
+        yield (
+            f"dedupe_window_days is {settings.dedupe_window_days}: events would be deleted before "
+            f"their payloads are archived; set it to payload_days + {ARCHIVE_DAYS} "
+            f"({settings.payload_days + ARCHIVE_DAYS}) or more, or shorten payload_days"
+        )
 
 
 def _combination_faults(settings: Settings) -> Iterator[str]:
     """Yield the faults of settings that are valid by themselves."""
     if settings.retry_max_seconds > MAX_DELAY_SECONDS:
         yield "retry_max_seconds is above 366 days; set a shorter delay"
+    yield from _archive_faults(settings)
     if settings.retry_base_seconds > settings.retry_max_seconds:
         yield "retry_base_seconds is above retry_max_seconds; for a constant delay set both alike"
     if settings.max_pending_bytes < settings.max_body_bytes:
@@ -262,12 +315,31 @@ def _combination_faults(settings: Settings) -> Iterator[str]:
             "max_pending_bytes is below max_body_bytes: a body of that size could never be accepted"
         )
 
+    if settings.redis and settings.uses_sqlite:
+        yield (
+            "redis is set, but the ledger is SQLite: one process receives, and its own id cache "
+            "is enough. Remove redis, or use PostgreSQL"
+        )
+
 
 def _frozen(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+def _empty(options: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> list[str]:
+    """Return a fault for each empty text: it may be a variable that was meant to be set."""
+    return [
+        f"{name} is an empty text; leave it out for the default ({known[name].default or 'none'}), "
+        "or set it"
+        for name, value in options.items()
+        if value == "" and name in known and isinstance(known[name].default, str)
+    ]
+
+
 def _unknown(name: str, known: Collection[str]) -> str:
+    if name in {"mode", "inline"}:
+        advice = 'mode is an option of inbox.source: inbox.source("…", mode="inline")'
+        return f"unknown setting {name!r}; {advice}"
     return f"unknown setting {name!r}{suggest_or_list(name, known, 'the settings are')}"
 
 

@@ -61,3 +61,25 @@ async def die(event: Event[Any], tx: Transaction) -> None:
 def hang(event: Event[Wait]) -> None:
     signal_start(event.payload)
     time.sleep(event.payload.seconds)  # past the timeout, as a stuck library call would
+
+
+@inbox.on("stubborn")
+async def resist(event: Event[Wait]) -> None:
+    signal_start(event.payload)
+    while True:
+        try:
+            await asyncio.sleep(event.payload.seconds)
+        except asyncio.CancelledError:
+            continue
+
+
+@inbox.on("endless")
+async def spin(event: Event[Wait]) -> None:
+    signal_start(event.payload)
+    while True:
+        pass
+
+
+@inbox.on("interrupting", max_attempts=1)
+async def interrupt() -> None:
+    raise KeyboardInterrupt

@@ -16,6 +16,8 @@ from tests.factories import ACT, EVERYTHING, SOURCES, arrival, lease, record, wo
 
 LISTS = ("events", "jobs", "effects", "deliveries", "audit")
 EVENTS = 40
+REVIEWED = 7
+"""The numbers of the events whose source keeps unknown types for review, modulo 8."""
 
 
 async def listed(store: Store, kind: str, **filters: Any) -> list[Any]:
@@ -60,7 +62,7 @@ def _random_arrival(chance: random.Random, number: int) -> Any:
         type=("invoice.paid", "order.new", "invoice.late", "unwanted")[number % 4],
         reference=f"cus_{number % 5}" if number % 3 else None,
         body=chance.choice([b"{}", b"[]"]),
-    )
+    )._replace(reviewed=number % 8 == REVIEWED)
 
 
 async def _settle_at_random(store: Store, chance: random.Random, leased: Lease, job: int) -> None:
@@ -74,7 +76,7 @@ async def _settle_at_random(store: Store, chance: random.Random, leased: Lease, 
     elif outcome == "retry":
         await store.settle_error(leased.token, job, Reschedule(0.0, "again"), 0.1)
     elif outcome != "leave":
-        failure = chance.choice(list(FailureType))
+        failure = chance.choice([kind for kind in FailureType if kind is not FailureType.FILTERED])
         await store.settle_error(leased.token, job, Fail(failure, "no"), 0.1)
         if outcome == "fail and requeue":
             await store.requeue(job, ACT)
@@ -212,6 +214,8 @@ async def test_the_state_of_an_event_follows_from_its_jobs(mixed: Store) -> None
     for event in await listed(mixed, "events"):
         own = [job for job in jobs if job.event_ledger_id == event.id]
         state = state_of([job.status for job in own])
+        if not own and int(event.event_id.removeprefix("evt_")) % 8 == REVIEWED:
+            state = ProcessingState.REVIEW
         assert event.processing_state == state
         is_open = state in (ProcessingState.PENDING, ProcessingState.PROCESSING)
         ends = [job.finished_at for job in own if job.finished_at]

@@ -8,6 +8,7 @@ import pytest
 
 from onceward.errors import StoreUnavailable
 from onceward.model.admin import Pausable
+from onceward.model.inline import InlineRun
 from onceward.ports import Store
 from onceward.store.postgres import listener
 from onceward.store.postgres.announcer import Announcer
@@ -17,7 +18,17 @@ from onceward.store.postgres.session import Session, SessionConnection
 from support.database import RawDatabase
 from support.processes import eventually_async
 from support.proxy import Mode, Proxy
-from tests.factories import ACT, arrival, failed_job, leased_job, make_store, opened, record
+from tests.factories import (
+    ACT,
+    arrival,
+    failed_job,
+    inline_failure,
+    leased_job,
+    make_store,
+    opened,
+    processing,
+    record,
+)
 
 
 @asynccontextmanager
@@ -42,6 +53,23 @@ async def listening(store: Store) -> AsyncIterator[asyncio.Event]:
 async def test_a_recorded_event_is_announced(store: Store) -> None:
     async with listening(store) as announced:
         await record(store, arrival())
+        await asyncio.wait_for(announced.wait(), 2.0)
+
+
+async def test_a_job_that_a_request_leaves_to_other_processes_is_announced(store: Store) -> None:
+    async with listening(store) as announced:
+        async with processing(store, arrival()) as transaction:
+            await transaction.settle_inline([arrival()], [])
+            await transaction.commit()
+        await asyncio.wait_for(announced.wait(), 2.0)
+
+
+async def test_a_job_that_a_failed_request_leaves_to_other_processes_is_announced(
+    store: Store,
+) -> None:
+    failure = inline_failure(InlineRun(0, "elsewhere", -7))
+    async with listening(store) as announced:
+        await store.fail_inline([arrival()], [failure], "host:1")
         await asyncio.wait_for(announced.wait(), 2.0)
 
 

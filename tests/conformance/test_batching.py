@@ -16,13 +16,14 @@ from onceward.ports import Store
 from onceward.runtime import timeouts
 from onceward.runtime.clock import Clock, SystemClock
 from onceward.runtime.failpoints import Failpoints
-from onceward.work import batching
-from onceward.work.abandoned_calls import AbandonedCalls
-from onceward.work.batching import COMMIT_AFTER_SECONDS, BatchOutcome
-from onceward.work.handlers import HandlerFunction, TransactionMode, make_handler
-from onceward.work.leases import LeasedJob
-from onceward.work.runner import JobRunner
-from onceward.work.settlement import SettlementPolicy
+from onceward.work.claiming.leases import LeasedJob
+from onceward.work.definition.functions import HandlerFunction
+from onceward.work.definition.handlers import TransactionMode, make_handler
+from onceward.work.running import batching
+from onceward.work.running.abandoned_calls import AbandonedCalls
+from onceward.work.running.batching import COMMIT_AFTER_SECONDS, BatchOutcome
+from onceward.work.running.runner import JobRunner
+from onceward.work.settling.settlement import SettlementPolicy
 from support.database import RawDatabase
 from tests.factories import (
     EVERYTHING,

@@ -17,7 +17,7 @@ from onceward.model.jobs import (
     Route,
 )
 from onceward.ports import Store
-from onceward.work.outside_calls import AttemptCalls
+from onceward.work.outside.calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import (
     ACT,

@@ -30,6 +30,7 @@ from tests.factories import (
     leased_job,
     opened,
     record,
+    settle_in_flight,
     start_task,
     working,
 )
@@ -300,7 +301,7 @@ async def test_a_cancellation_waits_for_a_settlement_in_flight(
     store, raw_db = postgres
     token, job = await leased_job(store)
     async with handling(store) as transaction:
-        await transaction.settle(token, job.id)
+        await settle_in_flight(transaction, token, job.id)
         cancelling = await start_task(store.cancel(job.id, ACT))
         await until_blocked(raw_db)
         await record(store, arrival("evt_2"))
@@ -319,7 +320,7 @@ async def test_a_cancellation_lands_when_the_settlement_in_flight_rolls_back(
     store, raw_db = postgres
     token, job = await leased_job(store)
     async with handling(store) as transaction:
-        await transaction.settle(token, job.id)
+        await settle_in_flight(transaction, token, job.id)
         cancelling = await start_task(store.cancel(job.id, ACT))
         await until_blocked(raw_db)
     assert await cancelling is not None
@@ -347,7 +348,7 @@ async def test_a_settlement_waits_for_a_cancellation_and_rolls_back(
         with locked(raw_db, f"SELECT 1 FROM onceward.jobs WHERE id <> {job.id}"):  # noqa: S608 - the test's own values
             cancelling = await start_task(store.cancel(job.id, ACT))
             await until_blocked(raw_db)
-            settling = await start_task(transaction.settle(token, job.id))
+            settling = await start_task(transaction.commit_done({token: [job.id]}))
             await until_blocked(raw_db, 2)
         assert await cancelling is not None
         with pytest.raises(LeaseLost):
@@ -390,10 +391,9 @@ async def test_many_cancellations_and_settlements_leave_each_job_with_one_end(
     async def settle(job: int) -> bool:
         async with handling(store) as transaction:
             try:
-                await transaction.settle(leased.token, job)
+                await transaction.commit_done({leased.token: [job]})
             except LeaseLost:
                 return False
-            await transaction.commit()
             return True
 
     async def cancel(job: int) -> bool:

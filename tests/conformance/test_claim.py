@@ -17,7 +17,7 @@ from onceward.model.jobs import (
     Reschedule,
 )
 from onceward.ports import Queue, Store
-from onceward.work.leases import Leases
+from onceward.work.claiming.leases import Leases
 from support.database import RawDatabase
 from tests.factories import (
     ACT,

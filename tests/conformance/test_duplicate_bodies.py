@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import psycopg
@@ -12,6 +13,7 @@ import onceward
 from onceward.model.admin import PageQuery
 from onceward.model.events import Arrival, DuplicateBody, Outcome
 from onceward.model.jobs import FailureType, JobStatus
+from onceward.model.retention import Purgeable
 from onceward.ports import Store
 from onceward.sources.configure import make_source
 from onceward.sources.request import Headers, Request
@@ -49,6 +51,14 @@ async def originals(store: Store) -> dict[str, str]:
         for item in items
         if item.duplicate_body_of is not None
     }
+
+
+async def test_the_original_of_a_duplicate_body_is_the_first_event_that_has_it(
+    store: Store,
+) -> None:
+    for event_id, body in (("a", b"1"), ("b", b"2"), ("c", b"2"), ("d", b"3"), ("e", b"1")):
+        await record(store, checked(event_id, FLAG, body=body))
+    assert await originals(store) == {"c": "b", "e": "a"}
 
 
 @pytest.mark.parametrize("together", [True, False], ids=["in-one-batch", "one-by-one"])
@@ -233,7 +243,8 @@ async def test_the_first_event_keeps_its_name_after_a_purge(
     raw_db.rows(f"DELETE FROM onceward.jobs WHERE event = {first}")  # noqa: S608 - no outside data
     shift = "864000000000" if raw_db.is_sqlite else "interval '10 days'"
     raw_db.rows(f"UPDATE onceward.events SET received_at = received_at - {shift}")  # noqa: S608 - no outside data
-    assert (await store.purge_events(0, limit=5, horizon_seconds=86_400.0)).events == 1
+    before = datetime.now(UTC) - timedelta(days=1)
+    assert (await store.purge(Purgeable.EVENTS, 0, limit=5, before=before)).rows == 1
     assert raw_db.count("onceward.body_hashes") == 0
     await record(store, checked("c", FLAG, covered=b"1"))
     items = {item.event_id: item.duplicate_body_of for item in await store.events(EVERYTHING)}

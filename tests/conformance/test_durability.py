@@ -178,3 +178,20 @@ async def test_another_key_of_events_is_refused(postgres_url: str, change: str, 
         f"{found}."
     )
     assert advice.startswith("Without it, an event could be applied twice.")
+
+
+@pytest.mark.parametrize(
+    ("table", "key"),
+    [
+        ("jobs", "UNIQUE (event, handler)"),
+        ("effects", "UNIQUE (idempotency_key)"),
+        ("watermarks", "PRIMARY KEY (handler, key)"),
+    ],
+)
+async def test_a_table_without_its_key_is_refused(postgres_url: str, table: str, key: str) -> None:
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute(f"ALTER TABLE onceward.{table} DROP CONSTRAINT {table}_once".encode())
+    fault, _ = await faults(postgres_url)
+    assert fault == (
+        f"The constraint {table}_once of the schema onceward must be {key}, and is missing."
+    )

@@ -16,8 +16,8 @@ from onceward.errors import (
 from onceward.model.effects import MAX_RESULT_BYTES, EffectStatus
 from onceward.ports import Store
 from onceward.store.effect_calls import SqlEffectCalls
-from onceward.work import outside_calls
-from onceward.work.outside_calls import AttemptCalls
+from onceward.work.outside import calls
+from onceward.work.outside.calls import AttemptCalls
 from support.database import RawDatabase
 from tests.factories import ACT, FakeClock, lease, opened, start_task, working
 from tests.outside import KEY, Attempts, Bank, effect_state, only_effect, open_call, pass_deadline
@@ -260,7 +260,7 @@ async def test_a_late_success_of_an_earlier_call_is_the_truth(
 async def test_an_outcome_is_stored_although_the_store_was_away(
     store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.0,) * 3)
+    monkeypatch.setattr(calls, "_STORE_DELAYS", (0.0,) * 3)
     commit = type(store)._commit_call  # type: ignore[attr-defined]
     failures = [OutcomeUnknown("lost"), OutcomeUnknown("lost")]
 
@@ -279,8 +279,8 @@ async def test_an_outcome_is_stored_after_the_handler_has_given_up(
     store: Store, bank: Bank, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process knows the outcome, and outlives the outage."""
-    monkeypatch.setattr(outside_calls, "_STORE_DELAYS", (0.01,))
-    monkeypatch.setattr(outside_calls, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(calls, "_STORE_DELAYS", (0.01,))
+    monkeypatch.setattr(calls, "STORE_SECONDS", 0.1)
     is_back = asyncio.Event()
     store_success = SqlEffectCalls.record_success
 

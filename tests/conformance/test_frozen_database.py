@@ -7,10 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 import psycopg
 import pytest
 
-from onceward.errors import ConnectionLost, OutcomeUnknown, StoreError, StoreUnavailable
+from onceward.errors import OutcomeUnknown, StoreError, StoreUnavailable
 from onceward.model.events import Outcome
 from onceward.model.jobs import Postpone
 from onceward.ports import Store
+from onceward.runtime.sql_text import parse
 from onceward.store.postgres import listener, pool, store, transaction
 from onceward.store.postgres.connections import conninfo
 from onceward.store.postgres.store import PostgresStore
@@ -87,14 +88,14 @@ async def test_every_call_ends_while_the_host_is_frozen_and_works_when_it_is_bac
 async def test_a_transaction_ends_while_the_host_is_frozen(
     frozen_soon: Store, proxy: Proxy, postgres_url: str
 ) -> None:
-    """The commit's outcome is unknown; before it, nothing was committed."""
+    """The settlement and the commit are one message, so that its outcome is unknown."""
     RawDatabase(postgres_url).rows("CREATE TABLE notes (id integer)")
     token, job = await leased_job(frozen_soon)
     async with working(frozen_soon) as work:
         await work.tx.execute("INSERT INTO notes VALUES (1)")
         proxy.freeze()
         error = await fails_in_time(work.unit.settle(token, job.id))
-    assert type(error) is ConnectionLost
+    assert type(error) is OutcomeUnknown
     assert type(await fails_in_time(frozen_soon.settle_done(token, job.id))) is StoreUnavailable
     proxy.cut()
     proxy.thaw()
@@ -104,6 +105,7 @@ async def test_a_transaction_ends_while_the_host_is_frozen(
 
 async def test_a_commit_ends_while_the_host_is_frozen(frozen_soon: Store, proxy: Proxy) -> None:
     async with frozen_soon.begin(str) as transaction:
+        await transaction.run(parse("SELECT 1")[0], {})
         proxy.freeze()
         error = await fails_in_time(transaction.commit())
     assert type(error) is OutcomeUnknown
@@ -111,7 +113,8 @@ async def test_a_commit_ends_while_the_host_is_frozen(frozen_soon: Store, proxy:
 
 async def test_a_rollback_ends_while_the_host_is_frozen(frozen_soon: Store, proxy: Proxy) -> None:
     async with asyncio.timeout(LIMIT_SECONDS + SLACK_SECONDS):
-        async with frozen_soon.begin(str):
+        async with frozen_soon.begin(str) as transaction:
+            await transaction.run(parse("SELECT 1")[0], {})
             proxy.freeze()
 
 

@@ -5,7 +5,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from onceward.errors import EventBusy, EventChanged, LeaseLost
+from onceward.errors import (
+    EventBusy,
+    EventChanged,
+    LeaseLost,
+    NotSettled,
+)
 from onceward.model.admin import JobItem
 from onceward.model.events import DuplicateBody, Outcome
 from onceward.model.inline import InlineRun, LedgerEvent
@@ -17,6 +22,7 @@ from onceward.store import inline
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
+    BROKEN,
     EVERYTHING,
     arrival,
     checked,
@@ -69,13 +75,14 @@ async def test_the_event_the_writes_and_done_commit_together(
 ) -> None:
     async with handled(store) as transaction:
         assert await transaction.mark_effect(NEW.job, "credit:1", None)
-        (receipt,) = await transaction.settle_inline([arrival()], [NEW])
+        (receipt,) = (await transaction.settle_inline([arrival()], [NEW])).receipts
         assert await store.events(EVERYTHING) == []
         await transaction.commit()
     assert receipt.outcome is Outcome.RECORDED
     assert customers(accounts) == ["Ann"]
     job = await only_job(store)
     assert (job.status, job.attempts, job.failure_type) == (JobStatus.DONE, 1, None)
+    assert job.finished_at is not None
     (effect,) = await store.effects(EVERYTHING)
     assert effect.job_id == job.id
 
@@ -112,6 +119,37 @@ async def test_a_body_that_will_be_held_is_seen_before_its_handlers_run(store: S
         assert events.view.held == {0}
 
 
+async def test_only_the_content_that_is_covered_decides_whether_a_body_is_held(
+    store: Store,
+) -> None:
+    hold = DuplicateBody.HELD
+    await record(store, checked("evt_1", hold, covered=b"order", body=b"first"))
+    same = checked("evt_2", hold, covered=b"order", body=b"second")
+    other = checked("evt_3", hold, covered=b"another", body=b"first")
+    elsewhere = checked("evt_2", hold, covered=b"order", source="ingest")
+    allowed = checked("evt_4", DuplicateBody.ALLOWED, covered=b"order")
+    async with store.lock_events([same, other, elsewhere, allowed]) as events:
+        assert events.view.held == {0}
+
+
+async def test_an_event_of_another_source_is_not_this_one(store: Store) -> None:
+    await record(store, arrival(source="ingest"))
+    async with store.lock_events([arrival(), arrival(source="ingest")]) as events:
+        new, recorded = events.view.events
+    assert new is None
+    assert recorded is not None
+
+
+async def test_an_event_with_the_same_id_of_another_source_is_not_busy(postgres_url: str) -> None:
+    async with (
+        opened(postgres_url) as first,
+        opened(postgres_url) as second,
+        first.lock_events([arrival()]),
+        second.lock_events([arrival(source="ingest")]) as events,
+    ):
+        assert events.view.events == [None]
+
+
 async def test_an_event_that_another_process_has_is_busy(postgres_url: str) -> None:
     async with opened(postgres_url) as first, opened(postgres_url) as second:
         async with processing(first, arrival(), arrival("evt_2")) as transaction:
@@ -146,11 +184,12 @@ async def test_recording_the_same_event_does_not_wait_for_its_handlers(
 async def test_a_redelivery_after_a_failure_succeeds(store: Store, accounts: RawDatabase) -> None:
     again = await fail(store)
     async with handled(store) as transaction:
-        (receipt,) = await transaction.settle_inline([arrival()], [again])
+        (receipt,) = (await transaction.settle_inline([arrival()], [again])).receipts
         await transaction.commit()
     assert receipt.outcome is Outcome.DUPLICATE
     job = await only_job(store)
     assert (job.status, job.attempts, job.last_error) == (JobStatus.DONE, 2, None)
+    assert job.failure_type is None
     assert customers(accounts) == ["Ann"]
 
 
@@ -182,6 +221,9 @@ async def test_failures_are_counted_and_the_newest_are_kept(
     assert (detail.attempts, detail.last_error) == (4, "no such account")
     assert [attempt.number for attempt in detail.failed_attempts] == [4, 3]
     assert {attempt.worker for attempt in detail.failed_attempts} == {"host:1"}
+    elapsed = [attempt.ended_at - attempt.started_at for attempt in detail.failed_attempts]
+    assert [round(each.total_seconds(), 2) for each in elapsed] == [0.1, 0.1]
+    assert detail.finished_at is not None
 
 
 async def test_a_job_that_was_requeued_meanwhile_is_left_to_the_worker(
@@ -257,6 +299,63 @@ async def test_a_failure_does_not_touch_a_job_that_was_requeued(store: Store) ->
     assert (job.status, job.attempts) == (JobStatus.QUEUED, 1)
 
 
+async def test_a_job_that_failed_in_a_worker_meanwhile_is_left_to_the_operator(
+    store: Store, accounts: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inline, "KEPT_ATTEMPTS", 1)
+    again = await fail(store)
+    assert await store.requeue(again.job, ACT)
+    leased = await lease(store)
+    assert await store.settle_error(leased.token, again.job, BROKEN, 0.1)
+    async with handled(store) as transaction:
+        with pytest.raises(EventChanged):
+            await transaction.settle_inline([arrival()], [again])
+    assert await store.fail_inline([arrival()], [inline_failure(again)], "host:1") == {}
+    assert customers(accounts) == []
+    detail = await store.job(again.job, attempts=10)
+    assert detail is not None
+    assert (detail.failure_type, detail.attempts) == (FailureType.PERMANENT, 2)
+    assert len(detail.failed_attempts) == 2
+
+
+async def test_an_event_that_is_held_meanwhile_is_not_done(
+    store: Store, accounts: RawDatabase
+) -> None:
+    hold = DuplicateBody.HELD
+    await record(store, checked("evt_1", hold))
+    delivery = checked("evt_2", hold)
+    async with processing(store, delivery) as transaction:
+        await transaction.run(INSERT, ANN)
+        with pytest.raises(EventChanged):
+            await transaction.settle_inline([delivery], [NEW])
+    assert customers(accounts) == []
+
+
+async def test_a_failure_does_not_touch_a_job_that_is_held(store: Store) -> None:
+    hold = DuplicateBody.HELD
+    await record(store, checked("evt_1", hold))
+    failure = inline_failure(NEW)
+    assert await store.fail_inline([checked("evt_2", hold)], [failure], "host:1") == {}
+    (held,) = [job for job in await store.jobs(EVERYTHING) if job.status is JobStatus.FAILED]
+    assert (held.failure_type, held.attempts) == (FailureType.HELD, 0)
+
+
+async def test_a_failure_of_a_retired_handler_is_recorded_without_a_job(store: Store) -> None:
+    failure = inline_failure(InlineRun(0, "retired", -7))
+    assert await store.fail_inline([arrival()], [failure], "host:1") == {}
+    assert len(await store.events(EVERYTHING)) == 1
+
+
+async def test_a_handler_that_another_process_retired_is_not_done(
+    store: Store, accounts: RawDatabase
+) -> None:
+    async with handled(store) as transaction:
+        with pytest.raises(NotSettled, match="another process retired the handler"):
+            await transaction.settle_inline([arrival()], [InlineRun(0, "retired", -7)])
+    assert customers(accounts) == []
+    assert await store.events(EVERYTHING) == []
+
+
 async def test_handlers_of_other_processes_get_a_background_job(store: Store) -> None:
     delivery = arrival(type="order.paid")
     async with processing(store, delivery) as transaction:
@@ -290,7 +389,7 @@ async def test_conflicts_that_come_twice_in_one_request_are_recorded(store: Stor
     new, other = arrival("evt_2"), arrival(body=b"other")
     deliveries = [new, other, other]
     async with processing(store, *deliveries) as transaction:
-        receipts = await transaction.settle_inline(deliveries, [NEW])
+        receipts = (await transaction.settle_inline(deliveries, [NEW])).receipts
         await transaction.commit()
     conflict = Outcome.CONFLICT
     assert [receipt.outcome for receipt in receipts] == [Outcome.RECORDED, conflict, conflict]

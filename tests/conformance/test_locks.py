@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Final
 
 import psycopg
@@ -11,14 +12,17 @@ import pytest
 from onceward.errors import RejectionCause, StoreBlocked
 from onceward.model.admin import Pausable, Rejection
 from onceward.model.events import Outcome
+from onceward.model.retention import Purgeable
 from onceward.ports import Store
 from onceward.runtime.sql_text import parse
 from onceward.store.locks import Lock
 from onceward.store.postgres import lock_timeout, time_limit
+from onceward.store.postgres import maintenance as postgres_maintenance
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
 from onceward.store.postgres.store import PostgresStore
 from support.database import RawDatabase
+from tests.archiving import WEEK
 from tests.factories import (
     ACT,
     HANDLERS,
@@ -45,7 +49,7 @@ Operation = Callable[[Store], Awaitable[object]]
 
 OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
     "claim": (Lock.CLAIMS, claim),
-    "maintenance": (Lock.PARTITIONS, lambda store: store.maintenance()),
+    "make_partitions": (Lock.PARTITIONS, lambda store: store.make_partitions()),
     "prepare": (Lock.SETUP, prepare),
     "register": (Lock.REGISTRY, lambda store: store.register(SOURCES, HANDLERS, [])),
     "add_first_token": (Lock.REGISTRY, lambda store: store.add_first_token("first", b"sha256")),
@@ -68,10 +72,16 @@ OPERATIONS: Final[dict[str, tuple[Lock, Operation]]] = {
         lambda store: store.receive_rejection(1, [arrival()], ACT),
     ),
     "accept_conflict": (Lock.LEDGER, lambda store: store.accept_conflict(1, arrival(), ACT)),
-    "purge_events": (
+    "purge": (
         Lock.LEDGER,
-        lambda store: store.purge_events(0, limit=9, horizon_seconds=1.0),
+        lambda store: store.purge(Purgeable.EVENTS, 0, limit=9, before=datetime.now(UTC)),
     ),
+    "purge_rejections": (
+        Lock.REJECTIONS,
+        lambda store: store.purge(Purgeable.REJECTIONS, 0, limit=9, before=datetime.now(UTC)),
+    ),
+    "restore_events": (Lock.LEDGER, lambda store: store.restore_events(WEEK, [], None)),
+    "set_archive_verified": (Lock.LEDGER, lambda store: store.set_archive_verified(1)),
 }
 
 
@@ -200,14 +210,17 @@ async def test_at_start_functions_have_the_lock_timeout_of_the_role(postgres_url
     assert shown.rows == [{"lock_timeout": "7s"}]
 
 
-async def test_maintenance_does_not_wait_for_ever(postgres_url: str) -> None:
+async def test_maintenance_does_not_wait_for_ever(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_maintenance, "LOCK_TRIES", 1)
     async with opened(postgres_url) as store:
         with (
             holding(postgres_url, [Lock.PARTITIONS]),
-            pytest.raises(StoreBlocked, match="holds a lock"),
+            pytest.raises(StoreBlocked, match="another transaction"),
         ):
-            await asyncio.wait_for(store.maintenance(), 10)
-        await store.maintenance()
+            await asyncio.wait_for(store.make_partitions(), 10)
+        await store.make_partitions()
 
 
 async def test_a_lost_registration_is_restored_under_its_lock(postgres_url: str) -> None:

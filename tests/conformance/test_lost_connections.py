@@ -10,11 +10,11 @@ from onceward.model.jobs import FailureType, HandlerEntry, Job, JobStatus, Route
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
-from onceward.work.abandoned_calls import AbandonedCalls
-from onceward.work.handlers import make_handler
-from onceward.work.runner import JobRunner
-from onceward.work.settlement import MAX_FREE_LOSSES, SettlementPolicy
-from onceward.work.transaction import Transaction
+from onceward.work.definition.handlers import make_handler
+from onceward.work.running.abandoned_calls import AbandonedCalls
+from onceward.work.running.runner import JobRunner
+from onceward.work.running.transaction import Transaction
+from onceward.work.settling.settlement import MAX_FREE_LOSSES, SettlementPolicy
 from support.database import RawDatabase
 from support.proxy import Mode, Proxy
 from tests.factories import arrival, claim, job_item, make_outside_calls, opened, record

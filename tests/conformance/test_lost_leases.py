@@ -12,10 +12,10 @@ from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
 from onceward.work import worker as worker_module
-from onceward.work.abandoned_calls import AbandonedCalls
-from onceward.work.batching import BatchOutcome
-from onceward.work.leases import LeasedJob
-from onceward.work.runner import JobRunner
+from onceward.work.claiming.leases import LeasedJob
+from onceward.work.running.abandoned_calls import AbandonedCalls
+from onceward.work.running.batching import BatchOutcome
+from onceward.work.running.runner import JobRunner
 from onceward.work.worker import Worker
 from support.database import RawDatabase
 from tests.factories import arrivals, claim, opened, record

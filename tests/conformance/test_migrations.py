@@ -250,18 +250,6 @@ async def test_a_process_that_does_not_serve_creates_nothing(
     assert raw_db.value("SELECT count(*) FROM pg_namespace WHERE nspname = 'onceward'") == 0
 
 
-async def test_maintenance_creates_the_partitions_of_the_coming_weeks(postgres_url: str) -> None:
-    raw_db = RawDatabase(postgres_url)
-    partitions = "SELECT count(*) FROM pg_inherits WHERE inhparent = 'onceward.payloads'::regclass"
-    before = raw_db.value(partitions)
-    async with opened(postgres_url) as one, opened(postgres_url) as two:
-        await record(one, arrival("before"))
-        await asyncio.gather(one.maintenance(), two.maintenance())
-        assert raw_db.value(partitions) == before == 6  # this week, four ahead, and the default
-        await record(two, arrival("after"))
-    assert raw_db.count("onceward.payloads_default") == 0
-
-
 @pytest.mark.parametrize("step", ["serve", "open", "migrate"])
 async def test_a_database_that_is_too_old_is_refused(
     bare_database_url: str, step: str, monkeypatch: pytest.MonkeyPatch

@@ -197,6 +197,21 @@ async def test_nothing_is_recorded_with_the_routes_of_a_ledger_that_was_restored
         assert {event.source for event in await store.events(EVERYTHING)} == {"stripe"}
 
 
+async def test_an_event_of_a_source_that_has_another_id_after_a_restore_is_no_duplicate(
+    postgres_url: str,
+) -> None:
+    """The process remembers the event under the number that is now another source's."""
+    async with opened(postgres_url) as store:
+        await record(store, arrival("evt_1"))
+        with psycopg.connect(postgres_url) as connection:
+            connection.execute("UPDATE onceward.sources SET name = 'another' WHERE name = 'stripe'")
+            connection.execute("TRUNCATE onceward.routes")  # gets another file, as by a restore
+        with pytest.raises(OutcomeUnknown):
+            await record(store, arrival("evt_1"))
+        (receipt,) = await record(store, arrival("evt_1"))
+        assert receipt.outcome is Outcome.RECORDED
+
+
 RECONNECT = (
     "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity "
     "WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -266,3 +281,19 @@ async def test_a_claim_on_a_new_connection_finds_jobs_below_the_floors(postgres_
         assert (await claim(store)).lease is None
         raw_db.rows(RECONNECT)
         assert (await claim(store)).lease is not None
+
+
+async def test_filters_are_registered_again_with_their_routes(
+    restore: Callable[[], tuple[str, Restore]],
+) -> None:
+    url, older = restore()
+    async with opened(url, handlers=[]):
+        pass
+    older.take()
+    routes = (Route("invoice.*", None, '{"status":["paid"]}'),)
+    async with opened(url, handlers=[HandlerEntry("paid", 3, routes)]) as store:
+        await record(store, arrival("lost", body=b'{"status":"paid"}'))
+        older.put_back()
+        await record(store, arrival("open"), arrival("paid", body=b'{"status":"paid"}'))
+        assert await handlers_of(store, "open") == []
+        assert await handlers_of(store, "paid") == ["paid"]

@@ -12,11 +12,11 @@ from onceward.model.jobs import JobStatus, Reschedule
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
-from onceward.work import runner
-from onceward.work.abandoned_calls import AbandonedCalls
-from onceward.work.handlers import make_handler
-from onceward.work.runner import JobRunner
-from onceward.work.settlement import SettlementPolicy
+from onceward.work.definition.handlers import make_handler
+from onceward.work.running.abandoned_calls import AbandonedCalls
+from onceward.work.running.runner import JobRunner
+from onceward.work.settling import settler
+from onceward.work.settling.settlement import SettlementPolicy
 from support.database import RawDatabase
 from support.postgres import Cluster
 from tests.factories import (
@@ -164,7 +164,7 @@ async def test_a_job_that_cannot_be_settled_is_not_taken_for_settled(
         postgres_cluster.stop()
         raise ValueError
 
-    monkeypatch.setattr(runner, "_MAX_SETTLE_TRIES", 1)
+    monkeypatch.setattr(settler, "MAX_SETTLE_TRIES", 1)
     handler = make_handler(
         stop_the_database,
         ["invoice.paid"],

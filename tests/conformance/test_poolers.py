@@ -21,8 +21,8 @@ from onceward.store.postgres.session import (
     require_own_backends,
 )
 from onceward.store.postgres.store import PostgresStore
-from onceward.work.effects import Effects
-from onceward.work.transaction import Transaction
+from onceward.work.running.effects import Effects
+from onceward.work.running.transaction import Transaction
 from support.database import RawDatabase
 from support.pgbouncer import Pgbouncer
 from support.postgres import Cluster, free_port
@@ -35,6 +35,7 @@ from tests.factories import (
     arrivals,
     claim,
     lease,
+    leased_job,
     make_store,
     opened,
     record,
@@ -280,3 +281,21 @@ async def test_a_pool_without_a_second_connection_is_refused_by_name(
         with pytest.raises(StoreBlocked, match="default_pool_size"):
             await store.open(serving=True)
         await store.close()
+
+
+async def test_the_commit_of_a_handler_in_another_session_is_unknown(
+    postgres_cluster: Cluster, postgres_url: str
+) -> None:
+    """The session of the claims, which share the server connection, does not wait for the disk."""
+    raw_db = RawDatabase(postgres_url)
+    raw_db.rows("CREATE TABLE public.notes (id integer)")
+    async with opened(postgres_url) as direct:
+        token, job = await leased_job(direct)
+    async with behind_one_connection(postgres_cluster, postgres_url, HANDLERS) as store:
+        async with working(store) as work:
+            await work.tx.fetch_value("SELECT 1")
+        await claim(store, handlers=[])
+        async with working(store) as work:
+            await work.tx.execute("INSERT INTO public.notes VALUES (1)")
+            with pytest.raises(OutcomeUnknown, match="pool_mode = transaction"):
+                await work.unit.settle(token, job.id)

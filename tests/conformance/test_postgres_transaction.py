@@ -8,8 +8,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from onceward.errors import StoreError, StoreUnavailable, TransactionMisuse, Unwritable
-from onceward.model.jobs import JobStatus
+from onceward.errors import (
+    OutcomeUnknown,
+    StoreError,
+    StoreUnavailable,
+    TransactionMisuse,
+    Unwritable,
+)
+from onceward.model.jobs import Fail, FailureType, JobStatus
 from onceward.ports import Store
 from support.database import RawDatabase
 from tests.factories import arrivals, lease, leased_job, opened, working
@@ -169,6 +175,18 @@ async def test_a_handler_that_commits_and_begins_again_is_detected(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
+async def test_an_on_failed_that_commits_and_begins_again_is_detected(store: Store) -> None:
+    token, job = await leased_job(store)
+    async with working(store) as work:
+        await work.tx.fetch("SELECT 1")
+        session: Any = work.unit._transaction
+        await session._connection.execute("COMMIT")
+        await session._connection.execute("BEGIN")
+        failure = Fail(FailureType.PERMANENT, "no")
+        assert not await work.unit.settle_failed(token, job.id, failure, 0.1)
+    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+
+
 async def test_the_server_ends_a_transaction_that_idles_past_its_lease(
     postgres_url: str, raw_db: RawDatabase
 ) -> None:
@@ -230,7 +248,8 @@ async def test_a_server_that_stops_counts_as_an_outage_and_not_as_a_failed_state
     async with working(store) as work:
         backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
         raw_db.rows(f"SELECT pg_terminate_backend({backend})")
-        with pytest.raises(StoreUnavailable, match="administrator command"):
+        outage = OutcomeUnknown if is_settling else StoreUnavailable
+        with pytest.raises(outage, match="administrator command"):
             await (work.unit.settle("token", 1) if is_settling else work.tx.fetch("SELECT 1"))
 
 

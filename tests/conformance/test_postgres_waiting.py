@@ -11,7 +11,7 @@ from psycopg.abc import PQGen
 from onceward.model.events import Outcome
 from onceward.store.postgres import waiting
 from onceward.store.postgres.connections import Connection, connect, is_closed_by_server
-from onceward.store.postgres.session import Session, SessionConnection
+from onceward.store.postgres.session import Session
 from onceward.store.postgres.waiting import FastWaitConnection
 from support.database import RawDatabase
 from tests.factories import arrival, lease, opened, record, working
@@ -105,12 +105,9 @@ async def test_an_idle_connection_does_not_keep_the_loop_busy(
     assert await value(connection, "SELECT 1") == 1
 
 
-async def test_no_other_attribute_of_the_connection_is_overridden(postgres_url: str) -> None:
-    plain = await connect(postgres_url, SessionConnection, SESSION)
-    assert await value(plain, "SELECT 1") == 1
+def test_no_other_attribute_of_the_connection_is_overridden() -> None:
     own = {name for name in vars(FastWaitConnection) if not name.startswith("__")}
-    assert own & set(dir(plain)) == {"wait", "close"}
-    await plain.close()
+    assert own & set(dir(psycopg.AsyncConnection)) == {"wait", "close"}
 
 
 @pytest.mark.parametrize("fast_wait", [True, False])
@@ -131,9 +128,10 @@ async def test_every_connection_of_a_store_obeys_the_setting(
         assert (await store.renew([leased.token], 60.0)).held == {leased.token}
         async with working(store) as work:
             assert await work.tx.fetch_value("SELECT 1") == 1
-        await store.maintenance()
-    # A writer, the claims, the renewals, the notifications, the operator's and one of the pool.
-    assert len(waiting_connections) == (6 if fast_wait else 0)
+        await store.make_partitions()
+    # A writer, the claims, the renewals, the notifications, the operator's, the maintenance's and
+    # one of the pool.
+    assert len(waiting_connections) == (8 if fast_wait else 0)
 
 
 @pytest.mark.parametrize("fast_wait", [True, False])

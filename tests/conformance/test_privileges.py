@@ -17,13 +17,14 @@ from onceward.runtime.redact import LIMIT_CHARACTERS, one_line
 from onceward.runtime.sql_text import Sql
 from onceward.store.postgres.privileges import needed_on_tables
 from onceward.store.queries import Queries
-from onceward.work import heartbeat
-from onceward.work.effects import Effects
-from onceward.work.transaction import Transaction
+from onceward.work.claiming import heartbeat
+from onceward.work.running.effects import Effects
+from onceward.work.running.transaction import Transaction
 from support.database import RawDatabase
 from support.processes import eventually_async
 from tests.duties import STATEMENTS
 from tests.factories import ACT, arrival, claim, lease, make_store, opened, record
+from tests.inline_sources import inline_inbox
 from tests.inprocess import FAST, receive_only, run_inbox
 
 ROLE = "onceward_app"
@@ -57,7 +58,6 @@ async def receives_and_works(url: str) -> bool:
     async with opened(url) as store:
         await record(store, arrival())
         leased = await lease(store)
-        await store.maintenance()
         return await store.settle_done(leased.token, leased.jobs[0].id)
 
 
@@ -151,8 +151,8 @@ async def test_a_role_with_grants_on_the_tables_can_receive_and_work(granted_url
         ("SELECT ON TABLE onceward.migrations", "SELECT on the table onceward.migrations"),
         ("UPDATE ON TABLE onceward.jobs", "UPDATE on the table onceward.jobs"),
         (
-            "INSERT, DELETE ON TABLE onceward.payloads",
-            "INSERT, DELETE on the table onceward.payloads",
+            "SELECT, INSERT ON TABLE onceward.payloads",
+            "SELECT, INSERT on the table onceward.payloads",
         ),
         (
             "USAGE ON SEQUENCE onceward.ledger_ids",
@@ -177,11 +177,10 @@ async def test_a_missing_grant_is_named_and_the_statement_fixes_it(
     assert await receives_and_works(granted_url)
 
 
-@pytest.mark.parametrize("name", ["make_payload_partitions", "first_event_with"])
 async def test_a_function_that_only_its_owner_may_execute_is_named(
-    bare_postgres_url: str, granted_url: str, name: str
+    bare_postgres_url: str, granted_url: str
 ) -> None:
-    function = f"FUNCTION onceward.{name}"
+    function = "FUNCTION onceward.first_event_with"
     run(bare_postgres_url, f"REVOKE EXECUTE ON {function} FROM PUBLIC")
     grant = f"GRANT EXECUTE ON {function} TO {ROLE}"
     assert grant in await error_at_open(granted_url)
@@ -200,7 +199,7 @@ async def test_many_missing_grants_are_few_statements(
     )
     message = await error_at_open(granted_url)
     assert (
-        f"privileges on {len(needed_on_tables(EVERY_DUTY))} tables (onceward.attempts, " in message
+        f"privileges on {len(needed_on_tables(EVERY_DUTY))} tables (onceward.archives, " in message
     )
     statements = message.partition("Run as postgres: ")[2].partition(". docs/")[0]
     assert len(statements.split("; ")) == 3
@@ -445,8 +444,7 @@ async def test_the_separate_roles_of_the_install_page_can_receive_and_work(
             assert await bench.service.store.pause(kind, name, ACT)
             assert await bench.service.store.resume(kind, name, ACT)
         for service in (bench.service, working_service):
-            await service.store.maintenance()
-            await service._purge()
+            assert "does not own the tables" in await service.maintenance.run()
         worker.stop()
         await task
     await working_service.close()
@@ -478,3 +476,11 @@ async def test_a_worker_with_the_role_of_a_receiver_does_not_start(
     service.worker()
     with pytest.raises(ConfigurationError, match="role shop_receiver lacks"):
         await service.open(receives=False)
+
+
+async def test_an_inline_source_with_the_role_of_a_receiver_does_not_start(
+    separate_urls: tuple[str, str, str],
+) -> None:
+    service = inline_inbox().service({"database_url": separate_urls[1]})
+    with pytest.raises(ConfigurationError, match="role shop_receiver lacks"):
+        await service.open()

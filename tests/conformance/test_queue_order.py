@@ -63,6 +63,15 @@ async def test_the_next_job_of_a_key_follows_when_the_first_is_done(ordered: Sto
         settled = [job.id]
 
 
+async def test_the_end_of_a_job_frees_its_own_key_beside_others(ordered: Store) -> None:
+    await record(ordered, keyed("a1"), keyed("b1", "bob"), keyed("a2"), keyed("b2", "bob"))
+    leased = await lease(ordered)
+    assert await claimed(ordered) == []  # the second of each are parked
+    second = leased.jobs[1].id
+    assert await ordered.settle_done(leased.token, second)
+    assert await claimed(ordered, settled=[second]) == ["b2"]
+
+
 async def test_jobs_without_a_key_do_not_wait(ordered: Store) -> None:
     await record(ordered, *(keyed(f"n{number}", None) for number in range(3)))
     assert await claimed(ordered) == ["n0", "n1", "n2"]
@@ -71,8 +80,9 @@ async def test_jobs_without_a_key_do_not_wait(ordered: Store) -> None:
 async def test_a_job_in_backoff_holds_its_key(ordered: Store, raw_db: RawDatabase) -> None:
     await record(ordered, keyed("a1"), keyed("a2"), keyed("b1", "bob"))
     leased = await lease(ordered, limit=1)
-    assert await ordered.settle_error(leased.token, leased.jobs[0].id, Reschedule(900.0, "no"), 0.1)
-    assert await claimed(ordered, ended=[leased.token]) == ["b1"]
+    (job,) = leased.jobs
+    assert await ordered.settle_error(leased.token, job.id, Reschedule(900.0, "no"), 0.1)
+    assert await claimed(ordered, ended=[leased.token], settled=[job.id]) == ["b1"]
     raw_db.make_due()
     assert await claimed(ordered) == ["a1"]
 

@@ -1,11 +1,12 @@
 """A dead worker loses its jobs, and only the job that killed it is blamed."""
 
 import asyncio
+from collections import Counter
 
 import pytest
 
 from onceward.errors import LeaseLost
-from onceward.model.jobs import FailureType, JobStatus, Lease, Reschedule
+from onceward.model.jobs import Fail, FailureType, JobStatus, Lease, Reschedule
 from onceward.ports import Store
 from support.database import RawDatabase
 from tests.factories import (
@@ -19,6 +20,7 @@ from tests.factories import (
     leased_job,
     opened,
     record,
+    settle_in_flight,
     start_task,
     working,
 )
@@ -43,6 +45,70 @@ async def test_jobs_of_an_expired_lease_must_run_alone_and_lose_no_attempt(
         assert (item.status, item.attempts, item.last_error) == (JobStatus.QUEUED, 0, None)
 
 
+async def claimed_alone(store: Store) -> list[int]:
+    """Claim the jobs that must run alone, one after the other."""
+    jobs = []
+    while (alone := (await claim(store, solo=True)).lease) is not None:
+        jobs += [job.id for job in alone.jobs]
+    return jobs
+
+
+async def test_only_the_jobs_that_may_have_started_must_run_alone(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await store.record(arrivals(5))
+    first = await lease(store, worker="dead", slots=2, limit=3)
+    second = await lease(store, worker="dead", slots=2, limit=2)
+    done, *unsettled = (job.id for job in (*first.jobs, *second.jobs))
+    await store.settle_done(first.token, done)
+    raw_db.expire_leases()
+    assert [job.id for job in (await lease(store)).jobs] == unsettled[2:]
+    assert await claimed_alone(store) == unsettled[:2]
+
+
+async def test_each_worker_and_each_handler_may_have_started_as_many_jobs_as_it_has_slots(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    types = ["invoice.paid", "order.new"] * 4
+    await record(store, *(arrival(f"evt_{n}", type=each) for n, each in enumerate(types)))
+    for worker in ("dead", "dead too"):
+        await lease(store, worker=worker, slots=1, handlers={"credit": 2, "notify": 2})
+    raw_db.expire_leases()
+    others = await lease(store, handlers=["credit", "notify"])
+    assert Counter(job.handler for job in others.jobs) == {"credit": 2, "notify": 2}
+    solo = "SELECT handler, count(*) FROM onceward.jobs WHERE solo GROUP BY handler"
+    assert [count for _, count in raw_db.rows(solo)] == [2, 2]
+
+
+async def test_a_job_with_attempts_left_is_retried_although_it_is_marked_to_give_up(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    """An older version that requeues a job does not know the mark."""
+    await expired_lease(store, raw_db)
+    raw_db.rows("UPDATE onceward.jobs SET giving_up = TRUE")
+    await claim(store)
+    (job,) = (await lease(store, solo=True)).jobs
+    raw_db.expire_leases()
+    await claim(store)
+    item = await job_item(store, job.id)
+    assert (item.status, item.attempts, item.failure_type) == (JobStatus.QUEUED, 1, None)
+
+
+async def test_a_job_that_failed_with_on_failed_has_no_mark_of_a_death(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await expired_lease(store, raw_db)
+    raw_db.rows("UPDATE onceward.jobs SET giving_up = TRUE")
+    await claim(store)
+    leased = await lease(store, solo=True)
+    failure = Fail(FailureType.EXHAUSTED, "no", counts_attempt=False)
+    async with store.begin(str) as transaction:
+        assert await transaction.settle_failed(leased.token, leased.jobs[0].id, failure, 0.1)
+        await transaction.commit()
+    marks = "SELECT status, attempts FROM onceward.jobs WHERE NOT solo AND NOT giving_up"
+    assert raw_db.rows(marks) == [("failed", 0)]
+
+
 async def test_jobs_that_must_run_alone_are_claimed_one_at_a_time(
     store: Store, raw_db: RawDatabase
 ) -> None:
@@ -61,6 +127,14 @@ async def test_a_solo_job_behind_older_jobs_is_waiting(store: Store, raw_db: Raw
         "UPDATE onceward.jobs SET solo = TRUE WHERE id = (SELECT max(id) FROM onceward.jobs)"
     )
     assert (await claim(store, limit=0)).solo_waiting
+
+
+async def test_a_solo_job_that_is_parked_is_not_waiting(store: Store, raw_db: RawDatabase) -> None:
+    await record(store, arrival())
+    raw_db.rows("UPDATE onceward.jobs SET solo = TRUE, parked = TRUE")
+    assert not (await claim(store)).solo_waiting
+    raw_db.rows("UPDATE onceward.jobs SET parked = FALSE")
+    assert (await claim(store)).solo_waiting
 
 
 async def test_a_solo_claim_leases_no_other_jobs(store: Store) -> None:
@@ -222,7 +296,7 @@ async def test_a_reclaim_skips_a_lease_with_a_settlement_in_flight(postgres_url:
     async with opened(postgres_url) as slow, opened(postgres_url) as other:
         token, job = await leased_job(slow)
         async with slow.begin(str) as transaction:
-            await transaction.settle(token, job.id)
+            await settle_in_flight(transaction, token, job.id)
             raw_db.expire_leases()
             during = await asyncio.wait_for(claim(other), 2.0)
             assert (during.lease, during.solo_waiting) == (None, False)
@@ -237,7 +311,7 @@ async def test_a_renewal_does_not_wait_for_a_settlement_in_flight(postgres_url: 
     async with opened(postgres_url) as store:
         token, job = await leased_job(store)
         async with store.begin(str) as transaction:
-            await transaction.settle(token, job.id)
+            await settle_in_flight(transaction, token, job.id)
             assert (await asyncio.wait_for(store.renew([token], 60.0), 2.0)).held == {token}
             await transaction.commit()
 
@@ -290,3 +364,13 @@ async def test_a_job_that_runs_alone_is_found_after_claims_of_others(
     assert [job.id for job in (await lease(store)).jobs] == [2]
     await claim(store)
     assert [job.id for job in (await lease(store, solo=True)).jobs] == [1]
+
+
+async def test_jobs_are_found_after_a_claim_of_jobs_that_run_alone(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await record(store, *arrivals(2))
+    past = "1" if raw_db.is_sqlite else "now() - interval '1 hour'"
+    raw_db.rows(f"UPDATE onceward.jobs SET available_at = {past}")  # noqa: S608 - no outside data
+    assert (await claim(store, solo=True)).lease is None
+    assert len((await lease(store)).jobs) == 2

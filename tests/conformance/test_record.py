@@ -38,12 +38,15 @@ async def test_a_later_batch_recognises_earlier_events(store: Store) -> None:
     assert {again[0].event, again[2].event} == {first.event}
 
 
-async def test_another_process_recognises_earlier_events(database_url: str) -> None:
+async def test_another_process_recognises_earlier_events(
+    database_url: str, raw_db: RawDatabase
+) -> None:
     async with opened(database_url) as one:
         await record(one, arrival("a"))
     async with opened(database_url) as other:
         receipts = await record(other, arrival("a"), arrival("a", body=b"[]"))
     assert [receipt.outcome for receipt in receipts] == [DUPLICATE, CONFLICT]
+    assert [raw_db.count(f"onceward.{table}") for table in ("events", "jobs")] == [1, 1]
 
 
 async def test_the_same_id_at_two_sources_is_two_events(store: Store) -> None:
@@ -333,6 +336,19 @@ async def test_receivers_that_count_the_same_events_do_not_deadlock(postgres_url
         await asyncio.gather(*(redeliver(one if n % 2 else other, n) for n in range(4)))
         assert time.monotonic() - began < DEADLOCK_SECONDS * 4, "a deadlock costs a second"
     assert RawDatabase(postgres_url).value(deadlocks) == before
+
+
+async def test_new_events_are_inserted_in_the_order_of_their_keys(postgres_url: str) -> None:
+    """Two receivers of the same events then wait for each other in one order only."""
+    raw_db = RawDatabase(postgres_url)
+    async with opened(postgres_url) as store:
+        add_trigger(postgres_url, "INSERT INTO public.inserts VALUES (NEW.event_id); RETURN NEW;")
+        raw_db.rows("CREATE TABLE public.inserts (event_id text, number serial)")
+        receipts = await record(store, *map(arrival, ["c", "a", "d", "b"]))
+    inserted = raw_db.rows("SELECT event_id FROM public.inserts ORDER BY number")
+    assert inserted == [("a",), ("b",), ("c",), ("d",)]
+    events = [receipt.event for receipt in receipts]
+    assert events == sorted(events), "ids follow the order of arrival"
 
 
 # Errors of PostgreSQL, raised by triggers.

@@ -222,6 +222,23 @@ async def test_a_slow_second_batch_does_not_delay_the_next(store: Store) -> None
     await recorder.close()
 
 
+async def test_each_slow_write_gets_a_second_writer(store: Store) -> None:
+    spy = Spy(store, max_writers=2)
+    recorder = Recorder(spy, Settings(), SystemClock())
+    for number in (1, 2):
+        spy.unblocked.clear()
+        requests = []
+        for name in ("slow", "next"):
+            requests.append(recorder.submit([arrival(f"{name}-{number}")]))
+            await asyncio.sleep(0)  # the write of the first begins
+        await asyncio.sleep(SLOW_WRITE_SECONDS * 3)
+        assert len(spy.batches) == 2 * number
+        spy.unblocked.set()
+        await asyncio.gather(*requests)
+        await asyncio.sleep(SLOW_WRITE_SECONDS * 2)  # the timer ends with nothing to write
+    await recorder.close()
+
+
 async def test_a_cancelled_request_does_not_block_the_ones_behind_it(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

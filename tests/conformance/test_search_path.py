@@ -6,8 +6,9 @@ from onceward.model.events import DuplicateBody
 from onceward.model.inline import InlineRun
 from onceward.model.jobs import Ignore
 from onceward.model.versions import Watermark
+from onceward.operate.maintenance import SETTING_OF
 from onceward.ports import StoreTransaction
-from onceward.work.staleness import VersionedJob
+from onceward.work.running.staleness import VersionedJob
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
@@ -23,6 +24,7 @@ from tests.factories import (
     record,
     working,
 )
+from tests.maintaining import make_maintenance
 
 # Each does what the built-in one does, and notes that it ran. They match the arguments of our
 # statements as well as the built-in ones, or better where those are polymorphic.
@@ -115,8 +117,9 @@ async def test_no_function_of_another_role_runs_as_ours(hostile_url: str) -> Non
         await store.renew([leased.token], 60.0)
         await store.release(leased.token, [failed.id])
         await store.end_leases([leased.token])
-        await store.maintenance()
-        await store.purge_events(0, limit=10, horizon_seconds=0.0)
+        every = dict.fromkeys([*SETTING_OF.values(), "payload_days", "audit_days"], 1)
+        RawDatabase(hostile_url).rows("UPDATE onceward.payloads SET received_at = '2026-01-01'")
+        assert not await make_maintenance(store, **every).run()
     assert RawDatabase(hostile_url).rows("SELECT DISTINCT name FROM public.called") == []
 
 

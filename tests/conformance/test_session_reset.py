@@ -1,13 +1,16 @@
 """PostgreSQL alone: a handler leaves nothing in the session for the next job."""
 
+import contextlib
 from collections.abc import AsyncIterator
 
 import psycopg
 import pytest
 
+from onceward.errors import Unwritable
+from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from support.database import RawDatabase
-from tests.factories import leased_job, opened, working
+from tests.factories import BROKEN, EVERYTHING, leased_job, opened, working
 
 MEMBER = "onceward_member"
 LEAKS = {
@@ -142,6 +145,104 @@ async def test_the_settings_are_pinned_again_after_a_job(store: Store) -> None:
         await work.unit.commit()
     async with working(store) as work:
         assert await work.tx.fetch_one(f"SELECT {columns}") == before
+
+
+@pytest.mark.parametrize("fast_wait", [True, False])
+async def test_a_rollback_and_a_drop_keep_the_prepared_statements(
+    postgres_url: str, raw_db: RawDatabase, *, fast_wait: bool
+) -> None:
+    """Psycopg deallocates its statements after both."""
+    pids = set()
+    async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
+        for number in range(4):
+            token, job = await leased_job(store, f"evt_{number}")
+            async with working(store) as work:
+                assert await work.effects(job.id).once(f"mark {number}")
+                await work.tx.execute("CREATE TABLE kept (id integer)")
+                for name in "abc":  # psycopg prepares a statement that it sees again
+                    await work.tx.execute("INSERT INTO late VALUES (:id)", {"id": ord(name)})
+                await work.tx.execute("DROP TABLE kept")
+                pids.add(await work.tx.fetch_value("SELECT pg_backend_pid()"))
+                if number % 2:
+                    assert await work.unit.settle(token, job.id)
+        assert len(await store.effects(EVERYTHING)) == 2
+    assert len(pids) == 1
+
+
+DEALLOCATE = "CREATE FUNCTION deallocate() RETURNS {} LANGUAGE plpgsql AS $$ BEGIN {} END $$"
+
+
+async def test_a_function_that_deallocates_the_settlement_commits_nothing(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    raw_db.rows(DEALLOCATE.format("void", "EXECUTE 'DEALLOCATE onceward_settle';"))
+    token, job = await leased_job(store, "evt_1")
+    async with working(store) as work:
+        await work.tx.execute("INSERT INTO late VALUES (1)")
+        assert await work.unit.settle(token, job.id)  # it prepares its statement
+    token, job = await leased_job(store, "evt_2")
+    async with working(store) as work:
+        await work.tx.execute("INSERT INTO late VALUES (2)")
+        await work.tx.execute("SELECT deallocate()")
+        with pytest.raises(Unwritable, match="lacks the statements that Onceward prepared"):
+            await work.unit.settle(token, job.id)
+    assert raw_db.count("late") == 1
+    assert await store.settle_error(token, job.id, BROKEN, 0.1)
+
+
+@pytest.mark.parametrize("fast_wait", [True, False])
+async def test_an_error_of_the_reset_does_not_hide_the_commit(
+    postgres_url: str, raw_db: RawDatabase, *, fast_wait: bool
+) -> None:
+    """A trigger at the commit deallocates the statement that pins the settings."""
+    raw_db.rows(DEALLOCATE.format("trigger", "EXECUTE 'DEALLOCATE ALL'; RETURN NULL;"))
+    raw_db.rows(
+        "CREATE CONSTRAINT TRIGGER at_commit AFTER INSERT ON late DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION deallocate()"
+    )
+    async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
+        for number in range(3):
+            token, job = await leased_job(store, f"evt_{number}")
+            async with working(store) as work:
+                await work.tx.execute("INSERT INTO late VALUES (1)")
+                assert await work.unit.settle(token, job.id)
+            assert await store.job_status(job.id) is JobStatus.DONE
+    assert raw_db.count("late") == 3
+
+
+@pytest.mark.parametrize("fast_wait", [True, False])
+async def test_a_table_that_others_alter_fails_a_connection_once(
+    postgres_url: str, raw_db: RawDatabase, *, fast_wait: bool
+) -> None:
+    """The plan of a statement cannot return other columns. A rollback forgets it."""
+    failures = 0
+    async with opened(postgres_url, driver_fast_wait=fast_wait) as store:
+        for number in range(8):
+            if number == 4:
+                raw_db.rows("ALTER TABLE late ADD COLUMN note text")
+            with contextlib.suppress(psycopg.NotSupportedError):
+                failures += 1
+                async with working(store) as work:
+                    await work.tx.fetch("SELECT * FROM late WHERE id = :id", {"id": 1})
+                    await work.unit.commit()
+                failures -= 1
+    assert failures <= 1
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SJIS", "UTF8"])
+async def test_an_effect_has_one_key_in_every_encoding(
+    store: Store, raw_db: RawDatabase, encoding: str
+) -> None:
+    keys = {"LATIN1": "mark é", "SJIS": "mark 表"}
+    key = keys.get(encoding, "mark 表 é")
+    for number in range(3):
+        token, job = await leased_job(store, f"evt_{number}")
+        async with working(store) as work:
+            if number != 1:
+                await work.tx.execute(f"SET client_encoding = {encoding}")
+            assert await work.effects(job.id).once(key) is (number == 0)
+            assert await work.unit.settle(token, job.id)
+    assert raw_db.rows("SELECT idempotency_key FROM onceward.effects") == [(key,)]
 
 
 async def test_the_next_job_has_the_same_connection(store: Store) -> None:

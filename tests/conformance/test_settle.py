@@ -136,6 +136,9 @@ async def test_a_token_settles_only_the_jobs_of_its_own_lease(
     assert not await store.settle_done(first.token, job)
     for settlement in (Reschedule(0.0, "no"), Postpone(0.0, "no")):
         assert not await store.settle_error(first.token, job, settlement, 0.1)
+    async with store.begin(str) as transaction:
+        failure = Fail(FailureType.PERMANENT, "no")
+        assert not await transaction.settle_failed(first.token, job, failure, 0.1)
     assert (await job_item(store, job)).last_error is None
     assert accounts.count("accounts") == accounts.count("onceward.attempts") == 0
     assert await store.settle_done(second.token, job)
@@ -169,7 +172,7 @@ async def test_a_settlement_of_several_jobs_lands_only_for_all_of_them(store: St
     assert await store.settle_done(leased.token, first)
     async with store.begin(str) as transaction:
         with pytest.raises(LeaseLost):
-            await transaction.settle(leased.token, first, second)
+            await transaction.commit_done({leased.token: [first, second]})
     assert await store.job_status(second) is JobStatus.IN_PROGRESS
     assert not await store.settle_done(leased.token, first, second)
 

@@ -43,6 +43,7 @@ from tests.factories import (
     make_store,
     opened,
     record,
+    start_task,
     working,
 )
 
@@ -432,3 +433,36 @@ async def test_neither_the_receiver_nor_the_handlers_starve(store: Store) -> Non
     assert len(waits) > 5
     assert max(waits) < 0.5
     assert ran > 5
+
+
+async def test_a_transaction_that_was_rolled_back_while_idle_passes_the_gate_on_only_once(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite_transaction, "IDLE_SECONDS", 0.02)
+    async with opened(sqlite_url) as store, working(store) as second:
+        async with working(store) as idle:
+            await idle.tx.execute("CREATE TABLE notes (id int)")
+            monkeypatch.setattr(sqlite_transaction, "IDLE_SECONDS", 60.0)
+            await second.tx.execute("CREATE TABLE notes (id int)")  # when the first is rolled back
+        third = await start_task(record(store, arrival()))
+        assert not third.done()
+        await second.unit.commit()
+        (receipt,) = await third
+        assert receipt.outcome is Outcome.RECORDED
+
+
+async def test_the_idle_time_of_a_transaction_ends_with_its_rollback(
+    sqlite_url: str, raw_db: RawDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All transactions use one connection: a late rollback would undo the next one."""
+    async with opened(sqlite_url) as store:
+        raw_db.rows("CREATE TABLE notes (id int)")
+        monkeypatch.setattr(sqlite_transaction, "IDLE_SECONDS", 0.05)
+        async with working(store) as first:
+            await first.tx.execute(INSERT)
+        monkeypatch.setattr(sqlite_transaction, "IDLE_SECONDS", 60.0)
+        async with working(store) as second:
+            await second.tx.execute(INSERT)
+            await asyncio.sleep(0.15)  # longer than the first may be idle
+            await second.unit.commit()
+    assert raw_db.count("notes") == 1

@@ -9,9 +9,9 @@ import pytest
 
 from onceward import Inbox, Transaction
 from onceward.errors import StoreUnavailable
-from onceward.work import batching
 from onceward.work import worker as worker_module
-from onceward.work.runner import JobRunner
+from onceward.work.running import batching
+from onceward.work.running.runner import JobRunner
 from onceward.work.worker import Worker
 from support.database import RawDatabase
 from support.processes import eventually_async

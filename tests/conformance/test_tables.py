@@ -17,7 +17,7 @@ QUERY = re.compile(r"^```sql\n(?:-- (\w+)\n)?(.*?)^```$", re.MULTILINE | re.DOTA
 COLUMN = re.compile(r"^\| `(\w+)` \|", re.MULTILINE)
 ONE_STORE = {"counters"}
 POSTGRES_ONLY = re.compile(r"^\| `(\w+)` \| PostgreSQL only:", re.MULTILINE)
-PARTITION = re.compile(r"payloads_(\d{8}|default)")
+PARTITION = re.compile(r"(payloads|audit)_(\d{8}|default|history)")
 
 TABLES_OF_SQLITE = """
     SELECT substr(t.name, length('onceward_') + 1), c.name

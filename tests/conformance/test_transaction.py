@@ -11,7 +11,7 @@ from onceward.model.events import Outcome
 from onceward.model.jobs import JobStatus
 from onceward.ports import Store
 from onceward.runtime.sql_text import parse
-from onceward.work.transaction import Transaction
+from onceward.work.running.transaction import Transaction
 from support.database import RawDatabase
 from tests.factories import arrival, leased_job, record, working
 

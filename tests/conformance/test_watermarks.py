@@ -1,17 +1,25 @@
 """Watermarks: the newest version of each key commits with the job that applied it."""
 
+import asyncio
+from collections.abc import Coroutine
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from typing import Any, TypeVar
 
 import pytest
 
 from onceward.errors import PermanentError, StaleEvent, StoreBlocked, TransactionMisuse
+from onceward.model.admin import PageQuery
 from onceward.model.events import ProcessingState
 from onceward.model.jobs import FailureType, Ignore, JobStatus, Reschedule
+from onceward.model.retention import Purgeable
 from onceward.model.versions import Version, Watermark
 from onceward.ports import Store
-from onceward.work.staleness import VersionedJob
+from onceward.runtime.sql_text import parse
+from onceward.work.running.staleness import VersionedJob
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.conformance.test_altered_rows import add_trigger, discard_inserts, drop_trigger
 from tests.factories import (
     ACT,
@@ -29,6 +37,7 @@ from tests.factories import (
     working,
 )
 
+T = TypeVar("T")
 KEY = "sub_1"
 STALE = Ignore("stale: version 5 is older than 7, which event evt_9 applied")
 
@@ -48,6 +57,66 @@ async def apply(store: Store, new: Watermark, *, even_if_stale: bool = False) ->
         await versioned(new, even_if_stale=even_if_stale).advance_watermark(transaction)
         await transaction.commit()
     return await store.watermark("credit", KEY)
+
+
+async def test_a_forgotten_watermark_is_audited_and_the_next_version_sets_it(
+    store: Store,
+) -> None:
+    await apply(store, mark(10**12, "evt_9"))
+    forgotten = await store.forget_watermark("credit", KEY, ACT)
+    assert forgotten is not None
+    found = forgotten.watermark
+    assert (found.handler, found.key, found.version) == ("credit", KEY, str(10**12))
+    assert (found.version_kind, found.event_id, found.source) == ("number", "evt_9", "stripe")
+    (entry,) = await store.audit(EVERYTHING)
+    assert entry == forgotten.audit
+    assert (entry.action, entry.subject) == ("forget_watermark", f"watermark:credit:{KEY}")
+    assert await store.watermark("credit", KEY) is None
+    assert await apply(store, mark(5)) == mark(5)
+
+
+async def test_a_watermark_that_does_not_exist_is_not_forgotten(store: Store) -> None:
+    await apply(store, mark(5))
+    for handler, key in ("credit", "other"), ("notify", KEY), ("unknown", KEY):
+        assert await store.forget_watermark(handler, key, ACT) is None
+    assert await store.audit(EVERYTHING) == []
+    assert await store.watermark("credit", KEY) == mark(5)
+
+
+async def test_a_watermark_is_forgotten_after_the_transaction_that_sets_it(
+    postgres_url: str,
+) -> None:
+    async with opened(postgres_url) as store:
+        await apply(store, mark(5))
+        async with store.begin(str) as transaction:
+            await versioned(mark(6)).advance_watermark(transaction)
+            forgetting = asyncio.create_task(store.forget_watermark("credit", KEY, ACT))
+            done, _ = await asyncio.wait([forgetting], timeout=0.2)
+            assert not done
+            await transaction.commit()
+        forgotten = await forgetting
+        assert forgotten is not None
+        assert forgotten.watermark.version == "6"
+
+
+async def test_watermarks_are_listed_newest_first(store: Store) -> None:
+    for key in ("a", "b", "c"):
+        async with store.begin(str) as transaction:
+            await versioned(mark(key), key=key).advance_watermark(transaction)
+            await transaction.commit()
+    first = await store.watermarks(PageQuery(limit=2))
+    assert [(each.key, each.version, each.version_kind) for each in first] == [
+        ("c", "c", "text"),
+        ("b", "b", "text"),
+    ]
+    last = await store.watermarks(PageQuery(limit=2, after=int(first[-1].id)))
+    assert [each.key for each in last] == ["a"]
+    for query, keys in (
+        (PageQuery(limit=9, handler="credit", key="b"), ["b"]),
+        (PageQuery(limit=9, handler="notify"), []),
+        (PageQuery(limit=9, key="c"), ["c"]),
+    ):
+        assert [each.key for each in await store.watermarks(query)] == keys
 
 
 async def test_a_watermark_commits_with_the_job(store: Store) -> None:
@@ -130,13 +199,35 @@ async def test_keys_and_handlers_have_watermarks_of_their_own(store: Store) -> N
     assert await store.watermark("notify", KEY) == mark(6)
 
 
+async def test_raising_one_watermark_leaves_all_others(store: Store) -> None:
+    others = [("notify", KEY), ("credit", "sub_2"), ("credit", KEY.upper()), ("credit", f"{KEY} ")]
+    await apply(store, mark(7))
+    async with store.begin(str) as transaction:
+        for handler, key in others:
+            other = replace(versioned(mark(5), key=key), handler=handler)
+            await other.advance_watermark(transaction)
+        await transaction.commit()
+    newest = mark(8, "evt_8", "github")
+    assert await apply(store, newest) == newest
+    assert [await store.watermark(*other) for other in others] == [mark(5)] * len(others)
+
+
+async def test_the_reason_shows_long_versions_and_ids_up_to_a_length(store: Store) -> None:
+    await apply(store, mark("b" * 81, "e" * 80))
+    with pytest.raises(StaleEvent) as raised:
+        await apply(store, mark("a" * 80))
+    shown = f"version {'a' * 80} is older than {'b' * 79}…, which event {'e' * 80} applied"
+    assert str(raised.value) == f"stale: {shown}"
+
+
 @pytest.mark.parametrize(("first", "second"), [(5, "6"), ("6", 5)])
 async def test_numbers_and_texts_do_not_mix(store: Store, first: Version, second: Version) -> None:
     await apply(store, mark(first, "evt_9"))
     kinds = {int: "a number", str: "a text"}
     message = (
         f"version created is {kinds[type(second)]}, but event evt_9 had {kinds[type(first)]} for "
-        "the same version_key; the versions of a key must be all numbers or all texts"
+        "the same version_key; the versions of a key must be all numbers or all texts: if the "
+        "sender changed the kind for good, forget the watermark, then requeue"
     )
     with pytest.raises(PermanentError) as raised:
         await apply(store, mark(second))
@@ -155,18 +246,34 @@ async def test_a_person_may_apply_a_stale_event_and_the_watermark_stays(store: S
 
 # Two transactions at once. On SQLite the second one begins when the first has ended.
 
+WAITING = (
+    "SELECT count(*) FROM pg_stat_activity "
+    "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+)
+
+
+async def start_waiting(raw_db: RawDatabase, call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+    """Start a task that must wait for the open transaction, and return when it does."""
+    task = await start_task(call)
+
+    async def has_reached_the_lock() -> bool:
+        return task.done() or raw_db.is_sqlite or bool(raw_db.value(WAITING))
+
+    await eventually_async(has_reached_the_lock, "the second transaction waits")
+    assert not task.done()
+    return task
+
 
 @pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])
 @pytest.mark.parametrize(("newer", "is_stale"), [(7, True), (3, False)])
 async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_its_version(
-    store: Store, *, exists: bool, newer: int, is_stale: bool
+    store: Store, raw_db: RawDatabase, *, exists: bool, newer: int, is_stale: bool
 ) -> None:
     if exists:
         await apply(store, mark(1))
     async with store.begin(str) as transaction:
         await versioned(mark(newer, "first")).advance_watermark(transaction)
-        second = await start_task(apply(store, mark(5, "second")))
-        assert not second.done()
+        second = await start_waiting(raw_db, apply(store, mark(5, "second")))
         await transaction.commit()
     if is_stale:
         with pytest.raises(StaleEvent):
@@ -178,15 +285,28 @@ async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_its_v
 
 @pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])
 async def test_the_second_of_two_transactions_ignores_what_the_first_rolls_back(
-    store: Store, *, exists: bool
+    store: Store, raw_db: RawDatabase, *, exists: bool
 ) -> None:
     if exists:
         await apply(store, mark(1))
     async with store.begin(str) as transaction:
         await versioned(mark(7, "first")).advance_watermark(transaction)
-        second = await start_task(apply(store, mark(5, "second")))
-        assert not second.done()
+        second = await start_waiting(raw_db, apply(store, mark(5, "second")))
     assert await second == mark(5, "second")
+
+
+async def test_a_watermark_that_was_only_read_is_locked_too(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    async def lock() -> Watermark:
+        async with store.begin(str) as transaction:
+            return await transaction.lock_watermark("credit", KEY, mark(7))
+
+    await apply(store, mark(5))
+    async with store.begin(str) as transaction:
+        assert await transaction.lock_watermark("credit", KEY, mark(6)) == mark(5)
+        second = await start_waiting(raw_db, lock())
+    assert await second == mark(5)
 
 
 # Settling a stale job.
@@ -218,6 +338,24 @@ async def test_a_worker_without_its_lease_ignores_nothing(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
+async def test_a_job_that_was_released_is_not_ignored(store: Store) -> None:
+    await record(store, arrival("a"), arrival("b"))
+    leased = await lease(store)
+    released, kept = (job.id for job in leased.jobs)
+    await store.release(leased.token, [released])
+    assert not await store.settle_error(leased.token, released, STALE, 0.1)
+    assert await store.job_status(released) is JobStatus.QUEUED
+    assert await store.settle_done(leased.token, kept)
+
+
+async def test_a_job_that_is_done_is_not_ignored(store: Store) -> None:
+    token, job = await leased_job(store)
+    assert await store.settle_done(token, job.id)
+    assert not await store.settle_error(token, job.id, STALE, 0.1)
+    item = await job_item(store, job.id)
+    assert (item.status, item.failure_type, item.attempts) == (JobStatus.DONE, None, 1)
+
+
 async def test_ignoring_one_job_leaves_the_others_leased(store: Store) -> None:
     await record(store, arrival("a"), arrival("b"))
     leased = await lease(store)
@@ -233,6 +371,17 @@ async def stale_job(store: Store) -> int:
     token, job = await leased_job(store)
     assert await store.settle_error(token, job.id, STALE, 0.1)
     return job.id
+
+
+async def test_a_stale_job_that_ran_alone_may_run_beside_others_again(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    _, job = await leased_job(store)
+    raw_db.expire_leases()
+    alone = await lease(store, solo=True)
+    assert await store.settle_error(alone.token, job.id, STALE, 0.1)
+    await store.requeue(job.id, ACT)
+    assert [leased.id for leased in (await lease(store)).jobs] == [job.id]
 
 
 @pytest.mark.parametrize(
@@ -281,8 +430,8 @@ async def test_a_purge_leaves_the_watermarks(store: Store) -> None:
     token, job = await leased_job(store)
     async with working(store) as work:
         assert await work.unit.settle(token, job.id, versioned(mark(5)).advance_watermark)
-    progress = await store.purge_events(0, limit=10, horizon_seconds=-1.0)
-    assert progress.events == 1
+    soon = datetime.now(UTC) + timedelta(seconds=1)
+    assert (await store.purge(Purgeable.EVENTS, 0, limit=10, before=soon)).rows == 1
     assert await store.watermark("credit", KEY) == mark(5)
 
 
@@ -306,6 +455,7 @@ async def test_a_watermark_is_not_discarded_silently(store: Store, raw_db: RawDa
 
 async def test_a_handler_that_ended_its_transaction_leaves_no_watermark(postgres_url: str) -> None:
     async with opened(postgres_url) as store, store.begin(str) as transaction:
+        await transaction.run(parse("SELECT 1")[0], {})
         await transaction._connection.execute("ROLLBACK")  # type: ignore[attr-defined]
         with pytest.raises(TransactionMisuse, match="ended its own transaction"):
             await versioned(mark(5)).advance_watermark(transaction)

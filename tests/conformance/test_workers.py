@@ -8,16 +8,17 @@ from datetime import UTC, datetime
 
 import pytest
 
+from onceward.model.admin import PageQuery
 from onceward.model.workers import HEALTHY, HEARTBEAT_SECONDS, WorkerHealth
 from onceward.operate.worker_watch import WorkerWatch
 from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
-from onceward.work import heartbeat
-from onceward.work.heartbeat import Heartbeat
+from onceward.work.claiming import heartbeat
+from onceward.work.claiming.heartbeat import Heartbeat
 from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually_async
-from tests.factories import HANDLERS, SOURCES, opened
+from tests.factories import HANDLERS, SOURCES, arrival, opened, record
 
 
 @pytest.fixture
@@ -72,6 +73,17 @@ async def test_a_renewal_keeps_the_start_and_a_restart_does_not(store: Store) ->
     await store.renew_worker("w", ["notify"], is_start=True)
     (restarted,) = await store.live_workers()
     assert restarted.started_at > started.started_at
+
+
+async def test_a_handler_with_a_queued_job_is_found(store: Store, raw_db: RawDatabase) -> None:
+    await record(store, arrival())
+    (job,) = await store.jobs(PageQuery(limit=1))
+    assert await store.queued_handlers(["credit", "notify", "unknown"]) == {job.handler}
+    raw_db.rows("UPDATE onceward.jobs SET parked = true")
+    assert await store.queued_handlers([job.handler]) == {job.handler}
+    assert await store.queued_handlers(["notify"]) == frozenset()
+    raw_db.rows("UPDATE onceward.jobs SET status = 'done', finished_at = available_at")
+    assert await store.queued_handlers([job.handler]) == frozenset()
 
 
 async def test_a_renewal_stores_the_health(store: Store) -> None:
@@ -265,7 +277,8 @@ async def test_a_watch_warns_once_while_no_process_has_handlers(
     (warning,) = watch.warnings
     assert warning == (
         "This inbox has no handlers, and no worker has registered any: every event ends "
-        "ignored. Import the modules that define them in the module that mounts the inbox, or "
+        "ignored, or waits for review. Import the modules that define them in the module that "
+        "mounts the inbox, or "
         "below the line that creates it."
     )
     assert caplog.messages == [warning]

@@ -1,12 +1,13 @@
 """The proof can fail: it turns red, and names the cause, when a promise is broken on purpose."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from prove import experiment
 from prove.plan import Plan, StorePlan
+from prove.retention import stage as retention
 from prove.sabotage import VARIABLE, Sabotage
 from prove.stages import StageRunner
 from prove.workbench import StoreResult
@@ -51,10 +52,13 @@ class Case:
 
 CASES = [
     Case(Sabotage.EARLY_RESPONSE, small_plan(crashes=1, baseline=0.5), Violation.LOST),
-    Case(Sabotage.NO_FENCE, small_plan(zombies=3, baseline=0.5), Violation.APPLIED_TWICE),
+    Case(Sabotage.SETTLE_BY_ID, small_plan(zombies=3, baseline=0.5), Violation.APPLIED_TWICE),
     Case(Sabotage.NO_UNIQUE_KEY, small_plan(), Violation.RECORDED_TWICE),
     Case(Sabotage.NO_TRANSACTION, small_plan(), Violation.APPLIED_TWICE),
+    Case(Sabotage.IGNORE_FILTERS, small_plan(baseline=0.5), Violation.FILTER_IGNORED),
     Case(Sabotage.WORKER_CLOCK, small_plan(), Violation.LEASE_LOST),
+    Case(Sabotage.FORGET_IN_BATCH, small_plan(), Violation.APPLIED_TWICE),
+    Case(Sabotage.EARLY_ON_FAILED, small_plan(kills=6, baseline=0.5), Violation.NOT_GIVEN_UP),
     Case(Sabotage.DELETE_IDS, small_plan(baseline=2.0), Violation.APPLIED_TWICE),
 ]
 
@@ -98,6 +102,24 @@ def test_a_power_cut_shows_that_commits_are_not_synced(
     runner = make_runner(store, small_plan(power_cuts=1))
     runner.power_cuts()
     assert runner.result.counts[Violation.LOST] > 0, runner.result
+
+
+FORGETTING = {
+    Sabotage.FORGET_STATES: Violation.STATE_LOST,
+    Sabotage.DROP_NEEDED: Violation.PAYLOAD_LOST,
+    Sabotage.DROP_UNARCHIVED: Violation.NOT_ARCHIVED,
+}
+
+
+@pytest.mark.parametrize("sabotage", FORGETTING)
+def test_maintenance_that_forgets_too_much_is_found(
+    monkeypatch: pytest.MonkeyPatch, sabotage: Sabotage
+) -> None:
+    apply_sabotage(monkeypatch, sabotage)
+    monkeypatch.setattr(retention, "BUSY_SECONDS", 0.0)
+    runner = make_runner("sqlite", replace(small_plan(), retention_seconds=3))
+    retention.keep_and_forget(runner)
+    assert runner.result.counts[FORGETTING[sabotage]] > 0, runner.result
 
 
 @pytest.mark.parametrize("store", ["postgres", "sqlite"])

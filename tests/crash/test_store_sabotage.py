@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from prove import cancellations, experiment, frozen_host, poolers, vanished_file
+from prove.late_settlements import settle_late
 from prove.outside.stage import call_outside
 from prove.plan import SHORT, StorePlan
 from prove.queueing.rules import keep_rules
@@ -37,6 +38,8 @@ class Case:
 
 
 CASES = [
+    Case(Sabotage.NO_FENCE, "postgres", settle_late, Violation.SETTLED_LATE, {}),
+    Case(Sabotage.NO_FENCE, "sqlite", settle_late, Violation.SETTLED_LATE, {}),
     Case(
         Sabotage.IGNORE_VERSIONS,
         "sqlite",
@@ -46,6 +49,13 @@ CASES = [
     ),
     Case(
         Sabotage.BLIND_CALLS,
+        "sqlite",
+        call_outside,
+        Violation.CALLED_TWICE,
+        {"effect_kills": 1},
+    ),
+    Case(
+        Sabotage.FRESH_IDS,
         "sqlite",
         call_outside,
         Violation.CALLED_TWICE,
@@ -89,7 +99,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.sabotage.value)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case.sabotage}-{case.store}")
 def test_a_sabotaged_store_is_found(monkeypatch: pytest.MonkeyPatch, case: Case) -> None:
     monkeypatch.setenv(VARIABLE, case.sabotage)
     monkeypatch.setattr(experiment, "DRAIN_SECONDS", 5.0)
@@ -100,6 +110,17 @@ def test_a_sabotaged_store_is_found(monkeypatch: pytest.MonkeyPatch, case: Case)
     for reason in runner.result.not_run.values():
         pytest.skip(reason)
     assert runner.result.counts[case.violation] > 0, runner.result
+
+
+@pytest.mark.parametrize("store", ["postgres", "sqlite"])
+def test_an_intact_store_refuses_late_settlements(
+    monkeypatch: pytest.MonkeyPatch, store: str
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    runner = make_runner(store)
+    settle_late(runner)
+    assert not runner.result.counts, runner.result.findings
+    assert runner.result.tally.total() == 3
 
 
 @pytest.mark.parametrize("store", ["postgres", "sqlite"])

@@ -65,7 +65,7 @@ async def test_stuck_threads_pause_their_handler_until_one_ends(
     transaction: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    monkeypatch.setattr("onceward.work.handlers._timeout_faults", lambda *_: ())
+    monkeypatch.setattr("onceward.work.definition.handlers._timeout_faults", lambda *_: ())
     inbox = Inbox()
 
     @inbox.on("stuck", timeout_seconds=0.1, max_attempts=1000, transaction=transaction)  # type: ignore[arg-type]

@@ -21,17 +21,18 @@ TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 FIELDS = {
     "events": "id source event_id event_type related_reference received_at processed_at "
-    "processing_state deliveries conflicts duplicate_body_of",
+    "processing_state deliveries conflicts duplicate_body_of type_wanted",
     "jobs": "id status event_ledger_id source event_type external_event_id handler attempts "
     "max_attempts failure_type last_error available_at created_at finished_at ordering_key "
-    "effect_id waiting waits_for",
+    "even_if_stale effect_id waiting waits_for",
     "effects": "id idempotency_key job_id reference status function call_no deadline_at "
     "error_message created_at updated_at",
     "deliveries": "id event_ledger_id source event_id outcome received_at accepted_as",
     "rejections": "id source cause check count received_at last_at kept received_as",
     "audit": "id job_id subject action actor authenticated_as reason created_at",
-    "handlers": "id name paused_at ordering_key on_head_failed concurrency rate max_attempts",
-    "sources": "id name paused_at",
+    "handlers": "id name paused_at ordering_key on_head_failed concurrency rate max_attempts "
+    "routes forwards_to",
+    "sources": "id name paused_at mode",
 }
 
 ATTEMPT = "number worker started_at ended_at error traceback"
@@ -286,7 +287,7 @@ def test_a_requeue_returns_its_result_and_writes_an_audit_entry(service: Running
     result = response.json()
     entry = result.pop("audit")
     assert TIME.fullmatch(result.pop("available_at"))
-    assert result == {"ok": True, "id": job["id"], "status": "queued"}
+    assert result == {"ok": True, "id": job["id"], "status": "queued", "note": None}
     assert set(entry) == set(FIELDS["audit"].split())
     assert (entry["job_id"], entry["action"]) == (job["id"], "manual_requeue")
     assert (entry["actor"], entry["reason"]) == ("ann", "fixed")

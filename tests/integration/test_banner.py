@@ -7,6 +7,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.cli._banner import announce
+from tests.receiver import SECRET
 
 ADDRESS = "http://127.0.0.1:3000"
 Banner = Callable[[Inbox], str]
@@ -88,3 +89,50 @@ def test_a_handler_whose_model_fits_the_example_comes_first(inbox: Inbox, banner
     shown = banner(inbox)
     assert "--times 2\n" in shown
     assert "event.json" not in shown
+
+
+def test_an_inline_source_is_marked(inbox: Inbox, banner: Banner) -> None:
+    inbox.source("shop", preset="hmac", secrets=["whsec_example"], mode="inline")
+    inbox.source("github", secrets=["whsec_example"], mode="inline")
+    shown = banner(inbox)
+    assert "/webhooks/shop  (hmac; inline: handlers run within the request)\n" in shown
+    assert "/webhooks/github  (inline: handlers run within the request)\n" in shown
+    assert "/webhooks/stripe\n" in shown
+
+
+def test_filters_are_shown_and_the_example_passes_them(inbox: Inbox, banner: Banner) -> None:
+    inbox.on("order.paid", when={"data.status": ["paid", "sent"], "test": False})(handle)
+    inbox.on("order.*", name="chosen", when=lambda event: event.id == "a")(handle)
+    shown = banner(inbox)
+    assert "handle ← order.paid when data.status is 'paid' or 'sent' and test is False\n" in shown
+    assert "chosen ← order.* when (" in shown
+    assert '"payload":{"data":{"status":"paid"},"test":false}' in shown
+
+
+def test_a_webhook_that_a_filter_rejects_is_not_proposed(inbox: Inbox, banner: Banner) -> None:
+    inbox.on("invoice.paid", source="stripe", when={"livemode": "never"})(handle)
+    shown = banner(inbox)
+    assert "--data event.json" in shown
+    assert "event.json is a body of your own, which passes the filter of handler 'handle'" in shown
+
+
+def test_programs_read_the_filters(inbox: Inbox, capsys: pytest.CaptureFixture[str]) -> None:
+    inbox.on("order.paid", when={"a": 1})(handle)
+    inbox.on("order.*", name="chosen", when=lambda event: event.id == "a")(handle)
+    announce(inbox.service(dev=True), "app.py", ADDRESS, None, as_json=True)
+    info = msgspec.json.decode(capsys.readouterr().out)
+    assert info["filters"] == {"handle": '{"a":[1]}', "chosen": "function"}
+
+
+def test_a_forward_is_shown_with_its_target_but_not_its_query(
+    inbox: Inbox, banner: Banner, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inbox.forward(
+        "invoice.*", to="https://app.example/hooks?token=hidden", secret=SECRET, name="billing"
+    )
+    shown = banner(inbox)
+    assert "billing ← invoice.* → https://app.example/hooks\n" in shown
+    announce(inbox.service(dev=True), "app.py", ADDRESS, None, as_json=True)
+    facts = msgspec.json.decode(capsys.readouterr().out)
+    assert facts["forwards"] == {"billing": "https://app.example/hooks"}
+    assert "hidden" not in shown + str(facts)

@@ -82,7 +82,7 @@ def test_a_client_that_guesses_is_refused_and_others_are_not(
     started = time.monotonic()
     assert ask(service, TOKEN, "203.0.113.8").status_code == 200
     assert ask(service, "guess", "203.0.113.8").status_code == 401
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 5
 
 
 def test_a_correct_token_works_again_when_the_block_is_over(service: RunningInbox) -> None:

@@ -248,6 +248,7 @@ async def test_errors_are_stored_without_secrets_and_addresses(
         ("-- x\nBEGIN", "BEGIN"),
         ("SAVEPOINT s", "SAVEPOINT"),
         ("END;", "END"),
+        ("DEALLOCATE ALL", "DEALLOCATE"),
     ],
 )
 async def test_a_statement_that_would_end_the_transaction_is_refused_and_named(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from onceward import Effects, Event, Inbox, SyncEffects
+from onceward import Effects, Event, Inbox, PermanentError, SyncEffects, Transaction
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts
 from onceward.store.sqlite.transaction import IDLE_SECONDS
@@ -52,6 +52,26 @@ async def test_an_async_handler_is_cancelled_before_its_outside_call_completes(
         f"{line_of(send_mail, 3)} in send_mail",
         f"{line_of(post_office, 2)} in post_office",
     ]
+
+
+async def test_on_failed_is_cancelled_too(sqlite_url: str) -> None:
+    inbox = Inbox(sqlite_url)
+    mails: list[str] = []
+
+    async def send_mail(event: Event[Any], tx: Transaction) -> None:
+        await tx.fetch("SELECT 1")
+        await post_office()
+        mails.append(event.id)
+
+    @inbox.on("order.shipped", on_failed=send_mail)
+    async def refuse(event: Event[Any]) -> None:
+        raise PermanentError("no such order")
+
+    async with run_inbox(inbox, sqlite_url) as bench:
+        job = await bench.run_event("order.shipped")
+    assert mails == []
+    line = f"{line_of(send_mail, 2)} in send_mail"
+    assert job.last_error == f"no such order; on_failed raised {line}: {ADVICE}"
 
 
 async def test_a_handler_that_ignores_its_cancellation_is_abandoned(

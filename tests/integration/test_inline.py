@@ -156,10 +156,13 @@ def test_while_the_source_or_the_handler_is_paused_the_sender_retries(
 ) -> None:
     service = serve(with_note(database_url))
     assert answer(service.send(hookmesh_webhook())) == PROCESSED
-    assert service.http.post(f"/admin/{paused}/pause", json=ACT).status_code == 200
+    note = service.http.post(f"/admin/{paused}/pause", json=ACT).json()["note"]
+    assert "get 503, and nothing" in note
+    assert note.endswith("is recorded until it is resumed.")
     response = service.send(hookmesh_webhook("evt_2"))
     assert (response.status_code, response.json()["error"]) == (503, "paused")
     assert int(response.headers["retry-after"]) > 0
+    assert [event["event_id"] for event in service.items("events")] == ["evt_1"]
     assert answer(service.send(hookmesh_webhook())) == ALREADY
     assert service.http.post(f"/admin/{paused}/resume", json=ACT).status_code == 200
     assert service.send(hookmesh_webhook("evt_2")).json()["status"] == "processed"

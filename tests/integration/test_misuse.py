@@ -6,12 +6,14 @@ from typing import Any
 
 import pytest
 
-from onceward import Effects, Event, Inbox, RetryLater, Transaction
+from onceward import Effects, Event, Inbox, RetryLater, Transaction, transition, upsert
 from onceward.errors import TransactionMisuse
 from onceward.model.jobs import JobStatus
 from tests.inprocess import run_inbox
 
 KEY = 'f"mail:{event.id}"'
+UPSERT = 'upsert(tx, "table", {"id": …}, {"column": …})'
+TRANSITION = 'transition(tx, "table", id, to="paid", only_from=["open"])'
 
 
 async def no_key(effects: Any) -> None:
@@ -118,6 +120,26 @@ def sync_nothing_for_retry_later() -> None:
     raise RetryLater  # type: ignore[call-arg]
 
 
+async def upsert_without_values(tx: Any) -> None:
+    await upsert(tx, "plans", {"id": "a"})  # type: ignore[call-overload]
+
+
+async def positional_states(tx: Any) -> None:
+    await transition(tx, "plans", "a", "paid", ["open"])  # type: ignore[call-overload]
+
+
+def sync_unknown_state(tx: Any) -> None:
+    transition(tx, "plans", "a", to="paid", from_="open")  # type: ignore[call-overload]
+
+
+async def upsert_into_text(tx: Any) -> None:
+    await upsert("plans", tx, {}, {})  # type: ignore[call-overload]
+
+
+async def upsert_as_method(tx: Any) -> None:
+    await tx.upsert("plans", {"id": "a"}, {})
+
+
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
@@ -154,6 +176,20 @@ def sync_nothing_for_retry_later() -> None:
             unknown_method,
             "there is no tx.zap; tx has execute, fetch, fetch_one, fetch_value",
         ),
+        (
+            upsert_without_values,
+            f"upsert() missing 1 required positional argument: 'values'; write {UPSERT}",
+        ),
+        (
+            positional_states,
+            f"transition() takes 3 positional arguments but 5 were given; write {TRANSITION}",
+        ),
+        (
+            sync_unknown_state,
+            f"transition() got an unexpected keyword argument 'from_'; write {TRANSITION}",
+        ),
+        (upsert_into_text, "upsert: the first argument is a str; pass the handler's tx"),
+        (upsert_as_method, f"there is no tx.upsert; write {UPSERT}"),
         (run, f"there is no effects.run; use effects.call({KEY}, function, …)"),
         (text_as_delay, 'RetryLater: seconds is a str; write RetryLater(60, "reason")'),
         (no_delay, 'RetryLater: seconds is None; write RetryLater(60, "reason")'),
@@ -196,6 +232,21 @@ async def test_other_type_errors_are_retried(sqlite_url: str) -> None:
         job = await bench.run_event("a")
     assert (job.failure_type, job.attempts) == ("exhausted", 2)
     assert (job.last_error or "").startswith("TypeError: ")
+
+
+async def test_a_function_of_the_same_name_is_retried(sqlite_url: str) -> None:
+    def upsert(row: str) -> None: ...
+
+    mine: Any = upsert
+    inbox = Inbox()
+
+    @inbox.on("a", max_attempts=2)
+    async def handler(tx: Transaction) -> None:
+        mine()
+
+    async with run_inbox(inbox, sqlite_url, retry_base_seconds=0.01) as bench:
+        job = await bench.run_event("a")
+    assert (job.failure_type, job.attempts) == ("exhausted", 2)
 
 
 async def test_an_attribute_of_another_object_is_retried(sqlite_url: str) -> None:

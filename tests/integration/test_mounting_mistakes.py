@@ -181,7 +181,10 @@ def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
         ("sourc", "; did you mean 'source'?"),
         (
             "colour",
-            "; it has admin_asgi, asgi, at_start, effect, on, retire, service, source, sources",
+            (
+                "; it has admin_asgi, asgi, at_start, effect, forward, on, on_batch, retire, "
+                "service, source, sources"
+            ),
         ),
     ],
 )

@@ -65,6 +65,18 @@ def queued_job(service: RunningInbox, event_id: str) -> str:
     return job_id
 
 
+def test_a_requeue_without_a_payload_gets_409_with_the_reason(service: RunningInbox) -> None:
+    job = queued_job(service, "evt_without_payload")
+    assert act(service, f"jobs/{job}/cancel").status_code == 200
+    service.raw_db.rows(
+        "DELETE FROM onceward.payloads WHERE event IN "
+        "(SELECT id FROM onceward.events WHERE event_id = 'evt_without_payload')"
+    )
+    refused = act(service, f"jobs/{job}/requeue")
+    assert (refused.status_code, refused.json()["error"]) == (409, "not_in_state")
+    assert "evt_without_payload was dropped from the ledger" in refused.json()["message"]
+
+
 # Pause and resume.
 
 
@@ -78,7 +90,7 @@ def test_a_pause_and_a_resume_return_their_result_and_are_audited(
     paused = act(service, f"{kind}/{name}/pause")
     assert paused.status_code == 200, paused.text
     result = paused.json()
-    assert set(result) == {"ok", "name", "paused_at", "audit"}
+    assert set(result) == {"ok", "name", "paused_at", "note", "audit"}
     assert (result["ok"], result["name"]) == (True, name)
     assert result["paused_at"] == named(service, kind, name)["paused_at"] is not None
     resumed = act(service, f"{kind}/{name}/resume").json()
@@ -272,8 +284,11 @@ def unsettled(service: RunningInbox) -> list[Item]:
 
 def test_the_lists_of_names_have_the_shape_of_all_lists(service: RunningInbox) -> None:
     fields = {
-        "handlers": "id name paused_at ordering_key on_head_failed concurrency rate max_attempts",
-        "sources": "id name paused_at",
+        "handlers": (
+            "id name paused_at ordering_key on_head_failed concurrency rate max_attempts routes "
+            "forwards_to"
+        ),
+        "sources": "id name paused_at mode",
     }
     for kind, names in fields.items():
         page = service.http.get(f"/admin/{kind}?limit=2").json()

@@ -177,6 +177,12 @@ def test_a_quickstart_on_sqlite_runs_as_shown(tmp_path: Path, document: str, hea
     assert (tmp_path / "onceward.db").exists()
 
 
+@pytest.mark.parametrize("document", ["docs/inline.md", "docs/stale-events.md", "docs/filters.md"])
+def test_a_page_about_a_feature_runs_as_shown(tmp_path: Path, document: str) -> None:
+    with reading(tmp_path) as reader:
+        paste_all(reader, document, "Try it")
+
+
 @pytest.mark.parametrize("heading", ["In a FastAPI app", "A service on PostgreSQL"])
 def test_a_quickstart_on_postgresql_runs_as_shown(
     tmp_path: Path, shop_cluster: Cluster, heading: str

@@ -37,8 +37,8 @@ async def resolve(bench: RunningInbox, **answer: Any) -> httpx.Response:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        ({"outcome": "happened", "results": {"receipt": "r_1"}}, "nothing else"),
-        ({"outcome": "happened", "result": 1, "call": 1}, "nothing else"),
+        ({"outcome": "happened", "results": {"receipt": "r_1"}}, "did you mean 'result'?"),
+        ({"outcome": "happened", "result": 1, "call": 1}, "did you mean 'call_no'?"),
     ],
     ids=["misspelled result", "misspelled call_no"],
 )

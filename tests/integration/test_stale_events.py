@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -10,10 +11,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from onceward import Event, Inbox, PermanentError, Transaction
+from onceward.errors import ConnectionLost
 from onceward.model.admin import JobItem, PageQuery
 from onceward.model.events import ProcessingState
-from onceward.model.jobs import FailureType, JobStatus
+from onceward.model.jobs import FailureType, Job, JobStatus
 from onceward.model.versions import Watermark
+from onceward.work.claiming.pace import HandlerPace
+from onceward.work.settling.settlement import MAX_FREE_LOSSES
 from support.database import RawDatabase
 from support.processes import eventually_async
 from tests.factories import ACT
@@ -27,6 +31,7 @@ VERSIONS = {"version": "created", "version_key": "id"}
 DONE = (JobStatus.DONE, None)
 STALE = (JobStatus.IGNORED, FailureType.STALE)
 FAILED = (JobStatus.FAILED, FailureType.PERMANENT)
+SECRET = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 
 Before = Callable[[Event[Any], Transaction], Awaitable[None]]
 
@@ -202,6 +207,98 @@ async def test_a_large_body_has_a_version(database_url: str) -> None:
             await running.wait_until_idle()
         assert outcome(await running.job("a")) == STALE
     assert statuses(database_url) == {"p": "new"}
+
+
+async def test_a_large_body_is_loaded_once(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with run_inbox(plans(), database_url) as running:
+        loaded = []
+        load_body = running.store.load_body
+
+        async def note(job: Job) -> bytes:
+            loaded.append(job.event_id)
+            return await load_body(job)
+
+        monkeypatch.setattr(running.store, "load_body", note)
+        await running.post("plan", plan(7, "new") | {"more": "x" * 100_000}, "a")
+        await running.wait_until_idle()
+        assert outcome(await running.job("a")) == DONE
+    assert loaded == ["a"]
+
+
+async def test_the_reason_is_logged_and_stored_without_secrets_and_control_characters(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "onceward.work")
+    inbox = plans()
+    inbox.source("stripe", secrets=[SECRET])
+    async with run_inbox(inbox, database_url) as running:
+        assert outcome(await send(running, "evt\r\n9", f"b {SECRET}", "cancelled")) == DONE
+        late = await send(running, "evt_1", "a", "active")
+    assert outcome(late) == STALE
+    reason = late.last_error
+    assert reason is not None
+    assert reason.startswith("stale: version a is older than b ")
+    assert reason.endswith(", which event evt\\r\\n9 applied")
+    assert SECRET[6:] not in reason
+    (line,) = [record for record in caplog.records if "ignored" in record.getMessage()]
+    assert line.levelname == "INFO"
+    assert line.getMessage() == f"job {late.id} of handler 'sync' is ignored: {reason}"
+
+
+async def test_stale_jobs_are_no_failures_to_the_scheduler(
+    database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failures = []
+
+    def note(_: object, seconds: float, *, failed: bool) -> None:
+        failures.append(failed)
+
+    monkeypatch.setattr(HandlerPace, "observe", note)
+    async with run_inbox(plans(), database_url) as running:
+        assert outcome(await send(running, "b", 7, "new")) == DONE
+        assert outcome(await send(running, "a", 5, "old")) == STALE
+        assert outcome(await send(running, "c", "text", "new")) == FAILED
+    assert failures == [False, False, True]
+
+
+async def test_lost_connections_before_a_job_was_stale_do_not_count_later(
+    database_url: str,
+) -> None:
+    runs = 0
+    newer_is_done = asyncio.Event()
+
+    async def lose_connections(event: Event[Any], _: Transaction) -> None:
+        nonlocal runs
+        if event.id == "older":
+            runs += 1
+            if runs == MAX_FREE_LOSSES:
+                await newer_is_done.wait()
+            if runs <= MAX_FREE_LOSSES + 1:
+                raise ConnectionLost("the server went away")
+
+    async with run_inbox(plans(lose_connections), database_url, workers=2) as running:
+        await running.post("plan", plan(5, "active"), "older")
+
+        async def waits() -> bool:
+            return runs == MAX_FREE_LOSSES
+
+        await eventually_async(waits, "the older event has lost its connection twice")
+        await running.post("plan", plan(7, "cancelled"), "newer")
+
+        async def has_ended() -> bool:
+            return (await running.job("newer")).finished_at is not None
+
+        await eventually_async(has_ended, "the newer event is applied")
+        newer_is_done.set()
+        await running.wait_until_idle()
+        stale = await running.job("older")
+        assert (outcome(stale), stale.attempts) == (STALE, 1)
+        await running.store.requeue(int(stale.id), ACT, even_if_stale=True)
+        await running.wait_until_idle()
+        again = await running.job("older")
+    assert (outcome(again), again.attempts) == (DONE, 2)
 
 
 async def test_a_stale_job_frees_its_ordering_key(database_url: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 from onceward import Event, Inbox
 from onceward.model.jobs import JobStatus
 from onceward.runtime import timeouts
-from onceward.work import scheduler
+from onceward.work.claiming import scheduler
 from support.processes import eventually_async
 from tests.inprocess import run_inbox
 

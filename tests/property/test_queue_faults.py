@@ -95,8 +95,8 @@ FAULTS = {
         DIE_ALONE,
         (
             "reclaim",
-            r"SET attempts = (j\.)?attempts \+ 1",
-            r"SET attempts = \1attempts + 2",
+            r"SET attempts = (j\.)?attempts \+ \(",
+            r"SET attempts = \1attempts + 1 + (",
         ),
     ),
     "a lease that outlives its worker": (

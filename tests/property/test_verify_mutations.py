@@ -335,7 +335,8 @@ def test_we_reject_every_request_that_the_stripe_sdk_rejects(
     body: bytes, data: st.DataObject
 ) -> None:
     header = genuine(SCHEMES["stripe default"], body).value
-    new_header, new_body = mutate_byte(data, header), mutate_byte(data, body)
+    # A value has no space at its ends: a server has stripped it.
+    new_header, new_body = mutate_byte(data, header).strip(b" \t"), mutate_byte(data, body)
     with contextlib.suppress(UnicodeDecodeError):  # the SDK accepts only text
         new_body.decode()
         if accepts(new_header.lower(), new_body):

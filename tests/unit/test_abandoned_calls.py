@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 import pytest
 
-from onceward.work.abandoned_calls import REPORT_INTERVAL_SECONDS, AbandonedCalls
-from onceward.work.handlers import make_handler
+from onceward.work.definition.handlers import make_handler
+from onceward.work.running.abandoned_calls import REPORT_INTERVAL_SECONDS, AbandonedCalls
 from tests.factories import FakeClock
 
 

@@ -118,3 +118,25 @@ async def test_a_commit_after_a_quiet_time_is_announced(monkeypatch: pytest.Monk
         await yield_often()
         assert server.count == number
     await sender.close()
+
+
+async def test_the_pause_grows_while_jobs_are_created_in_every_pause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) < 6:
+            sender.announce()
+
+    monkeypatch.setattr("onceward.store.postgres.announcer.asyncio.sleep", sleep)
+    server = Server()
+    server.responds.set()
+    sender = Announcer(server.notify)
+    sender.announce()
+    await sender.close()
+    assert pauses == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]
+    sender.announce()
+    await sender.close()
+    assert pauses[-1] == announcer.PAUSE_SECONDS

@@ -10,11 +10,12 @@ import pytest
 from onceward import Effects, Event, SyncEffects, SyncTransaction, Transaction
 from onceward.errors import ConfigurationError
 from onceward.model.jobs import Job
-from onceward.work.arguments import ARGUMENTS, Argument, Attempt
-from onceward.work.handlers import Handler, HandlerFunction, make_handler
-from onceward.work.outside_calls import NoCalls
-from onceward.work.pending_calls import PendingCalls
-from onceward.work.transaction import UnitOfWork
+from onceward.work.definition.arguments import ARGUMENTS, Argument, Attempt
+from onceward.work.definition.functions import HandlerFunction
+from onceward.work.definition.handlers import Handler, make_handler
+from onceward.work.outside.calls import NoCalls
+from onceward.work.running.pending_calls import PendingCalls
+from onceward.work.running.transaction import UnitOfWork
 from tests.factories import make_event
 
 JOB = Job(7, "credit", 0, 3, 1, "s", "e", "t", None, datetime.now(UTC), b"{}", b"")
@@ -51,7 +52,7 @@ def define(function: HandlerFunction, *extra: Argument, **options: Any) -> Handl
 
 def build(handler: Handler) -> dict[str, Any]:
     unit = cast("UnitOfWork", SimpleNamespace(calls=PendingCalls()))
-    attempt = Attempt(EVENT, unit, JOB, calls=NoCalls.SHARED)
+    attempt = Attempt([EVENT], unit, JOB, calls=NoCalls.SHARED)
     return {name: build(attempt) for name, build in handler.arguments}
 
 

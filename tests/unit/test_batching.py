@@ -1,6 +1,11 @@
 """Quick handlers share a batch, whose size adapts to commits and failures."""
 
-from onceward.work.batching import QUICK_SECONDS, SLOW_SECONDS, AdaptiveBatchSize, HandlerLatency
+from onceward.work.running.batching import (
+    QUICK_SECONDS,
+    SLOW_SECONDS,
+    AdaptiveBatchSize,
+    HandlerLatency,
+)
 
 
 def test_a_handler_stays_quick_after_one_slow_run_but_not_after_several() -> None:

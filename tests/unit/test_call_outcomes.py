@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from onceward.model.effects import MAX_RESULT_BYTES
-from onceward.work.call_outcomes import Expired, Raised, Returned, encode_result, run_call
+from onceward.work.outside.outcomes import Expired, Raised, Returned, encode_result, run_call
 
 
 async def post(number: int) -> int:

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from onceward.errors import StoreUnavailable
-from onceward.work.claim_outage import REPORT_INTERVAL_SECONDS, ClaimOutage
+from onceward.work.claiming.claim_outage import REPORT_INTERVAL_SECONDS, ClaimOutage
 from tests.factories import FakeClock
 
 ERROR = StoreUnavailable("permission denied for table jobs")

@@ -2,9 +2,9 @@
 
 from collections import Counter
 
-from onceward.work.batching import BatchOutcome
-from onceward.work.scheduler import Scheduler
-from onceward.work.time_accounts import TimeAccounts
+from onceward.work.claiming.scheduler import Scheduler
+from onceward.work.claiming.time_accounts import TimeAccounts
+from onceward.work.running.batching import BatchOutcome
 from tests.scheduling import (
     START,
     handler_of,

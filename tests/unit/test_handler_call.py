@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from onceward.work.handler_call import HandlerCall
-from onceward.work.loop_watch import LoopWatch
+from onceward.work.running.handler_call import HandlerCall
+from onceward.work.running.loop_watch import LoopWatch
 from tests.factories import FakeClock
 
 

@@ -10,7 +10,7 @@ import pytest
 from fastapi import HTTPException
 
 from onceward.errors import PermanentError, RetryLater
-from onceward.work.handler_result import ResultCheck
+from onceward.work.running.handler_result import ResultCheck
 
 LABEL = "handler 'credit' (app.py:8)"
 

@@ -11,8 +11,8 @@ import pytest
 from onceward import Event, Inbox, Transaction
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock
-from onceward.work.handler_call import HandlerCall
-from onceward.work.loop_watch import LoopWatch
+from onceward.work.running.handler_call import HandlerCall
+from onceward.work.running.loop_watch import LoopWatch
 
 
 def call(function: Callable[..., Any], *, is_async: bool = False, **arguments: Any) -> HandlerCall:
@@ -183,6 +183,11 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     ("options", "fault"),
     [
         ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
+        ({"max_events": 3}, "unknown option 'max_events'; a call gets one event"),
+        (
+            {"retry_safe_for": "1d"},
+            "unknown option 'retry_safe_for'; it belongs to an outside call",
+        ),
         ({"patterns": ["a"]}, "unknown option 'patterns'; the options are concurrency, "),
         ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number from 1 to 1000000"),
         ({"max_attempts": True}, "max_attempts is True; use a whole number from 1 to 1000000"),
@@ -220,8 +225,8 @@ def test_all_faults_of_a_handler_are_listed() -> None:
 @pytest.mark.parametrize(
     ("pattern", "fault"),
     [
-        (["a", "b.*"], "separate arguments, not a list; write @inbox.on('a', 'b.*')"),
-        (("a",), "separate arguments, not a tuple; write @inbox.on('a')"),
+        (["a", "b.*"], "separate arguments, not a list; write 'a', 'b.*'"),
+        (("a",), "separate arguments, not a tuple; write 'a'"),
         (7, "7 is not a pattern"),
         (None, "None is not a pattern"),
     ],

@@ -1,14 +1,14 @@
 """The heartbeat of a worker, beside a registry that fails."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import pytest
 
 from onceward.errors import StoreUnavailable
 from onceward.model.workers import HEALTHY, LiveWorker, WorkerHealth
-from onceward.work import heartbeat
-from onceward.work.heartbeat import Heartbeat
+from onceward.work.claiming import heartbeat
+from onceward.work.claiming.heartbeat import Heartbeat
 
 
 class FailingRegistry:
@@ -35,6 +35,9 @@ class FailingRegistry:
 
     async def remove_worker(self, worker: str) -> None:
         raise StoreUnavailable("down")
+
+    async def queued_handlers(self, names: Collection[str]) -> frozenset[str]:
+        raise NotImplementedError
 
     async def live_workers(self) -> list[LiveWorker]:
         return []

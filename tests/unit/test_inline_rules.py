@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from onceward import ConfigurationError, Event, Inbox, Transaction
+from onceward.work.inline.rules import inline_handlers
 
 
 async def book(event: Event[Any], tx: Transaction) -> None:
@@ -44,6 +45,21 @@ def test_an_option_that_needs_a_worker_is_refused_by_name(
 
 def test_the_options_are_allowed_for_other_sources() -> None:
     inbox_with(source="stripe", ordering_key="data.id", concurrency=2, rate="10/s").service()
+
+
+@pytest.mark.parametrize(("source", "found"), [("hookmesh", ["book"]), ("stripe", []), (None, [])])
+def test_only_handlers_of_inline_sources_need_no_worker(
+    source: str | None, found: list[str]
+) -> None:
+    service = inbox_with(source=source).service()
+    assert inline_handlers(service.handlers.values(), service.sources.values()) == found
+
+
+def test_a_process_with_a_worker_runs_all_of_its_handlers() -> None:
+    service = inbox_with(source="stripe").service()
+    service.worker()
+    service.app()
+    assert service._watch.own_handlers == {"book"}
 
 
 def test_an_unknown_mode_is_refused() -> None:

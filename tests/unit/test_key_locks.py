@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from onceward.work.key_locks import Key, KeyLocks
+from onceward.work.inline.key_locks import Key, KeyLocks
 
 A, B = ("stripe", "a"), ("stripe", "b")
 
@@ -32,6 +32,26 @@ async def test_requests_for_the_same_keys_in_another_order_do_not_deadlock() -> 
 
     async with asyncio.timeout(5):
         await asyncio.gather(*(enter(*keys) for keys in [(A, B), (B, A), (A, A, B)] * 5))
+    assert not locks._locks
+
+
+async def test_a_late_comer_waits_for_a_waiter_that_has_got_the_lock() -> None:
+    locks, inside = KeyLocks(), asyncio.Event()
+
+    async def enter() -> None:
+        async with locks.hold([A]):
+            inside.set()
+            await asyncio.sleep(1)
+
+    async with locks.hold([A]):
+        waiter = asyncio.create_task(enter())
+        await asyncio.sleep(0)
+    await inside.wait()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01), locks.hold([A]):
+            pass
+    waiter.cancel()
+    await asyncio.gather(waiter, return_exceptions=True)
     assert not locks._locks
 
 

@@ -9,7 +9,7 @@ import pytest
 from onceward.errors import StoreError
 from onceward.model.jobs import Claim, ClaimRequest, Job, Lease, Renewal
 from onceward.ports import Queue
-from onceward.work.leases import Leases
+from onceward.work.claiming.leases import Leases
 from tests.scheduling import make_job
 
 

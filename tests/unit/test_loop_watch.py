@@ -5,8 +5,8 @@ import logging
 
 import pytest
 
-from onceward.work.handler_call import HandlerCall
-from onceward.work.loop_watch import BLOCKED_SECONDS, WARNING_INTERVAL_SECONDS, LoopWatch
+from onceward.work.running.handler_call import HandlerCall
+from onceward.work.running.loop_watch import BLOCKED_SECONDS, WARNING_INTERVAL_SECONDS, LoopWatch
 from tests.factories import FakeClock
 
 LABEL = "handler 'send_mail' (app.py:12)"

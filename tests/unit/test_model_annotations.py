@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from onceward import ConfigurationError, Event, Inbox
-from onceward.work.models import make_decoder
+from onceward.work.payloads.models import make_decoder
 
 if TYPE_CHECKING:
     from somewhere import Session  # type: ignore[import-not-found]

@@ -16,7 +16,7 @@ import pytest
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from onceward import ConfigurationError, Event, Inbox
-from onceward.work.models import USE, make_decoder
+from onceward.work.payloads.models import USE, make_decoder
 
 
 class Client:

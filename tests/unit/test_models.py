@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, ConfigDict, Field
 
 from onceward.errors import MalformedPayload
-from onceward.work.payload import FORM
+from onceward.work.payloads.payload import FORM
 from tests.decoding import decoded, fault, get
 
 

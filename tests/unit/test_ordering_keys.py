@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import PermanentError
-from onceward.work.ordering_keys import key_text, read_keys, require_key
-from onceward.work.payload import decode
+from onceward.work.definition.ordering_keys import key_text, read_keys, require_key
+from onceward.work.payloads.payload import decode
 
 FORM = b'{"content-type":"application/x-www-form-urlencoded"}'
 DEEP = 100_000

@@ -6,7 +6,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.errors import ConfigurationError, EffectNotApplied
-from onceward.work.outside_effects import OutsideEffects, make_effect
+from onceward.work.outside.declaration import OutsideEffects, make_effect
 
 
 async def charge(amount: int) -> int:

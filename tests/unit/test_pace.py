@@ -2,7 +2,7 @@
 
 import pytest
 
-from onceward.work.pace import MIN_WEIGHT, SLOW_SECONDS, HandlerPace
+from onceward.work.claiming.pace import MIN_WEIGHT, SLOW_SECONDS, HandlerPace
 
 
 def observe(pace: HandlerPace, seconds: float, *, jobs: int = 1, failed: bool = False) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from onceward.errors import StoreUnavailable
 from onceward.model.admin import Pausable, Pause
-from onceward.operate.pause_watch import PauseWatch
+from onceward.operate.pause_watch import InlineNames, PauseWatch
 
 AT = datetime(2026, 1, 1, 9, tzinfo=UTC)
 SOURCE = Pause(Pausable.SOURCE, "stripe", AT)
@@ -49,6 +49,31 @@ async def test_a_pause_is_logged_when_it_begins_and_when_it_ends(
         ("WARNING", SOURCE_TEXT),
         ("INFO", "Source 'stripe' is no longer paused."),
     ]
+
+
+async def test_the_pause_of_an_inline_source_says_that_nothing_is_recorded(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    shop, other = Pause(Pausable.SOURCE, "shop", AT), Pause(Pausable.HANDLER, "book", AT)
+    inline = InlineNames(frozenset({"shop"}), frozenset({"book"}))
+    watch = PauseWatch(Pauses([shop, other, SOURCE]), inline)
+    await watch.refresh()
+    lines = [record.getMessage() for record in caplog.records]
+    since = "is paused by an operator (since 2026-01-01 09:00:00 UTC): "
+    refused = "its senders get 503, and nothing is recorded until POST /admin/sources/shop/resume."
+    assert f"Source 'shop' {since}{refused}" in lines[0]
+    refused = "senders of its events to an inline source get 503, and nothing of these is recorded"
+    assert f"Handler 'book' {since}its queued jobs wait, {refused} until" in lines[1]
+    assert lines[2] == SOURCE_TEXT
+    effect = "senders get 503, and nothing is recorded until the resume."
+    assert watch.warnings == (
+        f"A handler of an inline source {since}{effect} GET /admin/handlers has the names.",
+        (
+            "A source is paused by an operator (since 2026-01-01 09:00:00 UTC), and jobs wait. "
+            "GET /admin/sources has the names."
+        ),
+        f"An inline source {since}{effect} GET /admin/sources has the names.",
+    )
 
 
 async def test_a_second_pause_between_two_reads_is_logged(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import MalformedPayload
-from onceward.work.models import make_decoder
-from onceward.work.payload import decode
+from onceward.work.payloads.models import make_decoder
+from onceward.work.payloads.payload import UNDECODABLE, decode, read_document
 
 SECRET = "hunter"
 
@@ -182,6 +182,17 @@ def test_a_form_is_decoded_to_its_fields() -> None:
     assert decode(body, make_decoder(Call), content_type=FORM) == Call("CA1", 7)
     with pytest.raises(MalformedPayload, match="CallSid"):
         decode(b"Duration=7", make_decoder(Call), content_type=FORM)
+
+
+def test_a_form_has_as_many_fields_as_a_receiver_can_afford_to_read() -> None:
+    body = b"&".join(b"f%d=%%41" % number for number in range(1_000))
+    assert len(decode(body, content_type=FORM)) == 1_000
+    assert decode(b"a=" + b"%41" * 100_000, content_type=FORM) == {"a": "A" * 100_000}
+    headers = b'{"content-type": "%s"}' % FORM.encode()
+    for many in (body + b"&g=1", b"a&" * 1_000_000, b"a=%41&" * 1_000_000):
+        with pytest.raises(MalformedPayload, match="more than 1,000 fields"):
+            decode(many, content_type=FORM)
+        assert read_document("slack", headers, many) is UNDECODABLE
 
 
 def test_json_with_the_content_type_of_a_form_is_decoded_as_json() -> None:

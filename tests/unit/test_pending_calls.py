@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import TransactionMisuse
-from onceward.work.pending_calls import PendingCalls
+from onceward.work.running.pending_calls import PendingCalls
 from tests.factories import start_task
 
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psycopg
@@ -14,6 +15,20 @@ import pytest
 from support.postgres import SETTINGS, Cluster
 
 ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def small_cluster() -> Iterator[Cluster]:
+    """Start a server with few databases: it recovers from a crash quickly."""
+    with Cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def small_url(small_cluster: Cluster) -> str:
+    """Return the URL of an empty database of the small server."""
+    small_cluster.start()
+    return small_cluster.create_database()
 
 
 def setting(url: str, name: str) -> str:
@@ -52,45 +67,41 @@ def test_the_server_listens_on_loopback_only(postgres_url: str) -> None:
     assert setting(postgres_url, "listen_addresses") == SETTINGS["listen_addresses"] == "127.0.0.1"
 
 
-def test_a_committed_row_survives_a_crash(postgres_cluster: Cluster, postgres_url: str) -> None:
-    write_row(postgres_url)
-    postgres_cluster.crash()
+def test_a_committed_row_survives_a_crash(small_cluster: Cluster, small_url: str) -> None:
+    write_row(small_url)
+    small_cluster.crash()
     with pytest.raises(psycopg.OperationalError):
-        rows(postgres_url)
-    postgres_cluster.start()
-    assert rows(postgres_url) == [(7,)]
+        rows(small_url)
+    small_cluster.start()
+    assert rows(small_url) == [(7,)]
 
 
-def test_an_open_transaction_is_lost_in_a_crash(
-    postgres_cluster: Cluster, postgres_url: str
-) -> None:
-    write_row(postgres_url)
-    with psycopg.connect(postgres_url) as connection:
+def test_an_open_transaction_is_lost_in_a_crash(small_cluster: Cluster, small_url: str) -> None:
+    write_row(small_url)
+    with psycopg.connect(small_url) as connection:
         connection.execute("INSERT INTO numbers VALUES (8)")
-        postgres_cluster.crash()
+        small_cluster.crash()
         with pytest.raises(psycopg.OperationalError):
             connection.execute("SELECT 1")
-    postgres_cluster.start()
-    assert rows(postgres_url) == [(7,)]
+    small_cluster.start()
+    assert rows(small_url) == [(7,)]
 
 
-def test_a_restart_keeps_the_address_and_the_rows(
-    postgres_cluster: Cluster, postgres_url: str
-) -> None:
-    write_row(postgres_url)
-    postgres_cluster.restart()
-    assert rows(postgres_url) == [(7,)]
+def test_a_restart_keeps_the_address_and_the_rows(small_cluster: Cluster, small_url: str) -> None:
+    write_row(small_url)
+    small_cluster.restart()
+    assert rows(small_url) == [(7,)]
 
 
 def test_a_copy_has_the_rows_of_its_template_and_is_independent(
-    postgres_cluster: Cluster, postgres_url: str
+    small_cluster: Cluster, small_url: str
 ) -> None:
-    write_row(postgres_url)
-    copy = postgres_cluster.create_database(postgres_url)
+    write_row(small_url)
+    copy = small_cluster.create_database(small_url)
     with psycopg.connect(copy) as connection:
         connection.execute("DELETE FROM numbers")
-    assert (rows(postgres_url), rows(copy)) == ([(7,)], [])
-    postgres_cluster.drop(copy)
+    assert (rows(small_url), rows(copy)) == ([(7,)], [])
+    small_cluster.drop(copy)
     with pytest.raises(psycopg.OperationalError, match="does not exist"):
         rows(copy)
 

@@ -57,6 +57,12 @@ HARM = {
     "a job is counted out, and its worker lives": "count-only-the-dead",
     "the poison job kills without limit": "started-are-marked start-in-order",
     "an innocent job is charged with an attempt": "solo-is-alone charge-only-solo",
+    "on_failed commits twice for one failure": "commit-together end-is-fenced",
+    "a job fails without on_failed, and does not say so": "left-queued",
+    "a job kills without limit": "second-death-fails",
+    "a job that an operator queued fails without its handler": """
+        mark-is-stored mark-needs-attempts
+        """,
 }
 """The rules that prevent a harm. A trace that does another one shows a fault of the model."""
 

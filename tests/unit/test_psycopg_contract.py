@@ -10,13 +10,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from psycopg import pq, waiting
+from psycopg import errors, generators, pq, waiting
+from psycopg._preparing import PrepareManager
 from psycopg.waiting import Ready, Wait
 
 from onceward.settings import Settings
 from onceward.store.postgres.driver import HIGHEST_TESTED, LOWEST_TESTED, connection_class
 from onceward.store.postgres.session import SessionConnection
-from onceward.store.postgres.waiting import FastWaitConnection
+from onceward.store.postgres.waiting import FastWaitConnection, _PsycopgStatements
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,6 +76,31 @@ def test_a_cancelled_statement_can_be_waited_for() -> None:
 @pytest.mark.parametrize("name", ["socket", "transaction_status", "finish"])
 def test_the_libpq_wrapper_has_what_the_wait_reads(name: str) -> None:
     assert hasattr(pq.PGconn, name), f"psycopg {psycopg.__version__} has no pgconn.{name}"
+
+
+def test_a_message_can_be_sent_without_a_cursor() -> None:
+    assert "send_query" in dir(pq.PGconn)
+    assert required(generators.execute) == ["pgconn"]
+    assert {"result", "encoding"} <= parameters(errors.error_from_result).keys()
+    assert {"nfields", "ntuples", "get_value", "status", "command_status"} <= set(dir(pq.PGresult))
+    assert (int(pq.ExecStatus.TUPLES_OK), int(pq.ExecStatus.FATAL_ERROR)) == (2, 7)
+
+
+def test_statements_that_psycopg_forgets_are_deallocated_by_name() -> None:
+    """DEALLOCATE ALL, for which None stands, would deallocate Onceward's statements as well."""
+    statements = _PsycopgStatements()
+    statements._names[b"SELECT 1", ()] = b"_pg3_0"
+    statements._counts[b"SELECT 2", ()] = 1
+    assert statements.clear()
+    assert (list(statements._to_flush), statements._names, statements._counts) == (
+        [b"_pg3_0"],
+        {},
+        {},
+    )
+    theirs = PrepareManager()
+    theirs._names[b"SELECT 1", ()] = b"_pg3_0"
+    assert theirs.clear()
+    assert list(theirs._to_flush) == [None]
 
 
 def test_states_are_flags_of_read_and_write() -> None:

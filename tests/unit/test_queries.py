@@ -9,6 +9,7 @@ from onceward.store.queries import Queries
 
 DIALECTS = ("postgres", "sqlite")
 MARKER = re.compile(r"^ *-- (if \w+|end)$", re.MULTILINE)
+FRAGMENT_MARKER = re.compile(r"^ *-- (?:use|fragment:) \w+$", re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -62,3 +63,18 @@ def test_no_marker_is_left_in_a_statement(dialect: str) -> None:
 def test_an_unknown_statement_is_a_key_error(dialect: str) -> None:
     with pytest.raises(KeyError, match="no_such_statement"):
         Queries(dialect).one("no_such_statement")
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_the_state_of_an_event_is_written_once(dialect: str) -> None:
+    folder = files(f"onceward.store.{dialect}").joinpath("sql")
+    texts = [file.read_text() for file in folder.iterdir()]
+    assert sum(text.count("THEN 'processing'") for text in texts) == 1
+    for name in ("events_page", "archive_page"):
+        assert Queries(dialect).one(name).text.count("THEN 'processing'") == 1
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_no_fragment_is_left_out_of_or_after_a_statement(dialect: str) -> None:
+    for name, text in Queries(dialect)._texts.items():
+        assert not FRAGMENT_MARKER.search(text), name

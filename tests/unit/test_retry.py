@@ -18,7 +18,7 @@ from onceward.errors import (
 )
 from onceward.model.retry import RetryRules
 from onceward.settings import Settings
-from onceward.work.retry import backoff_seconds, choose_rule, is_transient
+from onceward.work.settling.retry import backoff_seconds, choose_rule, is_transient
 
 DELAYS = st.floats(min_value=0.001, max_value=1e7)
 HOUR_SECONDS = 3600

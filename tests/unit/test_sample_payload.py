@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from typing_extensions import TypedDict
 
 from onceward.cli._sample_payload import sample_payload
-from onceward.work.models import make_decoder
+from onceward.work.payloads.models import make_decoder
 
 
 class StructLine(msgspec.Struct):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from onceward.work.batching import BatchOutcome
-from onceward.work.leases import Revoked
-from onceward.work.scheduler import MAX_PREFETCH_JOBS, ClaimPlan, prefetch_limit
+from onceward.work.claiming.leases import Revoked
+from onceward.work.claiming.scheduler import MAX_PREFETCH_JOBS, ClaimPlan, prefetch_limit
+from onceward.work.running.batching import BatchOutcome
 from tests.scheduling import (
     POLL_SECONDS,
     START,
@@ -50,6 +50,49 @@ def test_jobs_are_claimed_up_to_the_limit_and_not_while_enough_are_held() -> Non
     assert plan_of(scheduler) == ClaimPlan({"single": 99}, 99)
     add(scheduler, make_lease(2))
     assert scheduler.next_claim(START) is None
+
+
+def test_no_jobs_are_due_after_a_claim_that_left_none_behind() -> None:
+    scheduler = make_scheduler(workers=2)
+    add(scheduler, make_lease(1))
+    assert scheduler.may_have_due is False
+
+
+def test_jobs_may_be_due_from_an_announcement_until_the_next_claim() -> None:
+    scheduler = make_scheduler(workers=2)
+    add(scheduler)
+    scheduler.may_have_due = True
+    add(scheduler)
+    assert scheduler.may_have_due is False
+
+
+def test_jobs_may_be_due_after_a_claim_that_got_all_it_wanted() -> None:
+    scheduler = make_scheduler(workers=2)
+    add(scheduler, make_lease(2))
+    assert scheduler.may_have_due
+
+
+def test_jobs_may_be_due_of_a_handler_of_which_none_were_wanted() -> None:
+    scheduler = make_scheduler("slow", "quick", workers=2)
+    observe(scheduler, "slow", ONE_SECOND)
+    observe(scheduler, "quick", 0.01)
+    push(scheduler, make_lease(1, "slow"))
+    started(scheduler)
+    plan = plan_of(scheduler)
+    assert plan.wanted["slow"] == 0
+    assert scheduler.may_have_due, "its job may end during the claim"
+    scheduler.add(plan, make_claim(), START)
+    assert scheduler.may_have_due
+
+
+@pytest.mark.parametrize("solo", [False, True])
+def test_jobs_may_be_due_while_one_must_run_alone(solo: bool) -> None:  # noqa: FBT001 - of the test
+    scheduler = make_scheduler(workers=2)
+    plan = plan_of(scheduler)
+    scheduler.add(
+        ClaimPlan(plan.wanted, plan.limit, solo=solo), make_claim(solo_waiting=not solo), START
+    )
+    assert scheduler.may_have_due
 
 
 def test_the_claim_limit_follows_the_duration_of_jobs() -> None:

@@ -17,7 +17,7 @@ from onceward.errors import (
 )
 from onceward.model.jobs import Fail, FailureType, Postpone, Reschedule
 from onceward.model.retry import MAX_DELAY_SECONDS, Retry
-from onceward.work.settlement import SettlementPolicy
+from onceward.work.settling.settlement import SettlementPolicy
 
 POLICY = SettlementPolicy(
     base_seconds=2, max_seconds=100, random=lambda: 0.0, secrets=["a-known-secret"]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from onceward.work.pace import SLOW_SECONDS
-from onceward.work.scheduler import ASK_INTERVAL_SECONDS, STUCK_SECONDS, ClaimPlan
+from onceward.work.claiming.pace import SLOW_SECONDS
+from onceward.work.claiming.scheduler import ASK_INTERVAL_SECONDS, STUCK_SECONDS, ClaimPlan
 from tests.scheduling import (
     POLL_SECONDS,
     START,

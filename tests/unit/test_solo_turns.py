@@ -1,7 +1,7 @@
 """Jobs that must run alone and all others take turns."""
 
-from onceward.work.scheduler import STUCK_SECONDS, ClaimPlan
-from onceward.work.solo_turns import MAX_TURN_SECONDS, TURN_SECONDS, SoloTurns
+from onceward.work.claiming.scheduler import STUCK_SECONDS, ClaimPlan
+from onceward.work.claiming.solo_turns import MAX_TURN_SECONDS, TURN_SECONDS, SoloTurns
 from tests.scheduling import (
     POLL_SECONDS,
     START,

@@ -132,9 +132,10 @@ def test_a_name_that_does_not_fit_a_url_is_refused(name: str) -> None:
     assert faults == [f"source {name!r}: {BAD_NAME}"]
 
 
-def test_the_name_ingest_is_reserved() -> None:
-    fault = "source 'ingest': the name is reserved for POST /events/ingest"
-    assert faults_of("ingest", preset="hmac", secrets=[SECRET]) == [fault]
+@pytest.mark.parametrize("options", [{"preset": "hmac"}, {"mode": "inline"}, {}])
+def test_the_source_ingest_is_built_in(options: dict[str, Any]) -> None:
+    (fault,) = faults_of("ingest", secrets=[SECRET], **options)
+    assert fault.startswith("source 'ingest': 'ingest' is built in and has no options: ")
 
 
 def test_a_source_without_secrets_is_refused() -> None:

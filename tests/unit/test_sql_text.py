@@ -1,12 +1,15 @@
 """Named parameters are found in plain SQL, and the rest stays as it is."""
 
-import time
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from onceward.runtime.sql_text import parse
+from onceward.runtime.sql_text import _parse, parse
+from tests.cpu_time import GROWTH, assert_linear
+
+LONG = 2000
 
 
 def parse_one(text: str) -> tuple[str, frozenset[str], str]:
@@ -47,6 +50,13 @@ def parse_one(text: str) -> tuple[str, frozenset[str], str]:
 )
 def test_only_parameters_are_replaced(text: str, pyformat: str, names: set[str]) -> None:
     assert parse_one(text)[:2] == (pyformat, frozenset(names))
+
+
+def test_long_texts_are_not_kept() -> None:
+    short, long = "SELECT :a", f"SELECT {', '.join(':a' for _ in range(10_000))}"
+    assert parse(short) is parse(short)
+    assert parse(long) is not parse(long)
+    assert parse(long) == parse(long)
 
 
 def test_the_text_for_sqlite_is_unchanged() -> None:
@@ -110,8 +120,29 @@ def test_any_text_can_be_parsed_without_loss(text: str) -> None:
         assert joined == text.strip()
 
 
-@pytest.mark.parametrize("text", ["/*" * 50_000, "'" * 99_999, "$a$" * 33_333, "-" * 100_000])
-def test_a_long_text_is_parsed_quickly(text: str) -> None:
-    started = time.perf_counter()
-    parse(text)
-    assert time.perf_counter() - started < 1
+LONG_TEXTS: dict[str, Callable[[int], str]] = {
+    "open comments": lambda count: "/*" * count,
+    "closed comments": lambda count: "/* */ " * count,
+    "dashes": lambda count: "-" * count,
+    "quotes": lambda count: "'" * (2 * count + 1),
+    "open names": lambda count: '"a' * (2 * count + 1),
+    "escaped quotes": lambda count: "E'" + "\\'" * count,
+    "one dollar tag": lambda count: "$a$" * (2 * count + 1),
+    "many dollar tags": lambda count: " ".join(f"$a{number}$" for number in range(count)),
+    "statements": lambda count: "SELECT 1;" * count,
+    "parameters": lambda count: ", ".join(f":a{number}" for number in range(count)),
+    "lookalikes": lambda count: ", ".join(f"':a{number}', :b" for number in range(count)),
+}
+
+
+@pytest.mark.parametrize("make", LONG_TEXTS.values(), ids=LONG_TEXTS)
+def test_the_time_to_parse_a_text_grows_with_its_length_and_no_faster(
+    make: Callable[[int], str],
+) -> None:
+    texts = {count: make(count) for count in (LONG, LONG * GROWTH)}
+    assert_linear(lambda count: _parse(texts[count]), LONG)
+
+
+def test_a_dollar_quote_that_is_not_closed_extends_to_the_end() -> None:
+    text = "SELECT $x$ :a; $y$ :b"
+    assert parse_one(text)[:2] == (text, frozenset())

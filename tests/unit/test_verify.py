@@ -17,6 +17,7 @@ from onceward.sources.presets import PRESETS
 from onceward.sources.request import Headers, Request, header_key
 from onceward.sources.schemes import Hmac, Scheme, Signature
 from onceward.sources.selectors import HeaderSelector, parse_selectors
+from tests.cpu_time import within
 from tests.keys import pair_for
 
 VECTORS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "vectors.json").read_text())
@@ -224,9 +225,7 @@ def test_malformed_signatures_count_towards_the_limit_of_ten() -> None:
 
 def test_ten_thousand_signatures_are_rejected_quickly() -> None:
     header = f"t={NOW}," + f"v1={'0' * 64}," * 10_000 + f"v1={stripe_signature()}"
-    started = time.perf_counter()
-    failed_check(stripe_headers(header))
-    assert time.perf_counter() - started < 0.05
+    within(0.05, lambda: failed_check(stripe_headers(header)))
 
 
 def test_items_beyond_the_limit_are_not_read() -> None:

@@ -13,8 +13,9 @@ from onceward import Event, Inbox, PermanentError, Transaction
 from onceward.errors import ConfigurationError, MalformedPayload
 from onceward.model.jobs import Job
 from onceward.model.versions import Version, Watermark, parse_version, version_json
-from onceward.work.staleness import make_versioned
-from onceward.work.versions import VersionRule, read_version
+from onceward.work.definition.ordering_keys import read_keys
+from onceward.work.definition.versions import VersionRule, read_version
+from onceward.work.running.staleness import make_versioned
 
 RULE = VersionRule("created", "data.id")
 FORM = b'{"content-type": "application/x-www-form-urlencoded"}'
@@ -78,7 +79,7 @@ def test_the_options_are_paths_like_that_of_an_ordering_key() -> None:
         ),
         (
             {"version": "a", "version_key": "b", "transaction": "shared"},
-            "version does not work with transaction='shared': what a stale job wrote rolls back",
+            "version does not work with transaction='shared': a stale job must roll back alone, ",
         ),
     ],
 )
@@ -101,10 +102,15 @@ def test_the_version_and_the_key_are_in_the_payload() -> None:
 
 @pytest.mark.parametrize(
     ("value", "key"),
-    [('"a"', "a"), ('""', ""), ("5", "5"), ('"5"', "5"), ("5.0", "5.0"), ("5.5", "5.5")],
-)
+    [
+        ('"a"', "a"), ('""', ""), ("5", "5"), ('"5"', "5"), ("5.0", "5.0"), ("5.5", "5.5"),
+        ("5.50", "5.5"), ("1E+30", "1e30"),
+    ],
+)  # fmt: skip
 def test_a_key_is_the_text_that_an_ordering_key_would_be(value: str, key: str) -> None:
-    assert read(b'{"created": 7, "data": {"id": %s}}' % value.encode())[0] == key
+    body = b'{"created": 7, "data": {"id": %s}}' % value.encode()
+    assert read(body)[0] == key
+    assert read_keys("stripe", b"{}", body, ["data.id"]) == [key]
 
 
 @pytest.mark.parametrize(
@@ -132,14 +138,20 @@ def test_a_payload_without_a_usable_version_or_key_fails_with_the_path(
 
 @pytest.mark.parametrize("value", ["1" * 1001, '"' + "é" * 501 + '"', "0." + "1" * 1000])
 def test_a_version_has_a_limit(value: str) -> None:
-    with pytest.raises(PermanentError, match=r"^version created is 100\d bytes long; the limit is"):
+    reason = r"^version created is 100\d bytes long; the limit is 1000; name a counter or a time$"
+    with pytest.raises(PermanentError, match=reason):
         version_of(value)
 
 
+@pytest.mark.parametrize("value", ["1" * 1000, '"' + "é" * 500 + '"', "0." + "1" * 998])
+def test_a_version_may_be_as_long_as_its_limit(value: str) -> None:
+    assert version_json(version_of(value)) == value
+
+
 def test_a_malformed_payload_is_reported_with_its_fault() -> None:
-    with pytest.raises(MalformedPayload, match=r"^Malformed payload: "):
+    with pytest.raises(MalformedPayload, match=r"^Malformed payload: not JSON \(at "):
         read(b'{"created": 1,')
-    with pytest.raises(MalformedPayload):
+    with pytest.raises(MalformedPayload, match=r"payload: created: number out of range$"):
         read(b'{"created": 1e99999999999999999999, "data": {"id": "a"}}')
 
 

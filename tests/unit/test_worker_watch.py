@@ -1,7 +1,7 @@
 """The watch for workers, beside a registry that fails."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -20,12 +20,16 @@ class Registry:
 
     def __init__(self, *reads: list[LiveWorker] | Exception) -> None:
         self.reads = list(reads)
+        self.queued: set[str] = set()
 
     async def live_workers(self) -> list[LiveWorker]:
         read = self.reads.pop(0)
         if isinstance(read, Exception):
             raise read
         return read
+
+    async def queued_handlers(self, names: Collection[str]) -> frozenset[str]:
+        return frozenset(self.queued) & frozenset(names)
 
     async def renew_worker(
         self,
@@ -56,6 +60,24 @@ async def test_only_the_first_read_after_an_outage_waits_for_the_next_heartbeat(
     outage = StoreUnavailable("down")
     assert await warned([WORKER], outage, [], []) == [False, False, False, True]
     assert await warned([WORKER], outage, [WORKER], []) == [False, False, False, True]
+
+
+async def test_an_inline_handler_needs_a_worker_only_for_a_queued_job(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    registry = Registry([], [], [WORKER], [])
+    watch = WorkerWatch(registry, SystemClock(), advice="Run one", database_text="It is x")
+    watch.routed = watch.inline_handlers = frozenset({"credit"})
+    await watch.refresh()
+    assert not watch.warnings
+    registry.queued.add("credit")
+    await watch.refresh()
+    text = "Jobs are queued for handlers of inline sources, and no worker runs these handlers"
+    effect = "the next deliveries of their events do not run the jobs, they get 202"
+    assert watch.warnings == (f"{text}: {effect}. The log names the handlers. Run one.",)
+    assert caplog.messages == [f"{text} (credit): {effect}. Run one. It is x."]
+    await watch.refresh()
+    assert not watch.warnings
 
 
 async def test_a_warning_lasts_through_an_outage() -> None:

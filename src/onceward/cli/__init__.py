@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from onceward.cli.archive import archive
+from onceward.cli.maintain import maintain
 from onceward.cli.migrate import migrate
 from onceward.cli.secrets import secrets
 from onceward.cli.send import send
@@ -23,7 +25,9 @@ def main() -> None:
 main.add_command(serve)
 main.add_command(work)
 main.add_command(migrate)
+main.add_command(maintain)
 main.add_command(sources)
 main.add_command(send)
 main.add_command(verify)
 main.add_command(secrets)
+main.add_command(archive)

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from onceward.cli._examples import example_request
 from onceward.cli._options import escaped_text, make_console, print_json
-from onceward.cli._sample_payload import sample_payload
+from onceward.cli._sample_payload import sample_payload, with_members
 from onceward.cli._sender import needs_private_key
 from onceward.errors import ConfigurationError, RequestRefused
 from onceward.http.admin_app import ADMIN
@@ -23,8 +23,9 @@ from onceward.sources.event_reader import make_event_reader
 from onceward.sources.presets import Preset
 from onceward.sources.source import Source
 from onceward.version import __version__
-from onceward.work.handlers import Handler
-from onceward.work.payload import decode
+from onceward.work.definition.filters import filter_members, filter_text, passes
+from onceward.work.definition.handlers import Handler
+from onceward.work.payloads.payload import decode
 
 TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
 
@@ -48,10 +49,17 @@ def _startup_info(service: Service, address: str | None, token: str | None) -> d
         "dev": service.dev,
         "workers": service.settings.workers if service.handlers else 0,
         "sources": {name: source.preset_name for name, source in service.sources.items()},
+        "inline_sources": [name for name, each in service.sources.items() if each.is_inline],
         "handlers": {
             name: [route.pattern for route in handler.routes]
             for name, handler in service.handlers.items()
         },
+        "filters": {
+            name: handler.filter or "function"
+            for name, handler in service.handlers.items()
+            if handler.filter or handler.condition
+        },
+        "forwards": service.forwards,
         "undefined_handlers": service.unhandled,
         **({"admin_token": token} if token else {}),
     }
@@ -102,7 +110,9 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     rows.append(("Database", service.database))
     for index, (name, handler) in enumerate(service.handlers.items()):
         patterns = ", ".join(route.pattern for route in handler.routes)
-        rows.append(("Handlers" if index == 0 else "", f"{name} ← {patterns}"))
+        target = f" → {handler.forwards_to}" if handler.forwards_to else ""
+        label = f"{name} ← {patterns}{_filter_note(handler)}{target}"
+        rows.append(("Handlers" if index == 0 else "", label))
     if not service.handlers:
         rows.append(("Handlers", "none: events are recorded and end as ignored"))
     elif service.settings.workers == 0:
@@ -114,13 +124,25 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     return rows
 
 
+def _filter_note(handler: Handler) -> str:
+    """Return the filter of a handler, as the banner shows it behind the patterns."""
+    if handler.condition is not None:
+        return f" {handler.condition.label}"
+    return f" when {filter_text(handler.filter)}" if handler.filter else ""
+
+
 def _source_label(source: Source) -> str:
-    """Return a source's name, marked as unsigned or with a preset of another name."""
+    """Return a source's name, marked as unsigned, as inline, or with a preset of another name."""
+    notes = []
     if source.unsigned:
-        return f"{source.name}  (unsigned: accepts requests from anyone)"
-    if source.preset_name == source.name:
-        return source.name
-    return f"{source.name}  ({source.preset_name})"
+        notes.append("unsigned: accepts requests from anyone")
+    elif source.preset_name != source.name:
+        notes.append(source.preset_name)
+    if source.reviews_unknown:
+        notes.append("unknown types wait for review")
+    if source.is_inline:
+        notes.append("inline: handlers run within the request")
+    return f"{source.name}  ({'; '.join(notes)})" if notes else source.name
 
 
 def _sample_send(service: Service, app: str, address: str) -> tuple[str, str] | None:
@@ -139,13 +161,14 @@ def _sample_send(service: Service, app: str, address: str) -> tuple[str, str] | 
         parts += ["--type", event_type]
     if fitting:
         return shlex.join(parts), ""
-    note = f"event.json is a body of your own, which fits the model of {handler.label}."
+    fits = "passes the filter" if handler.filter else "fits the model"
+    note = f"event.json is a body of your own, which {fits} of {handler.label}."
     return shlex.join([*parts, "--data", "event.json"]), note
 
 
 def _fits_example(handler: Handler, route: Route, source: Source) -> bool:
-    """Return whether the example of a source's preset fits the model of a handler."""
-    if handler.model is None:
+    """Return whether the example of a source's preset fits the model and filter of a handler."""
+    if handler.model is None and not handler.filter:
         return True
     try:
         event_type = _type_to_set(source.preset, route)
@@ -153,6 +176,9 @@ def _fits_example(handler: Handler, route: Route, source: Source) -> bool:
         content_type = outgoing.headers.get("content-type", "")
         for event in source.reader.read(outgoing.request()):
             decode(event.body, handler.decoder, content_type=content_type)
+            payload = decode(event.body, content_type=content_type)
+            if handler.filter and not passes(handler.filter, payload):
+                return False
     except Exception:  # noqa: BLE001 - a model may raise anything, and this is a suggestion
         return False
     return True
@@ -187,6 +213,8 @@ def _sample_request(service: Service, address: str) -> str:
     handler, route = next(accepting, (None, None))
     event_type = _example_type(route) if route else "example"
     payload = sample_payload(handler.decoder) if handler and handler.model else {"hello": "world"}
+    if handler and handler.filter:
+        payload = with_members(payload if handler.model else {}, filter_members(handler.filter))
     body = {"event_id": "evt_1", "event_type": event_type, "payload": payload}
     text = shlex.quote(msgspec.json.encode(body).decode())
     parts = [

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from onceward.cli._loading import AppFailed, user_frames
 from onceward.errors import (
+    ArchiveError,
     ConfigurationError,
     MigrationsPending,
     OncewardError,
@@ -94,8 +95,15 @@ def report_errors() -> Iterator[None]:
         print_line(f"onceward: {reason} {_database_advice(error)}".rstrip(), err=True)
         sys.exit(2)
     except OncewardError as error:
-        print_line(f"onceward: {redact(' '.join(str(error).split()))}", err=True)
+        print_line(f"onceward: {_error_text(error)}", err=True)
         sys.exit(2)
+
+
+def _error_text(error: OncewardError) -> str:
+    # The name of an archived file looks like a secret, and is none.
+    if isinstance(error, ArchiveError):
+        return printable(str(error))
+    return redact(" ".join(str(error).split()))
 
 
 def _migrate_command() -> str:
@@ -148,9 +156,9 @@ def print_bytes(content: bytes) -> None:
     sys.stdout.flush()
 
 
-def make_console(*, highlight: bool = False, soft_wrap: bool = False) -> Console:
+def make_console(*, highlight: bool = False, soft_wrap: bool = False, err: bool = False) -> Console:
     """Return a console for styled text and tables, which escapes what it prints."""
-    return _SafeConsole(highlight=highlight, soft_wrap=soft_wrap)
+    return _SafeConsole(highlight=highlight, soft_wrap=soft_wrap, stderr=err)
 
 
 def escaped_text(text: str, style: str = "") -> Text:

@@ -1,4 +1,4 @@
-"""Run a service in the foreground, with a graceful shutdown on SIGTERM and SIGINT."""
+"""Run a service in the foreground, with a graceful shutdown on SIGTERM, SIGINT and SIGHUP."""
 
 from __future__ import annotations
 
@@ -6,18 +6,51 @@ import asyncio
 import signal
 import socket
 from collections.abc import Awaitable, Callable
+from typing import Final
 
+import uvloop
+
+from onceward.cli._exit_deadline import EXIT_GRACE_SECONDS, ExitDeadline
 from onceward.http.server.server import Server, allow_connections
+from onceward.runtime.clock import SystemClock
 from onceward.service import Service
 from onceward.work.worker import Worker
 
 OnStarted = Callable[[str | None], None]
 
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
-async def run_service(
-    service: Service, listener: socket.socket | None, on_started: OnStarted
+
+def run_service(service: Service, listener: socket.socket | None, on_started: OnStarted) -> None:
+    """Run until a signal or an error. `on_started` receives a newly created admin token, if any.
+
+    After a signal, the process ends within `drain_seconds` and a little more, even if its handlers
+    do not stop.
+    """
+    deadline = ExitDeadline(SystemClock())
+    uvloop.run(_run_to_end(service, listener, on_started, deadline))
+
+
+async def _run_to_end(
+    service: Service,
+    listener: socket.socket | None,
+    on_started: OnStarted,
+    deadline: ExitDeadline,
 ) -> None:
-    """Run until a signal or an error. `on_started` receives a newly created admin token, if any."""
+    try:
+        await _run(service, listener, on_started, deadline)
+    except BaseException:
+        deadline.close(exit_code=1)
+        raise
+    deadline.close(exit_code=0)
+
+
+async def _run(
+    service: Service,
+    listener: socket.socket | None,
+    on_started: OnStarted,
+    deadline: ExitDeadline,
+) -> None:
     # Created first, so that the service knows that this process runs its handlers.
     has_work = service.settings.workers > 0 and service.handlers
     worker = service.worker() if has_work else None
@@ -25,7 +58,7 @@ async def run_service(
     try:
         token = await service.create_first_token() if listener else None
         server = _server(service) if listener else None
-        _stop_on_signals(server, worker)
+        _stop_on_signals(server, worker, deadline, service.settings.drain_seconds)
         on_started(token)
         await _run_until_stopped(service, server, listener, worker)
     finally:
@@ -62,16 +95,21 @@ async def _run_until_stopped(
     loss.cancel()
 
 
-def _stop_on_signals(server: Server | None, worker: Worker | None) -> None:
+def _stop_on_signals(
+    server: Server | None, worker: Worker | None, deadline: ExitDeadline, drain_seconds: float
+) -> None:
     loop = asyncio.get_running_loop()
 
-    def stop(received: signal.Signals) -> None:
+    def stop(received: int, _: object) -> None:
         # A second signal kills the process: accepted events are already durable.
-        loop.remove_signal_handler(received)
-        _stop(server, worker)
+        signal.signal(received, signal.SIG_DFL)
+        deadline.start(drain_seconds + EXIT_GRACE_SECONDS)
+        loop.call_soon_threadsafe(_stop, server, worker)
 
-    for stop_signal in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(stop_signal, stop, stop_signal)
+    # Not loop.add_signal_handler: a blocked event loop would not call it.
+    for stop_signal in STOP_SIGNALS:
+        if signal.getsignal(stop_signal) is not signal.SIG_IGN:  # as nohup sets SIGHUP
+            signal.signal(stop_signal, stop)
 
 
 def _stop(server: Server | None, worker: Worker | None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from onceward.work.decoders.decoder import Decoder
+from onceward.work.payloads.decoders.decoder import Decoder
 
 _Schema = Mapping[str, Any]
 
@@ -22,6 +22,15 @@ def sample_payload(decoder: Decoder) -> Any:
         return _Sampler(schema.get("$defs", {})).sample("payload", schema)
     except Exception:  # noqa: BLE001 - some types have no schema, and this is a suggestion
         return {}
+
+
+def with_members(payload: Any, members: Mapping[tuple[str, ...], Any]) -> Any:
+    """Return a payload that has these values at their paths. Positions of lists are names here."""
+    result = dict(payload) if isinstance(payload, Mapping) else {}
+    for (name, *rest), value in members.items():
+        inner = result.get(name)
+        result[name] = with_members(inner, {tuple(rest): value}) if rest else value
+    return result
 
 
 class _Sampler:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import click
-import uvloop
 
 from onceward.cli._banner import announce
 from onceward.cli._loading import load_inbox
@@ -71,4 +70,4 @@ def serve(
         def on_started(token: str | None) -> None:
             announce(service, app, address, token, as_json=as_json)
 
-        uvloop.run(run_service(service, listener, on_started))
+        run_service(service, listener, on_started)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 
 import click
-import uvloop
 
 from onceward.cli._banner import announce
 from onceward.cli._loading import load_inbox
@@ -51,7 +50,7 @@ def work(
             _warn_of_sqlite(service, app)
             announce(service, app, None, None, as_json=as_json)
 
-        uvloop.run(run_service(service, None, on_started))
+        run_service(service, None, on_started)
 
 
 def _check_work(service: Service, app: str) -> None:
@@ -66,7 +65,7 @@ def _check_work(service: Service, app: str) -> None:
 
 def _warn_of_sqlite(service: Service, app: str) -> None:
     """Warn that nothing can receive, if the database supports one process only."""
-    if service.settings.database_url.startswith("sqlite:"):
+    if service.settings.uses_sqlite:
         note = service.database_note or f"The database is {service.database}"
         _log.warning(
             "SQLite supports one process: nothing can receive while this worker runs. %s. "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -28,11 +28,14 @@ from onceward.model.events import invalid_text_reason
 from onceward.operate.filters import LISTS
 from onceward.operate.operator import Operator
 from onceward.runtime.clock import Clock
+from onceward.runtime.suggest import suggest_or_list
 from onceward.settings import Settings
 
 ADMIN: Final = "/admin"
 RESPONSE_TIMEOUT_SECONDS: Final = 10.0
 B = TypeVar("B", bound="_ActionBody")
+_MAX_SHOWN: Final = 40
+"""The characters of an unknown name that an error shows."""
 _DENIED: Final = (401, 403, 429)
 """Statuses of requests that are logged: their senders may have no business here."""
 
@@ -46,7 +49,16 @@ class _RequeueBody(_ActionBody):
     even_if_stale: bool = False
 
 
-class _ResolveBody(_ActionBody, forbid_unknown_fields=True):
+class _RouteBody(_ActionBody):
+    handler: str = ""
+
+
+class _ForgetBody(_ActionBody):
+    handler: str = ""
+    key: str | None = None
+
+
+class _ResolveBody(_ActionBody):
     outcome: str = ""
     call_no: int | float | None = None
     """JSON has one kind of number: 1.0 is 1."""
@@ -58,9 +70,11 @@ _BODIES: Final[Mapping[type[_ActionBody], str]] = {
     _RequeueBody: (
         "Send a JSON object with the strings actor and reason, and even_if_stale as true or false."
     ),
+    _RouteBody: "Send a JSON object with the strings actor, reason and handler.",
+    _ForgetBody: "Send a JSON object with the strings actor, reason, handler and key.",
     _ResolveBody: (
         "Send a JSON object with the strings actor, reason and outcome, the number call_no, and "
-        "any result, and nothing else."
+        "any result."
     ),
 }
 """The advice for a body that cannot be decoded."""
@@ -112,9 +126,12 @@ class AdminApp:
                 Route(f"{prefix}/jobs/{{id}}", self._job, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
                 Route(f"{prefix}/jobs/{{id}}/cancel", self._cancel, methods=["POST"]),
+                Route(f"{prefix}/events/{{id}}/route", self._route, methods=["POST"]),
+                Route(f"{prefix}/events/{{id}}/dismiss", self._dismiss, methods=["POST"]),
                 Route(f"{prefix}/effects/{{id}}/resolve", self._resolve, methods=["POST"]),
                 Route(f"{prefix}/rejections/{{id}}/verify", self._verify, methods=["POST"]),
                 Route(f"{prefix}/deliveries/{{id}}/accept", self._accept, methods=["POST"]),
+                Route(f"{prefix}/watermarks/forget", self._forget, methods=["POST"]),
                 *self._pause_routes(prefix),
             ],
             exception_handlers={
@@ -179,6 +196,7 @@ class AdminApp:
                     "id": requeued.job,
                     "status": "queued",
                     "available_at": requeued.available_at,
+                    "note": requeued.note,
                     "audit": requeued.audit,
                 },
             )
@@ -201,6 +219,44 @@ class AdminApp:
             )
         )
 
+    async def _route(self, request: Request) -> StarletteResponse:
+        body, action = await self._action_body(request, _RouteBody)
+        if not body.handler:
+            raise HttpError(422, "bad_act", _BODIES[_RouteBody])
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            routed = await self._operator.route(request.path_params["id"], body.handler, action)
+        return _starlette(
+            json_response(
+                200,
+                {
+                    "ok": True,
+                    "id": routed.event,
+                    "job_id": routed.job,
+                    "status": "queued",
+                    "available_at": routed.available_at,
+                    "note": routed.note,
+                    "audit": routed.audit,
+                },
+            )
+        )
+
+    async def _dismiss(self, request: Request) -> StarletteResponse:
+        action = await self._action(request)
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            dismissed = await self._operator.dismiss(request.path_params["id"], action)
+        return _starlette(
+            json_response(
+                200,
+                {
+                    "ok": True,
+                    "id": dismissed.event,
+                    "processing_state": "ignored",
+                    "processed_at": dismissed.processed_at,
+                    "audit": dismissed.audit,
+                },
+            )
+        )
+
     async def _resolve(self, request: Request) -> StarletteResponse:
         body, action = await self._action_body(request, _ResolveBody)
         resolution = _parse_resolution(body)
@@ -218,6 +274,15 @@ class AdminApp:
                 },
             )
         )
+
+    async def _forget(self, request: Request) -> StarletteResponse:
+        body, action = await self._action_body(request, _ForgetBody)
+        if not body.handler or body.key is None:
+            raise HttpError(422, "bad_act", _BODIES[_ForgetBody])
+        async with asyncio.timeout(RESPONSE_TIMEOUT_SECONDS):
+            forgotten = await self._operator.forget_watermark(body.handler, body.key, action)
+        result = {"ok": True, "watermark": forgotten.watermark, "audit": forgotten.audit}
+        return _starlette(json_response(200, result))
 
     async def _pause(self, kind: Pausable, request: Request) -> StarletteResponse:
         action = await self._action(request)
@@ -250,6 +315,7 @@ class AdminApp:
         """Return the body of an action, and who acts and why. Raises RequestRefused."""
         headers = bounded_headers(request.scope, self._settings)
         authenticated_as = self._authenticator.authenticate(request.scope, headers)
+        _require_no_query(request)
         require_json(headers)
         body = self._bodies.start(headers)
         await self._bodies.read(body, request.receive)
@@ -271,15 +337,34 @@ def _recorded(recording: ManualRecording) -> StarletteResponse:
 
 def _changed(change: PauseChange) -> StarletteResponse:
     result = {"ok": True, "name": change.name, "paused_at": change.paused_at}
-    return _starlette(json_response(200, {**result, "audit": change.audit}))
+    return _starlette(json_response(200, {**result, "note": change.note, "audit": change.audit}))
 
 
 def _parse_body(body: bytes, kind: type[B]) -> B:
-    """Decode the body of an action. Raises HttpError (422)."""
+    """Decode the body of an action. Raises HttpError (422).
+
+    An unknown member is refused: an operator who misspells one wants another action.
+    """
     try:
+        members = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+        _require_known(members, kind.__struct_fields__)
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise HttpError(422, "bad_act", _BODIES[kind]) from error
+
+
+def _require_known(members: Iterable[str], known: Sequence[str]) -> None:
+    for name in members:
+        if name not in known:
+            advice = suggest_or_list(name[:_MAX_SHOWN], known, "the members are")
+            message = f"unknown member {name[:_MAX_SHOWN]!r}{advice}"
+            raise HttpError(422, "bad_act", message)
+
+
+def _require_no_query(request: Request) -> None:
+    for name in request.query_params:
+        message = f"unknown query parameter {name[:_MAX_SHOWN]!r}; send it in the JSON body"
+        raise HttpError(422, "bad_act", message)
 
 
 def _parse_resolution(body: _ResolveBody) -> Resolution:

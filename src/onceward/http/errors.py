@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
@@ -91,6 +92,8 @@ def error_fields(error: Exception) -> tuple[int, str, str, ExtraHeaders]:
     if isinstance(error, HttpError):
         return error.status, error.code, error.message, error.headers
     status, code, message, headers = _lookup(type(error))
+    if isinstance(error, ProcessingFailed) and error.retry_after_seconds is not None:
+        headers = (("retry-after", str(math.ceil(error.retry_after_seconds))),)
     if isinstance(error, RequestRefused):
         return status, error.code, error.message, headers
     return status, code, message or str(error), headers

@@ -71,7 +71,15 @@ class RequestLog:
     def refused(self, scope: Scope, error: RequestRefused) -> None:
         """Log that a request was refused. Failed authentications on all paths share a limit."""
         route = _AUTHENTICATION if isinstance(error, AuthenticationFailed) else route_path(scope)
-        self._write(logging.WARNING, scope, lambda: _reason(scope, error), status_of(error), route)
+        about = LogFields()
+        if error.event_id:
+            about["event_id"] = printable(error.event_id)
+        if error.handler:
+            about["handler"] = error.handler
+        status = status_of(error)
+        self._write(
+            logging.WARNING, scope, lambda: _reason(scope, error), status, route, about=about
+        )
 
     def challenge_rejected(self, scope: Scope, status: int) -> None:
         """Log that a provider's challenge was rejected."""
@@ -85,7 +93,14 @@ class RequestLog:
         return INTERNAL_ERROR
 
     def _write(
-        self, level: int, scope: Scope, explain: Callable[[], str], status: int, route: str
+        self,
+        level: int,
+        scope: Scope,
+        explain: Callable[[], str],
+        status: int,
+        route: str,
+        *,
+        about: LogFields | None = None,
     ) -> None:
         """Write a line if one is due. Only then is the reason put into words."""
         now = self._clock.monotonic()
@@ -98,6 +113,7 @@ class RequestLog:
         reason = printable(explain())
         fields = _fields(request, suppressed)
         fields["error"] = reason
+        fields |= about or LogFields()
         sender = fields.get("client", "")
         notes = [f"from {sender}"] if sender and sender not in reason else []
         if suppressed:

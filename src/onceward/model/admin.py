@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
 
 from onceward.errors import RejectionCause
 from onceward.model.effects import EffectStatus
-from onceward.model.events import Outcome, ProcessingState, Receipt
+from onceward.model.events import Outcome, ProcessingState, Receipt, SourceMode
 from onceward.model.jobs import FailureType, JobStatus, OnHeadFailed
 
 MAX_WAITING_COUNTED: Final = 1000
@@ -32,6 +32,8 @@ class EventItem:
     conflicts: int
     duplicate_body_of: str | None
     """An earlier event with the same body, if the source checks for duplicate bodies."""
+    type_wanted: bool
+    """Whether a handler wanted its type when it was recorded. A filter may have rejected it."""
 
 
 class WaitReason(StrEnum):
@@ -77,6 +79,8 @@ class JobItem:
     created_at: datetime
     finished_at: datetime | None
     ordering_key: str | None
+    even_if_stale: bool
+    """Whether an operator wants it to run even if its key has applied a newer version."""
     effect_id: str | None
     """The effect whose outcome an operator must find out before the job can go on."""
     waiting: WaitReason | None
@@ -107,6 +111,17 @@ class JobDetail(JobItem):
 
 
 @dataclass(frozen=True, slots=True)
+class RouteItem:
+    """One pattern of a handler, as the ledger has it: of both versions during a deploy."""
+
+    pattern: str
+    source: str | None
+    """The only source; None for every source."""
+    when: str | None
+    """The filter, as the text of a JSON object of paths and lists of values; None without one."""
+
+
+@dataclass(frozen=True, slots=True)
 class HandlerItem:
     """One entry of the list of handlers."""
 
@@ -118,6 +133,9 @@ class HandlerItem:
     concurrency: int | None
     rate: str | None
     max_attempts: int
+    routes: tuple[RouteItem, ...]
+    forwards_to: str | None = None
+    """The URL without its query, if this process defines the handler as a forward."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +145,24 @@ class SourceItem:
     id: str
     name: str
     paused_at: datetime | None
+    mode: SourceMode | None = None
+    """Where its handlers run; None if this process does not define the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkItem:
+    """One entry of the list of watermarks: the newest version that a handler applied for a key."""
+
+    id: str
+    handler: str
+    key: str
+    """The value of the version key; its hash if it is longer than 255 bytes."""
+    version: str
+    version_kind: Literal["number", "text"]
+    event_id: str
+    source: str
+    applied_at: datetime | None
+    """When the version was applied; None if an earlier version of Onceward did it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,6 +258,8 @@ class PageQuery:
     ordering_key: str | None = None
     subject: str | None = None
     effect_id: int | None = None
+    key: str | None = None
+    failure_type: str | None = None
     duplicate_body: bool = False
 
 
@@ -241,6 +279,8 @@ class Requeued:
     job: str
     available_at: datetime
     audit: AuditItem
+    note: str | None = None
+    """A warning that no worker runs the handler of the job; None if one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +289,27 @@ class Cancelled:
 
     job: str
     finished_at: datetime
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedEvent:
+    """The job that an operator created for an event and a handler."""
+
+    event: str
+    job: str
+    available_at: datetime
+    audit: AuditItem
+    note: str | None = None
+    """A warning that no worker runs the handler of the job; None if one does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dismissed:
+    """The result of ending the review of an event as ignored."""
+
+    event: str
+    processed_at: datetime
     audit: AuditItem
 
 
@@ -264,12 +325,22 @@ class ResolvedEffect:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgottenWatermark:
+    """The watermark that an operator deleted, and the audit entry."""
+
+    watermark: WatermarkItem
+    audit: AuditItem
+
+
+@dataclass(frozen=True, slots=True)
 class PauseChange:
     """The result of a pause, or of a resume: then `paused_at` is None."""
 
     name: str
     paused_at: datetime | None
     audit: AuditItem
+    note: str | None = None
+    """A warning that senders get 503, if the pause affects an inline source; else None."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from onceward.errors import ConfigurationError
 
@@ -15,6 +16,12 @@ ID_LIMIT_BYTES: Final = 255
 
 INGEST_SOURCE: Final = "ingest"
 """The source of events from ``POST /events/ingest``."""
+
+SourceMode = Literal["background", "inline"]
+"""Whether the handlers of a source run in a worker, or within the request."""
+
+UnknownTypes = Literal["ignore", "review"]
+"""Whether events of a type that no handler wants are ignored, or wait for a person."""
 
 P = TypeVar("P")
 
@@ -35,6 +42,8 @@ class ProcessingState(StrEnum):
     SUCCEEDED = "succeeded"
     FAILED = "failed"
     IGNORED = "ignored"
+    REVIEW = "review"
+    """No handler wanted its type, and its source keeps such events for a person."""
 
 
 def invalid_text_reason(text: str) -> str | None:
@@ -50,6 +59,13 @@ def invalid_text_reason(text: str) -> str | None:
     if length > ID_LIMIT_BYTES:
         return f"is {length} bytes long; the limit is {ID_LIMIT_BYTES}"
     return None
+
+
+def storable_key(text: str) -> str:
+    """Return a key as it is stored: its hash if it is too long or cannot be stored."""
+    if not text or invalid_text_reason(text) is None:
+        return text
+    return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
 class Identity(NamedTuple):
@@ -90,6 +106,8 @@ class Arrival(NamedTuple):
     body: bytes
     duplicate_body: DuplicateBody = DuplicateBody.ALLOWED
     covered_sha256: bytes | None = None
+    reviewed: bool = False
+    """Whether the event waits for a person if no handler wants its type."""
 
 
 class Receipt(NamedTuple):

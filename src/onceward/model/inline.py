@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
@@ -16,15 +16,19 @@ BUSY: Final = "Another delivery of this event is being processed. Retry later."
 """The message for a sender whose event another request processes."""
 
 
+OPEN: Final = frozenset({JobStatus.QUEUED, JobStatus.FAILED})
+"""The states in which a job has not ended for good. One in progress is queued."""
+
+
 class InlineStatus(StrEnum):
     """The result for one event of a request to an inline source."""
 
     PROCESSED = "processed"
-    """Its handlers ran in this request, and their writes are committed."""
+    """Its handlers ran in this request, no other job of it is open, and all is committed."""
     ALREADY_PROCESSED = "already_processed"
     """Its handlers ran before, and their writes are committed."""
     IGNORED = "ignored"
-    """No handler wants it, or an operator cancelled it."""
+    """No handler wants it, or an operator cancelled or dismissed it."""
     ACCEPTED = "accepted"
     """It is durable. A worker or an operator has the rest."""
 
@@ -41,6 +45,11 @@ class LedgerJob:
     max_attempts: int
 
     @property
+    def is_open(self) -> bool:
+        """Whether the job waits for a worker or for an operator, or is in progress."""
+        return self.status in OPEN
+
+    @property
     def has_failed_inline(self) -> bool:
         """Whether the job failed within a request: the next delivery of the event runs it again."""
         return self.status is JobStatus.FAILED and self.failure_type == FailureType.INLINE
@@ -54,6 +63,8 @@ class LedgerEvent:
     body_sha256: bytes
     received_at: datetime
     jobs: tuple[LedgerJob, ...]
+    final_state: str | None = None
+    """The state of those of its jobs that were purged, or of an event that had none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +76,8 @@ class LedgerView:
     held: frozenset[int]
     """The positions of new events that will be held, because their body came under another id."""
     pauses: Sequence[Pause]
+    wanted: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    """The handlers that will get a job for the new event at a position, if filters are in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +91,24 @@ class InlineRun:
     """The position of the delivery in its request."""
     handler: str
     job: int
+    filtered: str | None = None
+    """Why the handler did not run: its filter function does not want the event."""
 
     @property
     def is_new(self) -> bool:
         """Whether the event was not recorded when the handler started."""
         return self.job < 0
+
+
+@dataclass(frozen=True, slots=True)
+class InlineSettlement:
+    """The deliveries of a request as they are recorded once its transaction commits."""
+
+    receipts: list[Receipt]
+    unfinished: frozenset[int] = frozenset()
+    """The positions of deliveries whose event has another job that is queued or failed."""
+    has_queued_jobs: bool = False
+    """Whether one of these other jobs is queued, for a worker."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,14 @@ class FailureType(StrEnum):
     """The job was ignored: its key has applied a newer version."""
     INLINE = "inline"
     """The job failed within the request: the next delivery of the event runs it again."""
+    FILTERED = "filtered"
+    """The job was ignored: the filter function of its handler does not want the event."""
 
+
+WORKER_DIED: Final = "The worker died while it ran this job alone"
+DIED_IN_ON_FAILED: Final = (
+    f"{WORKER_DIED}, and another one while it ran on_failed, of which nothing was committed"
+)
 
 TRANSITIONS: Final = frozenset(
     {
@@ -53,7 +60,7 @@ TRANSITIONS: Final = frozenset(
 )
 """Every legal transition of a job that workers run. An operator requeues or cancels it.
 
-Within the request of an inline source, a job that failed there may also be done.
+Within the request of an inline source, a job that failed there may also be done or ignored.
 """
 
 CANCELLABLE: Final = frozenset(start for start, end in TRANSITIONS if end is JobStatus.CANCELLED)
@@ -71,6 +78,8 @@ class Route:
 
     pattern: str
     source: str | None = None
+    filter: str = ""
+    """The values that the payload must have, as canonical JSON; empty if every payload matches."""
 
     @property
     def is_prefix(self) -> bool:
@@ -83,7 +92,7 @@ class Route:
         return self.pattern.removesuffix("*")
 
     def matches(self, source: str, type: str) -> bool:
-        """Return whether an event of this source and type becomes a job."""
+        """Return whether the route is for events of this source and type, filtered or not."""
         if self.source not in (None, source):
             return False
         return type.startswith(self.literal) if self.is_prefix else type == self.literal
@@ -124,6 +133,8 @@ class HandlerEntry:
     max_attempts: int
     routes: tuple[Route, ...]
     rules: QueueRules = QueueRules()
+    has_on_failed: bool = False
+    """Whether a function of the handler runs when a job fails for good."""
 
 
 class Job(NamedTuple):
@@ -144,6 +155,10 @@ class Job(NamedTuple):
     ordering_key: str | None = None
     even_if_stale: bool = False
     """Whether an operator wants it to run even if its key has applied a newer version."""
+    even_if_stale_at: datetime | None = None
+    """When the operator said so. A version that was applied later is not overridden."""
+    gives_up: bool = False
+    """Whether the worker of its last attempt died: it only has to be ended, with `on_failed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +241,13 @@ class Fail:
     traceback: str = ""
     effect: int | None = None
     """The effect whose outcome an operator must find out."""
+    counts_attempt: bool = True
+    """Whether to count this attempt. If its worker died, a claim has counted it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ignore:
-    """The event is not applied: its key has applied a newer version."""
+    """The event is not applied: its key has applied a newer version, or a filter rejects it."""
 
     error: str
     traceback: str = ""

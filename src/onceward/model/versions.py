@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Final
 
@@ -25,6 +26,8 @@ class Watermark:
     version: Version
     event_id: str
     source: str
+    applied_at: datetime | None = field(default=None, compare=False)
+    """When it was applied; None if it is not yet, or if an earlier version of Onceward did it."""
 
     @property
     def is_number(self) -> bool:

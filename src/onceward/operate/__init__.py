@@ -1,1 +1,1 @@
-"""Operating an inbox: lists, operator actions and retention."""
+"""Operating an inbox: lists, operator actions and maintenance."""

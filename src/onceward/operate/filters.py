@@ -9,8 +9,8 @@ from typing import Final, NoReturn
 from onceward.errors import InvalidFilter, RejectionCause
 from onceward.model.admin import PageQuery
 from onceward.model.effects import EffectStatus
-from onceward.model.events import Outcome, ProcessingState, invalid_text_reason
-from onceward.model.jobs import JobStatus
+from onceward.model.events import Outcome, ProcessingState, invalid_text_reason, storable_key
+from onceward.model.jobs import FailureType, JobStatus
 
 DEFAULT_LIMIT: Final = 50
 MAX_LIMIT: Final = 1000
@@ -20,11 +20,15 @@ ID_DIGITS: Final = len(str(2**63 - 1)) - 1
 _PAGE: Final = ("limit", "after")
 FILTERS: Final[Mapping[str, tuple[str, ...]]] = {
     "events": (*_PAGE, "source", "handler", "event_id", "status", "reference", "duplicate_body"),
-    "jobs": (*_PAGE, "source", "handler", "event_id", "status", "ordering_key", "effect_id"),
+    "jobs": (
+        *(*_PAGE, "source", "handler", "event_id", "status", "failure_type", "ordering_key"),
+        "effect_id",
+    ),
     "effects": (*_PAGE, "source", "handler", "event_id", "status", "reference"),
     "deliveries": (*_PAGE, "source", "event_id", "status"),
     "rejections": (*_PAGE, "source", "cause"),
     "audit": (*_PAGE, "event_id", "subject"),
+    "watermarks": (*_PAGE, "handler", "key", "event_id"),
     "handlers": _PAGE,
     "sources": _PAGE,
 }
@@ -59,6 +63,8 @@ def page_query(kind: str, parameters: Mapping[str, str]) -> PageQuery:
         reference=_text("reference", parameters.get("reference")),
         ordering_key=_text("ordering_key", parameters.get("ordering_key")),
         subject=_text("subject", parameters.get("subject")),
+        failure_type=_failure_type(parameters.get("failure_type")),
+        key=_key(parameters.get("key")),
         effect_id=_row_id("effect_id", parameters.get("effect_id")),
         duplicate_body=_flag("duplicate_body", parameters.get("duplicate_body")),
     )
@@ -102,6 +108,17 @@ def _text(name: str, text: str | None) -> str | None:
     if fault:
         _reject(f"{name} {fault}. Send a valid value.")
     return text
+
+
+def _failure_type(text: str | None) -> str | None:
+    if text is not None and text not in list(FailureType):
+        _reject(f"failure_type must be one of {', '.join(FailureType)}.")
+    return text
+
+
+def _key(text: str | None) -> str | None:
+    """Return a version key as it is stored. A long one is sent as the payload has it."""
+    return None if text is None else storable_key(text)
 
 
 def _flag(name: str, text: str | None) -> bool:

@@ -1,10 +1,10 @@
-"""A watch for processes that receive: reports types of events that no handler wants."""
+"""A watch for processes that receive: reports events that no handler wants."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from onceward.errors import StoreUnavailable
@@ -26,6 +26,9 @@ MAX_TYPES: Final = 1_000
 ROUTED_EVENTS: Final = 10_000
 """Events among which one that matched a handler is looked for, before a new type is reported."""
 
+MAX_REVIEWS_COUNTED: Final = 1_000
+"""Events in review that the warning counts."""
+
 MAX_PATTERNS: Final = 10
 """Patterns that one line lists."""
 
@@ -42,10 +45,11 @@ class Subscription(NamedTuple):
 
 
 class IgnoredWatch:
-    """Logs each type of events that ends `ignored`, once, with the pattern that may be meant.
+    """Logs each type of events that no handler wants, once, with the pattern that may be meant.
 
     Only events that were recorded after the start count. `type_selectors` has the selectors of the
-    type of each source.
+    type of each source, and `not_json` the sources with a body that this process could not read the
+    type from. The owner may add more at any time. The events of `reviewed` sources wait for review.
     """
 
     def __init__(
@@ -53,10 +57,15 @@ class IgnoredWatch:
         events: UnroutedEvents,
         subscriptions: Iterable[Subscription],
         type_selectors: Mapping[str, Sequence[str]],
+        not_json: Collection[str] = (),
+        reviewed: Collection[str] = (),
     ) -> None:
         self._events = events
         self._subscriptions = tuple(subscriptions)
         self._type_selectors = type_selectors
+        self._not_json = not_json
+        self._reviewed = frozenset(reviewed)
+        self._in_review = 0
         self._reported: set[tuple[str, str]] = set()
         self._routed_sources: set[str] = set()
         """Sources of which an event matched a handler, or was reported to match none."""
@@ -68,19 +77,46 @@ class IgnoredWatch:
         for latest in await self._events.unrouted_types(0, limit=1):
             self._read_from = self._newest = latest.newest
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """The warning that events wait for review, if any do. Anyone may read it."""
+        count = self._in_review
+        if not count:
+            return ()
+        if count == 1:
+            events = "1 event waits"
+        else:
+            more = " or more" if count == MAX_REVIEWS_COUNTED else ""
+            events = f"{count}{more} events wait"
+        warning = (
+            f"{events} for review, because no handler wants their type: GET "
+            "/admin/events?status=review lists them. Route each to a handler, or dismiss it."
+        )
+        return (warning,)
+
     async def refresh(self) -> None:
+        """Count the events in review, and report new types of events that no handler wants."""
+        try:
+            self._in_review = await self._count_reviews()
+            await self._refresh_types()
+        except StoreUnavailable:
+            return  # an outage is reported by those who write
+
+    async def _count_reviews(self) -> int:
+        if not self._reviewed:
+            return 0
+        return await self._events.events_in_review(limit=MAX_REVIEWS_COUNTED)
+
+    async def _refresh_types(self) -> None:
         """Read the events that matched no handler since the read before last, and report them.
 
         Events may commit later than events with higher ids; the overlap finds those as well.
         """
         if len(self._reported) == MAX_TYPES:
             return
-        try:
-            unrouted = await self._events.unrouted_types(self._read_from, limit=READ_EVENTS)
-            if any(self._is_news(each) for each in unrouted):
-                self._routed_sources |= await self._events.routed_sources(limit=ROUTED_EVENTS)
-        except StoreUnavailable:
-            return  # an outage is reported by those who write
+        unrouted = await self._events.unrouted_types(self._read_from, limit=READ_EVENTS)
+        if any(self._is_news(each) for each in unrouted):
+            self._routed_sources |= await self._events.routed_sources(limit=ROUTED_EVENTS)
         self._read_from = self._newest
         for each in unrouted:
             self._newest = max(self._newest, each.newest)
@@ -100,7 +136,8 @@ class IgnoredWatch:
         self._reported.add((source, unrouted.type))
         fields = LogFields(source=source, type=shown)
         events = f"events of type '{shown}'" if shown else "events without a type"
-        message = f"source {source!r}: {events} match no handler and end ignored"
+        end = "wait for review" if source in self._reviewed else "end ignored"
+        message = f"source {source!r}: {events} match no handler and {end}"
         advice = self._advice(source, unrouted.type, fields)
         if advice is None:
             _log.info("%s", message, extra=fields)
@@ -116,7 +153,8 @@ class IgnoredWatch:
         if not candidates:
             return None
         if not type:
-            return _missing_type(source, self._type_selectors.get(source))
+            selectors = self._type_selectors.get(source)
+            return _missing_type(source, selectors, is_json=source not in self._not_json)
         for each in candidates:
             pattern = intended_pattern(each.route, source, type)
             if pattern is not None:
@@ -128,10 +166,15 @@ class IgnoredWatch:
         return _list_patterns(type, [each.route.pattern for each in candidates])
 
 
-def _missing_type(source: str, selectors: Sequence[str] | None) -> str:
+def _missing_type(source: str, selectors: Sequence[str] | None, *, is_json: bool) -> str:
     catch_all = f"write {_decorator('*', source)}"
     if selectors is None:  # not a source of this process
         return catch_all
+    if not is_json:
+        return (
+            f"the source reads the type from {selectors[0]}, but the body is not JSON: correct the "
+            f"sender, or {catch_all}, so that a job fails with the reason"
+        )
     reads = f"the type from {selectors[0]}, which is absent" if selectors else "no type"
     return f"the source reads {reads}: set type= on the source, or {catch_all}"
 

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
-from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected
+from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected, StoreError
 from onceward.model.admin import (
     Cancelled,
+    Dismissed,
+    ForgottenWatermark,
     JobDetail,
     ManualRecording,
     OperatorAction,
@@ -18,6 +21,7 @@ from onceward.model.admin import (
     RejectionCount,
     Requeued,
     ResolvedEffect,
+    RoutedEvent,
     StoredDelivery,
     StoredRejection,
 )
@@ -28,10 +32,14 @@ from onceward.model.events import (
     Arrival,
     Identity,
     Outcome,
+    SourceMode,
     invalid_text_reason,
+    storable_key,
 )
 from onceward.model.jobs import REQUEUEABLE
+from onceward.model.workers import LiveWorker
 from onceward.operate.filters import page_query, parse_id
+from onceward.operate.pause_watch import NO_INLINE, InlineNames
 from onceward.ports import AdminStore
 from onceward.runtime.redact import printable
 from onceward.sources.challenge import Reply
@@ -44,6 +52,8 @@ MAX_ATTEMPTS_SHOWN: Final = 100
 """The failed attempts that a job is shown with, newest first."""
 CONFLICT_ID_DIGITS: Final = 16
 """The number of hex digits of a hash that end the id of an accepted conflict."""
+LiveWorkers = Callable[[], Awaitable[Sequence[LiveWorker]]]
+"""Returns the workers whose last heartbeat is recent."""
 _REQUEUEABLE: Final = ", ".join(sorted(REQUEUEABLE))
 
 
@@ -66,19 +76,41 @@ class RejectionListPage(ListPage):
 class Operator:
     """Lists and actions for operators."""
 
-    def __init__(self, store: AdminStore, sources: Mapping[str, Source]) -> None:
+    def __init__(
+        self,
+        store: AdminStore,
+        sources: Mapping[str, Source],
+        inline: InlineNames = NO_INLINE,
+        *,
+        live_workers: LiveWorkers | None = None,
+        forwards: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._forwards = forwards
+        self._live_workers = live_workers
         self._store = store
+        self._inline = inline
         self._sources = sources
 
     async def page(self, kind: str, parameters: Mapping[str, str]) -> ListPage:
         """Return one page of the list `kind`. Raises InvalidFilter."""
         query = page_query(kind, parameters)
         items: list[Any] = await getattr(self._store, kind)(query)
+        if kind == "sources":
+            items = [replace(item, mode=self._mode(item.name)) for item in items]
+        if kind == "handlers":
+            items = [replace(item, forwards_to=self._forwards.get(item.name)) for item in items]
         following = items[-1].id if len(items) == query.limit else None
         if kind == "rejections":
             counts = await self._store.rejection_counts()
             return RejectionListPage(items, query.limit, following, counts)
         return ListPage(items, query.limit, following)
+
+    def _mode(self, name: str) -> SourceMode | None:
+        """Return where the handlers of a source run; None if this process does not define it."""
+        if name == INGEST_SOURCE:
+            return "background"
+        source = self._sources.get(name)
+        return None if source is None else source.mode
 
     async def job(self, job: str) -> JobDetail:
         """Return a job with its newest failed attempts. Raises NotFound."""
@@ -92,17 +124,33 @@ class Operator:
     ) -> Requeued:
         """Queue a job that failed, was ignored or was cancelled again.
 
-        Raises NotFound or NotInState.
+        Raises NotFound, and NotInState if the job is in another state or its payload is gone.
         """
         job_id = _parse_id("job", job)
         requeued = await self._store.requeue(job_id, action, even_if_stale=even_if_stale)
         if requeued is not None:
-            return requeued
+            return replace(requeued, note=await self._worker_note(job_id))
         status = await self._store.job_status(job_id)
         if status is None:
             raise _not_found("job", job)
         message = f"Job {job} is {status}; only {_REQUEUEABLE} jobs can be requeued."
         raise NotInState(message)
+
+    async def _worker_note(self, job: int) -> str | None:
+        """Return that no worker runs the handler of a job that was queued, if so."""
+        if self._live_workers is None:
+            return None
+        try:
+            detail = await self._store.job(job, attempts=0)
+            live = await self._live_workers()
+        except StoreError:  # the requeue is committed
+            return None
+        if detail is None or any(detail.handler in worker.handlers for worker in live):
+            return None
+        return (
+            f"No live worker runs handler {detail.handler!r}: the job waits until one is started. "
+            "A redelivery does not run a queued job."
+        )
 
     async def cancel(self, job: str, action: OperatorAction) -> Cancelled:
         """Cancel a job that has not ended. Raises NotFound or NotInState."""
@@ -110,6 +158,22 @@ class Operator:
         if cancelled is None:
             raise _not_found("job", job)
         return cancelled
+
+    async def route(self, event: str, handler: str, action: OperatorAction) -> RoutedEvent:
+        """Create the job of an event for a handler that has none. Raises NotFound or NotInState."""
+        event_id = _parse_id("event", event)
+        _require_name(Pausable.HANDLER, handler)
+        routed = await self._store.route_event(event_id, handler, action)
+        if routed is None:
+            raise _not_found("event", event)
+        return replace(routed, note=await self._worker_note(int(routed.job)))
+
+    async def dismiss(self, event: str, action: OperatorAction) -> Dismissed:
+        """End the review of an event as ignored. Raises NotFound or NotInState."""
+        dismissed = await self._store.dismiss(_parse_id("event", event), action)
+        if dismissed is None:
+            raise _not_found("event", event)
+        return dismissed
 
     async def resolve(
         self, effect: str, resolution: Resolution, action: OperatorAction
@@ -123,11 +187,31 @@ class Operator:
             raise _not_found("effect", effect)
         return resolved
 
+    async def forget_watermark(
+        self, handler: str, key: str, action: OperatorAction
+    ) -> ForgottenWatermark:
+        """Delete the newest version that a handler applied for a key. Raises NotFound."""
+        stored = storable_key(key)
+        forgotten = None
+        if not invalid_text_reason(handler):
+            forgotten = await self._store.forget_watermark(handler, stored, action)
+        if forgotten is None:
+            raise NotFound(
+                f"Handler {printable(handler[:40])} has no watermark for the key "
+                f"{printable(key[:40])}. GET /admin/watermarks?handler=… lists them."
+            )
+        return forgotten
+
     async def pause(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange:
-        """Let the jobs of a handler or source wait. Raises NotFound or NotInState."""
+        """Let the jobs of a handler or source wait; senders to an inline source retry.
+
+        Raises NotFound or NotInState.
+        """
         _require_name(kind, name)
         change = await self._store.pause(kind, name, action)
-        return change or _raise_unknown_name(kind, name)
+        if change is None:
+            _raise_unknown_name(kind, name)
+        return replace(change, note=self._inline.note(kind, name))
 
     async def resume(self, kind: Pausable, name: str, action: OperatorAction) -> PauseChange:
         """Let the jobs of a handler or source run again. Raises NotFound or NotInState."""
@@ -158,6 +242,8 @@ class Operator:
             raise _not_found("redelivery", delivery)
         body = _conflicting_body(delivery, conflict)
         arrival = _separate_event(conflict, body, self._identity(conflict, body))
+        if (source := self._sources.get(conflict.source)) is not None:
+            arrival = arrival._replace(reviewed=source.reviews_unknown)
         return await self._store.accept_conflict(delivery_id, arrival, action)
 
     def _identity(self, conflict: StoredDelivery, body: bytes) -> Identity:

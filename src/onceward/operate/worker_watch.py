@@ -18,7 +18,8 @@ from onceward.runtime.redact import as_sentence
 _log = logging.getLogger("onceward.workers")
 
 NO_HANDLERS: Final = (
-    "This inbox has no handlers, and no worker has registered any: every event ends ignored. "
+    "This inbox has no handlers, and no worker has registered any: every event ends ignored, or "
+    "waits for review. "
     "Import the modules that define them in the module that mounts the inbox, or below the line "
     "that creates it."
 )
@@ -87,6 +88,7 @@ class _Coverage(NamedTuple):
     """Which handlers lack a worker, as far as it changes the warnings."""
 
     waiting: frozenset[str]
+    stranded: frozenset[str]
     has_handlers: bool
     has_worker: bool
 
@@ -108,13 +110,17 @@ class WorkerWatch:
         """The handlers for which jobs are created, by any process."""
         self.own_handlers: frozenset[str] = frozenset()
         """The handlers that a worker of this process runs."""
+        self.inline_handlers: frozenset[str] = frozenset()
+        """The handlers that need a worker only for jobs that an operator requeued."""
         self.own_name = ""
         self.own_health: Callable[[], WorkerHealth] = WorkerHealth
         """The health of this process's worker, which logs its problems itself."""
         self._handler_warnings: tuple[str, ...] = ()
+        self._stranded_warnings: tuple[str, ...] = ()
         self._problems: dict[_Problem, _Warning] = {}
         self._seen: set[str] = set()
-        self._reported = _Coverage(frozenset(), has_handlers=True, has_worker=True)
+        none: frozenset[str] = frozenset()
+        self._reported = _Coverage(none, none, has_handlers=True, has_worker=True)
         self._after_outage = False
 
     @property
@@ -122,7 +128,7 @@ class WorkerWatch:
         """The warnings of the last read. They are public: they have no names and no values."""
         own = dict(_problems(self.own_name, self.own_health()))
         problems = [warning.public_text for warning in (own | self._problems).values()]
-        every = (*self._handler_warnings, *problems)
+        every = (*self._handler_warnings, *self._stranded_warnings, *problems)
         if len(every) <= _MAX_WARNINGS:
             return every
         more = f"{len(every) - _MAX_WARNINGS} more warnings of workers are in the log."
@@ -132,19 +138,26 @@ class WorkerWatch:
         """Read the live workers; log when handlers lose or find one, and when problems change."""
         try:
             live = await self._registry.live_workers()
+            missing = self._without_worker(live)
+            unneeded = missing & self.inline_handlers
+            stranded = await self._registry.queued_handlers(unneeded) if unneeded else unneeded
         except StoreError:
             self._after_outage = True
             return
-        waiting = self._without_worker(live)
-        if self._after_outage and waiting:
+        waiting = missing - self.inline_handlers
+        if self._after_outage and (waiting or stranded):
             self._after_outage = False  # the heartbeats were also interrupted: wait for the next
             return
         self._after_outage = False
         has_worker = bool(live or self.own_handlers) or not waiting
-        coverage = _Coverage(waiting, has_handlers=bool(self.routed), has_worker=has_worker)
+        has_handlers = bool(self.routed)
+        coverage = _Coverage(waiting, stranded, has_handlers=has_handlers, has_worker=has_worker)
         if coverage != self._reported:
-            self._reported = coverage
-            self._report(waiting, has_worker=has_worker)
+            before, self._reported = self._reported, coverage
+            if coverage._replace(stranded=before.stranded) != before:
+                self._report(waiting, has_worker=has_worker)
+            if stranded != before.stranded:
+                self._report_stranded(stranded)
         self._seen |= self.routed - waiting
         self._report_problems({worker.name: worker.health for worker in live})
 
@@ -166,6 +179,22 @@ class WorkerWatch:
             text = problem.end_text(is_alive=problem.worker in live)
             _log.info("%s", text, extra=problem.fields)
         self._problems = found
+
+    def _report_stranded(self, stranded: frozenset[str]) -> None:
+        """Report jobs of inline sources that were requeued, and that no worker can run."""
+        if not stranded:
+            self._stranded_warnings = ()
+            _log.info("No requeued job of an inline source waits for a worker that is missing.")
+            return
+        text = "Jobs are queued for handlers of inline sources, and no worker runs these handlers"
+        effect = "the next deliveries of their events do not run the jobs, they get 202"
+        self._stranded_warnings = (
+            f"{text}: {effect}. The log names the handlers. {self._advice}.",
+        )
+        names = ", ".join(sorted(stranded))
+        message = "%s (%s): %s. %s. %s."
+        fields = LogFields(count=len(stranded))
+        _log.warning(message, text, names, effect, self._advice, self._database_text, extra=fields)
 
     def _report(self, waiting: frozenset[str], *, has_worker: bool) -> None:
         if not self.routed:

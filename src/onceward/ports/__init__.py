@@ -14,8 +14,10 @@ from onceward.model.admin import (
     AuditItem,
     Cancelled,
     DeliveryItem,
+    Dismissed,
     EffectItem,
     EventItem,
+    ForgottenWatermark,
     HandlerItem,
     JobDetail,
     JobItem,
@@ -30,13 +32,15 @@ from onceward.model.admin import (
     RejectionItem,
     Requeued,
     ResolvedEffect,
+    RoutedEvent,
     SourceItem,
     StoredDelivery,
     StoredRejection,
+    WatermarkItem,
 )
 from onceward.model.effects import Resolution
 from onceward.model.events import Arrival, Receipt
-from onceward.model.inline import InlineFailure, InlineRun, LedgerView
+from onceward.model.inline import InlineFailure, InlineRun, InlineSettlement, LedgerView
 from onceward.model.jobs import (
     Claim,
     ClaimRequest,
@@ -50,7 +54,9 @@ from onceward.model.jobs import (
     Reschedule,
 )
 from onceward.model.versions import Watermark
+from onceward.ports.archive import ArchiveStore
 from onceward.ports.effect_calls import EffectCalls
+from onceward.ports.maintenance import MaintenanceStore
 from onceward.ports.watching import Pauses, UnroutedEvents, WorkerRegistry
 from onceward.runtime.sql_text import Sql
 
@@ -78,14 +84,6 @@ class BatchGroup(IntEnum):
     NEW = 0
     DUPLICATES = 1
     """Deliveries that probably repeat a recorded event."""
-
-
-@dataclass(frozen=True, slots=True)
-class PurgeProgress:
-    """The number of events deleted, and the id to continue after; None at the end."""
-
-    events: int
-    next: int | None
 
 
 class Ledger(Protocol):
@@ -134,10 +132,19 @@ class StoreTransaction(Protocol):
     async def set_watermark(self, handler: str, key: str, new: Watermark) -> None:
         """Replace a locked watermark."""
 
-    async def settle(self, token: str, *jobs: int) -> None:
-        """Mark the jobs as done.
+    async def commit_done(self, leases: Mapping[str, Sequence[int]]) -> None:
+        """Mark the jobs as done, each under the token of its lease, and commit.
 
-        Raise LeaseLost, NotSettled, or TransactionMisuse if a handler has ended the transaction.
+        Raise LeaseLost, NotSettled, TransactionMisuse if a handler has ended the transaction, or
+        OutcomeUnknown if the connection or the disk fails meanwhile.
+        """
+
+    async def settle_failed(
+        self, token: str, job: int, failure: Fail, elapsed_seconds: float
+    ) -> bool:
+        """Mark a job as failed. Return False if its lease was lost, or it need not fail after all.
+
+        Raise TransactionMisuse if a handler has ended the transaction.
         """
 
     async def commit(self) -> None:
@@ -229,7 +236,7 @@ class InlineTransaction(StoreTransaction, Protocol):
 
     async def settle_inline(
         self, arrivals: Sequence[Arrival], runs: Sequence[InlineRun]
-    ) -> list[Receipt]:
+    ) -> InlineSettlement:
         """Record the deliveries of a request and mark the jobs of its handlers as done.
 
         Raise EventChanged if the events are no longer as they were when the handlers started, and
@@ -328,13 +335,36 @@ class AdminStore(Protocol):
         """Queue a job that failed, was ignored or was cancelled again, with an audit entry.
 
         With `even_if_stale`, it is applied even if its key has applied a newer version.
-        Return None if the job is in another state.
+        Return None if the job is in another state. Raise NotInState if its payload is gone.
         """
+
+    async def watermarks(self, query: PageQuery) -> list[WatermarkItem]:
+        """Return a page of watermarks, newest first."""
+
+    async def forget_watermark(
+        self, handler: str, key: str, action: OperatorAction
+    ) -> ForgottenWatermark | None:
+        """Delete the watermark of a handler's key, with an audit entry. Return None without one."""
 
     async def cancel(self, job: int, action: OperatorAction) -> Cancelled | None:
         """Cancel a job that has not ended, with an audit entry; take it from its lease.
 
         Return None if the id is unknown. Raise NotInState if the job is done or cancelled.
+        """
+
+    async def route_event(
+        self, event: int, handler: str, action: OperatorAction
+    ) -> RoutedEvent | None:
+        """Create the job of an event for a handler, with an audit entry.
+
+        Return None if the event is unknown, and raise NotFound if the handler is. Raise NotInState
+        if the handler has a job for the event, or may have applied it, or if the payload is gone.
+        """
+
+    async def dismiss(self, event: int, action: OperatorAction) -> Dismissed | None:
+        """End the review of an event as ignored, with an audit entry.
+
+        Return None if the event is unknown. Raise NotInState if it is not in review.
         """
 
     async def resolve_effect(
@@ -427,6 +457,8 @@ class Store(
     WorkerRegistry,
     Pauses,
     UnroutedEvents,
+    MaintenanceStore,
+    ArchiveStore,
     Protocol,
 ):
     """A whole store."""
@@ -449,11 +481,3 @@ class Store(
 
     async def migrate(self) -> list[str]:
         """Apply pending migrations and return their labels."""
-
-    async def maintenance(self) -> None:
-        """Do the periodic work of the database itself, such as creating partitions."""
-
-    async def purge_events(
-        self, after: int, *, limit: int, horizon_seconds: float
-    ) -> PurgeProgress:
-        """Delete the events beyond the horizon among the `limit` events that follow `after`."""

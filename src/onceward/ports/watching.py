@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from onceward.model.admin import Pause
@@ -29,6 +29,9 @@ class WorkerRegistry(Protocol):
     async def live_workers(self) -> list[LiveWorker]:
         """Return the workers whose last heartbeat is recent, by name."""
 
+    async def queued_handlers(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of the handlers that have a queued job."""
+
 
 class Pauses(Protocol):
     """The handlers and sources that operators have paused."""
@@ -48,3 +51,6 @@ class UnroutedEvents(Protocol):
 
     async def routed_sources(self, *, limit: int) -> frozenset[str]:
         """Return the sources of those among the newest `limit` events that a handler wanted."""
+
+    async def events_in_review(self, *, limit: int) -> int:
+        """Return the number of events that wait for review, up to a limit."""

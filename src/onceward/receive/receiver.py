@@ -12,6 +12,7 @@ from onceward.receive.inline_request import InlineRequest
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.receive.rejections import Rejections
+from onceward.receive.untyped_bodies import UntypedBodies
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.sources.challenge import Reply
@@ -34,10 +35,12 @@ class Receiver:
         clock: Clock,
         failpoints: Failpoints,
         rejections: Rejections,
+        untyped_bodies: UntypedBodies,
     ) -> None:
         self._sources = sources
         self._recorder = recorder
         self._rejections = rejections
+        self._untyped_bodies = untyped_bodies
         self._clock = clock
         self._failpoints = failpoints
 
@@ -77,6 +80,7 @@ class Receiver:
         if isinstance(events, Reply):
             return events
         arrivals = source.arrivals(events, request.headers)
+        self._untyped_bodies.look_at(source, arrivals)
         self._failpoints.reach("receive.verified")
         return InlineRequest(arrivals) if source.is_inline else self._recorder.submit(arrivals)
 

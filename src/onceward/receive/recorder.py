@@ -204,6 +204,10 @@ class Recorder:
         message = "The ledger is slow. Retry later."
         pending.set_error(LedgerUnavailable(message, code="slow"))
 
+    def count_retry(self) -> None:
+        """Count a request that was asked to retry elsewhere, for the line that ends an outage."""
+        self._rejected += 1
+
     def _begin_outage(self, reason: str) -> None:
         """Log an outage when it begins, and each further reason once: it may be the cause."""
         kind = _DIGITS.sub("", reason)

@@ -25,6 +25,9 @@ class Clock(Protocol):
     def boottime(self) -> float:
         """Return the seconds since an arbitrary start, with those of a suspended machine."""
 
+    def cpu_time(self) -> float:
+        """Return the seconds of CPU time that this process has used."""
+
 
 class SystemClock:
     """The clock of the operating system."""
@@ -40,3 +43,7 @@ class SystemClock:
     def boottime(self) -> float:
         """Return the seconds since an arbitrary start, with those of a suspended machine."""
         return time.clock_gettime(_BOOT_CLOCK)
+
+    def cpu_time(self) -> float:
+        """Return the seconds of CPU time that this process has used."""
+        return time.process_time()

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 _OWN_FOLDER: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")  # noqa: PTH118, PTH120 - a prefix
 _STANDARD_LIBRARY: Final = os.path.join(os.path.dirname(os.__file__), "")  # noqa: PTH118, PTH120 - a prefix
+_LINE_ATTRIBUTE: Final = "__onceward_line__"
 _PACKAGE_FOLDERS: Final = ("site-packages", "dist-packages")
 
 
@@ -49,8 +50,15 @@ def awaiting_location(frame: FrameType | None) -> str | None:
     return None
 
 
+def place_at(function: Callable[..., Any], line: str) -> None:
+    """Let `definition_line` name a line of the user's, for a function that Onceward made for it."""
+    vars(function)[_LINE_ATTRIBUTE] = line
+
+
 def definition_line(function: Callable[..., Any]) -> str | None:
     """Return the line that defines a function, or None for an object without code."""
+    if line := getattr(function, _LINE_ATTRIBUTE, None):
+        return str(line)
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)

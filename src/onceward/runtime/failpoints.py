@@ -17,6 +17,9 @@ from onceward.errors import ConfigurationError, OncewardError
 
 Action = Literal["kill", "stop", "raise"]
 
+REDIS_POINTS: Final = ("redis.setting",)
+"""Points that only a process with Redis reaches."""
+
 POINTS: Final = (
     "receive.read",
     "receive.verified",
@@ -36,6 +39,12 @@ POINTS: Final = (
     "settle.committed",
     "operate.written",
     "operate.committed",
+    "purge.written",
+    "purge.committed",
+    "archive.written",
+    "archive.verified",
+    "archive.recorded",
+    *REDIS_POINTS,
 )
 
 _STDERR: Final = 2

@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
+# A dollar quote that is not closed extends to the end, as in PostgreSQL. If each one were searched
+# for its own end in vain, the time would grow with the square of the text.
 _TOKEN: Final = re.compile(
     r"""
       (?P<skip> --[^\n\r]*
               | (?<!\w)[eE]'(?:[^'\\]|\\.|'')*'
               | '(?:[^']|'')*'
               | "(?:[^"]|"")*"
-              | (?<![\w$])\$\$.*?\$\$
-              | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*)\$.*?\$(?P=tag)\$
+              | (?<![\w$])\$\$.*?(?:\$\$|\Z)
+              | (?<![\w$])\$(?P<tag>[A-Za-z_]\w*)\$.*?(?:\$(?P=tag)\$|\Z)
               | :: )
     | (?P<block> /\*)
     | :(?P<name>[A-Za-z_]\w*)
@@ -32,6 +34,8 @@ _PLACEHOLDER: Final = re.compile(r"\?\d*|%s|%\(\w+\)s|\$\d+")
 _PYFORMAT: Final = re.compile(r"%\((\w+)\)s")
 _QUOTED: Final = re.compile(r"(?<![\w:]):([A-Za-z_]\w*)")
 _COMMENT: Final = ("--", "/*")
+_CACHED_CHARACTERS: Final = 32 * 1024
+"""Longer texts are parsed each time: events may decide how many columns or rows they name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +53,17 @@ class Sql:
     """Names that look like parameters and are none, each with what to write instead."""
 
 
-@lru_cache(maxsize=1024)
 def parse(text: str) -> tuple[Sql, ...]:
     """Split a text into its statements, with their parameters."""
+    return _parse_cached(text) if len(text) <= _CACHED_CHARACTERS else _parse(text)
+
+
+@lru_cache(maxsize=1024)
+def _parse_cached(text: str) -> tuple[Sql, ...]:
+    return _parse(text)
+
+
+def _parse(text: str) -> tuple[Sql, ...]:
     statements: list[Sql] = []
     text_parts: list[str] = []
     pyformat_parts: list[str] = []

@@ -89,10 +89,15 @@ def did_you_mean(word: str, options: Iterable[str]) -> str:
     return "" if option is None else f"; did you mean {option!r}?"
 
 
-def suggest_or_list(word: str, options: Collection[str], heading: str) -> str:
+def suggest_or_list(
+    word: str, options: Collection[str], heading: str, used: Collection[str] = ()
+) -> str:
     """Return a clause to append to an error: the nearest option, or all of them.
 
-    ``; did you mean 'retry'?``, or with its heading ``; the options are model, name, retry``.
+    ``; did you mean 'retry'?``, or with its heading ``; the options are model, name, retry``. An
+    option that is not `used` yet is preferred.
     """
     listed = ", ".join(sorted(options)) or "none"
-    return did_you_mean(word, options) or f"; {heading} {listed}"
+    unused = [option for option in options if option not in used]
+    suggestion = did_you_mean(word, unused) or did_you_mean(word, options)
+    return suggestion or f"; {heading} {listed}"

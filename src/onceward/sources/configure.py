@@ -10,9 +10,10 @@ from types import TracebackType
 from typing import Any, Final, Literal, TypedDict, Unpack, get_args
 
 from onceward.errors import ConfigurationError
-from onceward.model.events import INGEST_SOURCE, DuplicateBody
+from onceward.model.events import INGEST_SOURCE, DuplicateBody, SourceMode, UnknownTypes
 from onceward.model.retry import RetryOption, make_retry_rules
 from onceward.runtime.suggest import nearest, suggest_or_list
+from onceward.settings import SettingsOptions
 from onceward.sources.challenge import can_provision_secret
 from onceward.sources.presets import CUSTOM_HMAC, PRESETS, Preset, find_preset
 from onceward.sources.request import header_key, is_header_name
@@ -24,6 +25,9 @@ ALWAYS_KEPT_HEADERS: Final = ("content-type", "user-agent")
 NEVER_KEPT_HEADERS: Final = frozenset(
     {"authorization", "cookie", "proxy-authorization", "set-cookie"}
 )
+_INGEST_FAULT: Final = (
+    "'ingest' is built in and has no options: it receives POST /events/ingest; choose another name"
+)
 SOURCE_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}")
 
 DuplicateBodyOption = Literal["allow", "flag", "hold"]
@@ -32,8 +36,6 @@ _DUPLICATE_BODY: Final[Mapping[DuplicateBodyOption, DuplicateBody]] = {
     "flag": DuplicateBody.FLAGGED,
     "hold": DuplicateBody.HELD,
 }
-SourceMode = Literal["background", "inline"]
-"""Whether the handlers of a source run in a worker, or within the request."""
 _SURROUNDINGS: Final = " \t\"'\u00a0\u200b\u3000\ufeff"
 """Characters that are copied with a secret by mistake."""
 _JSON_PATH: Final = "json:$."
@@ -62,6 +64,7 @@ class SourceOptions(TypedDict, total=False):
     keep_rejected: bool
     retry: RetryOption | None
     mode: SourceMode
+    unknown_types: UnknownTypes
 
 
 def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
@@ -72,6 +75,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
     """
     faults = _Faults(name)
     with faults:
+        if name == INGEST_SOURCE:
+            raise ConfigurationError(_INGEST_FAULT)
         _check_option_names(options)
     faults.raise_if_any()
     with faults:
@@ -102,6 +107,8 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         retry = make_retry_rules(options.get("retry"))
     with faults:
         is_inline = _is_inline(options.get("mode", "background"))
+    with faults:
+        reviews_unknown = _reviews_unknown(options.get("unknown_types", "ignore"))
     faults.raise_if_any()
     return Source(
         name=name,
@@ -119,6 +126,7 @@ def make_source(name: str, **options: Unpack[SourceOptions]) -> Source:
         keeps_rejected=options.get("keep_rejected", False),
         retry=retry,
         is_inline=is_inline,
+        reviews_unknown=reviews_unknown,
     )
 
 
@@ -189,14 +197,12 @@ def _check_name(name: str) -> None:
             "the name must have 1 to 64 characters of a-z, 0-9, _ and -, "
             "and start with a letter or a digit"
         )
-    if name == INGEST_SOURCE:
-        raise ConfigurationError("the name is reserved for POST /events/ingest")
 
 
 def _check_option_names(options: SourceOptions) -> None:
     names = SourceOptions.__optional_keys__
     faults = [
-        f"unknown option {name!r}{suggest_or_list(name, names, 'the options are')}"
+        f"unknown option {name!r}{_option_advice(name, options)}"
         for name in options
         if name not in names
     ]
@@ -204,10 +210,25 @@ def _check_option_names(options: SourceOptions) -> None:
         raise ConfigurationError(faults)
 
 
+def _option_advice(name: str, options: SourceOptions) -> str:
+    if name == "inline":
+        return '; write mode="inline"'
+    if name in SettingsOptions.__optional_keys__:
+        return f"; it is a setting: Inbox({name}=…)"
+    names = SourceOptions.__optional_keys__
+    return suggest_or_list(name, names, "the options are", used=options)
+
+
 def _is_inline(mode: object) -> bool:
     if mode not in get_args(SourceMode):
         raise ConfigurationError(f"mode is {mode!r}; use 'background' or 'inline'")
     return mode == "inline"
+
+
+def _reviews_unknown(unknown_types: object) -> bool:
+    if unknown_types not in get_args(UnknownTypes):
+        raise ConfigurationError(f"unknown_types is {unknown_types!r}; use 'ignore' or 'review'")
+    return unknown_types == "review"
 
 
 def _adapt_scheme(preset: Preset, scheme: Scheme, options: SourceOptions) -> Scheme:

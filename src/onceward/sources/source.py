@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from onceward.errors import ConfigurationError
-from onceward.model.events import Arrival, DuplicateBody, Identity
+from onceward.model.events import Arrival, DuplicateBody, Identity, SourceMode
 from onceward.model.retry import RetryRules
 from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
 from onceward.sources.event_reader import EventReader, IdentifiedEvent, make_event_reader
@@ -48,6 +48,8 @@ class Source:
     """The retry rules of its jobs. Those of a handler win over them."""
     is_inline: bool = False
     """Whether its handlers run within the request."""
+    reviews_unknown: bool = False
+    """Whether an event of a type that no handler wants waits for a person."""
     reader: EventReader = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -57,6 +59,11 @@ class Source:
     def preset_name(self) -> str:
         """The name of the preset."""
         return self.preset.name
+
+    @property
+    def mode(self) -> SourceMode:
+        """Where its handlers run."""
+        return "inline" if self.is_inline else "background"
 
     @property
     def provisions_secret(self) -> bool:
@@ -129,6 +136,7 @@ class Source:
                 body,
                 self.duplicate_body,
                 None if covered is None else self.digest(covered),
+                self.reviews_unknown,
             )
             for identity, body, content, covered in events
         ]

@@ -33,18 +33,19 @@ from onceward.ports import Row
 from onceward.store.audit import add_audit_entry
 from onceward.store.locks import Lock
 from onceward.store.queue_admin import SqlQueueAdmin
+from onceward.store.review import SqlReview
 
 NO_EVENT: Final = 0
 """Stands for the event of a received rejection that contained none."""
 
 _FILTERS: Final = (
     *("after", "status", "source", "handler", "event_id", "reference", "ordering_key", "effect_id"),
-    "subject",
+    *("subject", "failure_type"),
 )
 _LIVE: Final = (JobStatus.QUEUED, JobStatus.IN_PROGRESS)
 
 
-class SqlAdminStore(SqlQueueAdmin):
+class SqlAdminStore(SqlQueueAdmin, SqlReview):
     """The ports `AdminStore` and `RejectionStore`."""
 
     async def events(self, query: PageQuery) -> list[EventItem]:
@@ -54,7 +55,13 @@ class SqlAdminStore(SqlQueueAdmin):
             conditions.append(query.status)  # most states have an index of their own
         rows = await self._read("events_page", *conditions, **_parameters(query))
         return [
-            EventItem(**{**row, "processing_state": ProcessingState(row["processing_state"])})
+            EventItem(
+                **{
+                    **row,
+                    "processing_state": ProcessingState(row["processing_state"]),
+                    "type_wanted": bool(row["type_wanted"]),
+                }
+            )
             for row in rows
         ]
 
@@ -184,6 +191,7 @@ def _job_fields(row: Row) -> dict[str, Any]:
         "status": JobStatus(row["status"]),
         "failure_type": FailureType(failure) if failure else None,
         "waiting": WaitReason(waiting) if waiting else None,
+        "even_if_stale": bool(row["even_if_stale"]),
     }
     return {**row, **typed}
 

@@ -13,12 +13,15 @@ from onceward.model.effects import key_in_use
 from onceward.model.events import Arrival, Receipt
 from onceward.model.jobs import Fail, Ignore, Job, Postpone, Reschedule
 from onceward.model.versions import Watermark, parse_version, version_json
-from onceward.ports import ErrorSettlement, PurgeProgress, Row
-from onceward.store.keyed_routes import KeyedRoutes
+from onceward.ports import ErrorSettlement, Row
 from onceward.store.locks import Lock
+from onceward.store.payload_routes import PayloadRoutes
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """Larger bodies are loaded when their job starts, so that a claimed batch fits in memory."""
+
+CLAIM_BODY_BYTES: Final = 400 * INLINE_BODY_BYTES
+"""The limit for the bodies of one claim, together: those of many jobs must be smaller."""
 
 RATE_BURST_SECONDS: Final = 0.1
 """How much of its rate a handler may use at once."""
@@ -36,7 +39,6 @@ ALTERED_ROWS: Final = (
     "docs/operating.md has the query that lists triggers"
 )
 LEASE_LOST: Final = "the lease expired before the job was settled; nothing was committed"
-WORKER_DIED: Final = "The worker died while it ran this job alone"
 
 
 class LedgerTransaction(Protocol):
@@ -55,7 +57,7 @@ class BaseStore(ABC):
     def __init__(self) -> None:
         self._source_ids: dict[str, int] = {}
         self._handler_ids: dict[str, int] = {}
-        self._keyed_routes = KeyedRoutes()
+        self._payload_routes = PayloadRoutes()
 
     @abstractmethod
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
@@ -77,17 +79,6 @@ class BaseStore(ABC):
         rows = await self._read("watermark", handler=handler, key=key)
         return read_watermark(rows[0]) if rows else None
 
-    async def purge_events(
-        self, after: int, *, limit: int, horizon_seconds: float
-    ) -> PurgeProgress:
-        """Delete the events beyond the horizon among the `limit` events that follow `after`."""
-        async with self._transaction(Lock.LEDGER) as transaction:
-            (page,) = await transaction.run(
-                "lock_old_events", after=after, limit=limit, horizon_seconds=horizon_seconds
-            )
-            (row,) = await transaction.run("purge_events", events=page["events"])
-        return PurgeProgress(row["purged"], page["last"] if page["has_more"] else None)
-
     async def ready(self) -> None:
         """Raise StoreError unless the ledger responds."""
         await self._read("ping")
@@ -101,6 +92,11 @@ class BaseStore(ABC):
     def warnings(self) -> tuple[str, ...]:
         """Return the reasons why writes fail now, for everyone to see."""
         return ()
+
+
+def inline_body_bytes(jobs: int) -> int:
+    """Return the largest body that is loaded with a claim of some jobs."""
+    return min(INLINE_BODY_BYTES, CLAIM_BODY_BYTES // jobs)
 
 
 def require_durability(weak_settings: Sequence[str], *, allow_weak: bool) -> None:
@@ -123,7 +119,8 @@ def require_mark(key: str, marks: Sequence[Row], *, table: str) -> None:
 
 def read_watermark(row: Row) -> Watermark:
     """Return the watermark in a row."""
-    return Watermark(parse_version(row["version"]), row["event_id"], row["source"])
+    version = parse_version(row["version"])
+    return Watermark(version, row["event_id"], row["source"], row["applied_at"])
 
 
 def watermark_parameters(handler: str, key: str, new: Watermark) -> dict[str, Any]:
@@ -169,5 +166,6 @@ def error_parameters(
         "traceback": settlement.traceback,
         "elapsed_seconds": elapsed_seconds,
         "effect": settlement.effect if isinstance(settlement, Fail) else None,
+        "counted": int(settlement.counts_attempt) if isinstance(settlement, Fail) else 1,
         **outcome,
     }

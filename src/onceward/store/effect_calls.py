@@ -64,6 +64,8 @@ class SqlEffectCalls(BaseStore):
             raise LeaseLost(LEASE_LOST)
         if row["id"] is None:
             raise StoreBlocked(ALTERED_ROWS.format(table="effects"))
+        if row.pop("is_untouched"):
+            await self._commit_call("touch_effect", key=intent.key)
         return _call(row)
 
     async def record_success(

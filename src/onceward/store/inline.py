@@ -10,17 +10,20 @@ from typing import Final
 
 from onceward.errors import EventChanged, NotSettled
 from onceward.model.admin import Pausable, Pause
-from onceward.model.events import Arrival, DuplicateBody, Outcome, Receipt
+from onceward.model.events import Arrival, DuplicateBody, Outcome
 from onceward.model.inline import (
     InlineFailure,
     InlineRun,
+    InlineSettlement,
     LedgerEvent,
     LedgerJob,
     LedgerView,
 )
-from onceward.model.jobs import JobStatus
+from onceward.model.jobs import FailureType, JobStatus
 from onceward.ports import Row
 from onceward.store.base import ALTERED_ROWS, BaseStore, LedgerTransaction
+from onceward.work.definition.filters import passes
+from onceward.work.payloads.payload import read_document
 
 KEPT_ATTEMPTS: Final = 100
 """Failed attempts within requests that are kept for each job. All are counted."""
@@ -44,7 +47,8 @@ class SqlInlineLedger(BaseStore):
 
     async def look(self, arrivals: Sequence[Arrival]) -> LedgerView:
         """Return what the ledger has of the events of some deliveries."""
-        return await look(self._read, arrivals, self._source_ids)
+        has_filters = self._payload_routes.has_filters
+        return await look(self._read, arrivals, self._source_ids, has_filters=has_filters)
 
     async def fail_inline(
         self, arrivals: Sequence[Arrival], failures: Sequence[InlineFailure], worker: str
@@ -79,8 +83,13 @@ class SqlInlineLedger(BaseStore):
         return counted
 
 
-async def look(run: Run, arrivals: Sequence[Arrival], source_ids: Mapping[str, int]) -> LedgerView:
-    """Return what the ledger has of the events of some deliveries."""
+async def look(
+    run: Run, arrivals: Sequence[Arrival], source_ids: Mapping[str, int], *, has_filters: bool
+) -> LedgerView:
+    """Return what the ledger has of the events of some deliveries.
+
+    If routes have filters, return for new events also the handlers that will get a job.
+    """
     events = [await _load(run, arrival, source_ids) for arrival in arrivals]
     held = [
         position
@@ -90,7 +99,12 @@ async def look(run: Run, arrivals: Sequence[Arrival], source_ids: Mapping[str, i
     pauses = [
         Pause(Pausable(row["kind"]), row["name"], row["paused_at"]) for row in await run("pauses")
     ]
-    return LedgerView(events, frozenset(held), pauses)
+    wanted = {
+        position: await _wanted(run, arrival, source_ids)
+        for position, arrival in enumerate(arrivals)
+        if has_filters and events[position] is None
+    }
+    return LedgerView(events, frozenset(held), pauses, wanted)
 
 
 async def settle(
@@ -98,22 +112,21 @@ async def settle(
     arrivals: Sequence[Arrival],
     runs: Sequence[InlineRun],
     source_ids: Mapping[str, int],
-) -> tuple[list[Receipt], bool]:
-    """Record deliveries and mark the jobs of the handlers that ran as done, as the last statements.
+) -> InlineSettlement:
+    """Record deliveries and end the jobs of the handlers that ran, as the last statements.
 
-    Return the receipts, and whether other jobs of these events are queued. Raise EventChanged if
-    the events are no longer as they were when the handlers started.
+    Raise EventChanged if the events are no longer as they were when the handlers started.
     """
     receipts = await ledger.record(arrivals)
     jobs: list[tuple[InlineRun, LedgerJob]] = []
-    queued: set[int] = set()
+    open_jobs: list[tuple[int, LedgerJob]] = []
     runs_at: dict[int, list[InlineRun]] = defaultdict(list)
     for run in runs:
         runs_at[run.position].append(run)
     for position, arrival in enumerate(arrivals):
         event = await _load(ledger.run, arrival, source_ids)
         if event is not None:
-            queued |= {job.id for job in event.jobs if job.status is JobStatus.QUEUED}
+            open_jobs += [(position, job) for job in event.jobs if job.is_open]
         is_recorded = receipts[position].outcome is Outcome.RECORDED
         jobs += [
             (run, _expected_job(run, event, is_recorded=is_recorded)) for run in runs_at[position]
@@ -122,12 +135,26 @@ async def settle(
         if run.is_new:
             await ledger.run("attach_effects", job=job.id, provisional=run.job)
     for run, job in jobs:
-        rows = await ledger.run("settle_inline", "new" if run.is_new else "failed", job=job.id)
+        status = JobStatus.DONE if run.filtered is None else JobStatus.IGNORED
+        rows = await ledger.run(
+            "settle_inline",
+            "new" if run.is_new else "failed",
+            job=job.id,
+            status=status,
+            error=run.filtered,
+            failure_type=None if run.filtered is None else FailureType.FILTERED,
+        )
         if not rows:
             raise EventChanged(_CHANGED)
-        if rows[0]["status"] != JobStatus.DONE:
+        if rows[0]["status"] != status:
             raise NotSettled(ALTERED_ROWS.format(table="jobs"))
-    return receipts, bool(queued - {job.id for _, job in jobs})
+    ran = {job.id for _, job in jobs}
+    others = [(position, job) for position, job in open_jobs if job.id not in ran]
+    return InlineSettlement(
+        receipts,
+        frozenset(position for position, _ in others),
+        any(job.status is JobStatus.QUEUED for _, job in others),
+    )
 
 
 def _expected_job(run: InlineRun, event: LedgerEvent | None, *, is_recorded: bool) -> LedgerJob:
@@ -152,7 +179,13 @@ async def _load(run: Run, arrival: Arrival, source_ids: Mapping[str, int]) -> Le
         return None
     jobs = tuple(_ledger_job(row) for row in rows if row["job"] is not None)
     first = rows[0]
-    return LedgerEvent(first["event"], bytes(first["body_sha256"]), first["received_at"], jobs)
+    return LedgerEvent(
+        id=first["event"],
+        body_sha256=bytes(first["body_sha256"]),
+        received_at=first["received_at"],
+        jobs=jobs,
+        final_state=first["final_state"],
+    )
 
 
 def _ledger_job(row: Row) -> LedgerJob:
@@ -163,6 +196,19 @@ def _ledger_job(row: Row) -> LedgerJob:
         failure_type=row["failure_type"],
         attempts=row["attempts"],
         max_attempts=row["max_attempts"],
+    )
+
+
+async def _wanted(run: Run, arrival: Arrival, source_ids: Mapping[str, int]) -> frozenset[str]:
+    """Return the handlers that get a job for a new event, by the routes in the ledger.
+
+    During a deploy, another version of a handler may have a wider filter than this process.
+    """
+    source = source_ids[arrival.source]
+    rows = await run("wanting_handlers", source=source, type=arrival.type)
+    document = read_document(arrival.source, arrival.headers, arrival.body)
+    return frozenset(
+        row["handler"] for row in rows if not row["filter"] or passes(row["filter"], document)
     )
 
 

@@ -37,7 +37,7 @@ class Lock(IntEnum):
     """
 
     PARTITIONS = 3
-    """Create payload partitions: the second process to create one would fail."""
+    """Create partitions: the second process to create one would fail."""
 
     SETUP = 4
     """Run `at_start` functions: CREATE TABLE IF NOT EXISTS fails when two processes race."""
@@ -53,8 +53,12 @@ class Lock(IntEnum):
     """Store and trim rejections: receivers count the same causes in different orders."""
 
     LEDGER = 7
-    """Requeue, pause, resume a handler, receive a rejection, accept a conflict, purge.
+    """Requeue, pause, resume a handler, forget a watermark, receive a rejection, accept a conflict,
+    purge, drop.
 
     Operator actions are recorded one after the other. A purge deletes the finished jobs of an old
     event; without the lock it could delete one that an operator has just requeued.
     """
+
+    MAINTENANCE = 8
+    """Do the maintenance: a session holds it, so that one process does the work of all."""

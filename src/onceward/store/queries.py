@@ -8,6 +8,9 @@ A statement begins with ``-- name: x`` and a comment that says what it is for. T
 ``-- if y`` and ``-- end`` belong to it only under the condition y; such blocks do not nest. A
 dialect may need several statements for one name: they run in order, in one transaction, and the
 rows of the last one are the result.
+
+A part that several statements of a dialect share begins with ``-- fragment: x`` and ends where the
+next statement begins. A line ``-- use x`` stands for it.
 """
 
 from __future__ import annotations
@@ -20,6 +23,10 @@ from typing import Final
 from onceward.runtime.sql_text import Sql, parse
 
 _NAME: Final = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
+_FRAGMENT: Final = re.compile(
+    r"^-- fragment: (\w+)\n(.*?)(?=^-- name: |^-- fragment: |\Z)", re.MULTILINE | re.DOTALL
+)
+_USE: Final = re.compile(r"^ *-- use (\w+)\n", re.MULTILINE)
 _BLOCK: Final = re.compile(r"^ *-- if (\w+)\n(.*?)^ *-- end\n", re.MULTILINE | re.DOTALL)
 _DIALECT_FORM: Final = {
     "postgres": (re.compile(r":now\b"), "clock_timestamp()"),
@@ -53,10 +60,16 @@ def _load(dialect: str) -> dict[str, str]:
 
 def _read(package: str) -> dict[str, str]:
     texts: dict[str, str] = {}
+    fragments: dict[str, str] = {}
     for file in files(package).joinpath("sql").iterdir():
-        _, *parts = _NAME.split(file.read_text())
+        text = file.read_text()
+        fragments.update(_FRAGMENT.findall(text))
+        _, *parts = _NAME.split(_FRAGMENT.sub("", text))
         texts.update(zip(parts[::2], parts[1::2], strict=True))
-    return texts
+    return {
+        name: _USE.sub(lambda line: fragments[line[1]].rstrip() + "\n", text)
+        for name, text in texts.items()
+    }
 
 
 @lru_cache

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final, Literal
 
 from onceward.errors import NotInState
 from onceward.model.admin import (
     Cancelled,
+    ForgottenWatermark,
     HandlerItem,
     OperatorAction,
     PageQuery,
@@ -14,14 +17,21 @@ from onceward.model.admin import (
     Pause,
     PauseChange,
     Requeued,
+    RouteItem,
     SourceItem,
+    WatermarkItem,
 )
+from onceward.model.archive import EventKey
 from onceward.model.jobs import CANCELLABLE, JobStatus
+from onceward.model.versions import parse_version
+from onceward.model.weeks import Week
 from onceward.ports import Row
+from onceward.runtime.redact import printable
+from onceward.store.archives import restore_advice
 from onceward.store.audit import add_audit_entry, audit_item
 from onceward.store.base import BaseStore, LedgerTransaction
 from onceward.store.locks import Lock
-from onceward.work.queue_rules import rate_text
+from onceward.work.definition.queue_rules import rate_text
 
 WAKE_PAGE_JOBS: Final = 1000
 WAKE_PAGES: Final = 10
@@ -41,7 +51,12 @@ class SqlQueueAdmin(BaseStore):
 
     async def handlers(self, query: PageQuery) -> list[HandlerItem]:
         """Return a page of handlers, newest first."""
-        return [_handler_item(row) for row in await self._names_page("handlers_page", query)]
+        rows = await self._names_page("handlers_page", query)
+        routes: dict[str, list[RouteItem]] = defaultdict(list)
+        for route in await self._read("routes_of_handlers"):
+            item = RouteItem(route["pattern"], route["source"], route["filter"] or None)
+            routes[route["handler"]].append(item)
+        return [_handler_item(row, routes[row["name"]]) for row in rows]
 
     async def sources(self, query: PageQuery) -> list[SourceItem]:
         """Return a page of sources, newest first."""
@@ -57,7 +72,7 @@ class SqlQueueAdmin(BaseStore):
         """Queue a job that failed, was ignored or was cancelled again, with an audit entry.
 
         With `even_if_stale`, it is applied even if its key has applied a newer version.
-        Return None if the job is in another state.
+        Return None if the job is in another state. Raise NotInState if its payload is gone.
         """
         name = "manual_requeue_even_if_stale" if even_if_stale else "manual_requeue"
         async with self._transaction(Lock.LEDGER) as transaction:
@@ -70,13 +85,33 @@ class SqlQueueAdmin(BaseStore):
                 authenticated_as=action.authenticated_as,
                 reason=action.reason,
             )
-        if not rows:
-            return None
+            if not rows:
+                await _refuse_without_payload(transaction, job)
+                return None
         row = rows[0]
         entry = audit_item(
             action, name, f"job:{job}", id=row["audit"], created_at=row["created_at"]
         )
         return Requeued(str(job), row["available_at"], entry)
+
+    async def watermarks(self, query: PageQuery) -> list[WatermarkItem]:
+        """Return a page of watermarks, newest first."""
+        filters = {name: getattr(query, name) for name in ("after", "handler", "key", "event_id")}
+        conditions = [name for name, value in filters.items() if value is not None]
+        rows = await self._read("watermarks_page", *conditions, limit=query.limit, **filters)
+        return [_watermark_item(row) for row in rows]
+
+    async def forget_watermark(
+        self, handler: str, key: str, action: OperatorAction
+    ) -> ForgottenWatermark | None:
+        """Delete the watermark of a handler's key, with an audit entry. Return None without one."""
+        async with self._transaction(Lock.LEDGER) as transaction:
+            rows = await transaction.run("forget_watermark", handler=handler, key=key)
+            if not rows:
+                return None
+            subject = f"watermark:{handler}:{key}"
+            entry = await add_audit_entry(transaction, action, "forget_watermark", subject)
+        return ForgottenWatermark(_watermark_item({**rows[0], "handler": handler}), entry)
 
     async def cancel(self, job: int, action: OperatorAction) -> Cancelled | None:
         """Cancel a job that has not ended, with an audit entry; take it from its lease.
@@ -153,6 +188,20 @@ class SqlQueueAdmin(BaseStore):
             pages = 0 if page["woken"] else pages + 1
 
 
+async def _refuse_without_payload(transaction: LedgerTransaction, job: int) -> None:
+    """Raise NotInState if the payload of a job is gone, with the command that puts it back."""
+    rows = await transaction.run("missing_payload", job=job)
+    if not rows:
+        return
+    event = rows[0]
+    week, key = Week.of(event["received_at"]), EventKey(event["source"], event["event_id"])
+    advice = await restore_advice(transaction, event["id"], key, week, then="requeue")
+    raise NotInState(
+        f"Job {job} cannot be requeued: the payload of its event {printable(str(key))} was dropped "
+        f"from the ledger. {advice}"
+    )
+
+
 async def _refuse_cancel(transaction: LedgerTransaction, job: int) -> None:
     """Raise NotInState with the status of a job, if it exists."""
     status = _status(await transaction.run("job_status", job=job))
@@ -191,7 +240,13 @@ def _status(rows: list[Row]) -> JobStatus | None:
     return JobStatus(rows[0]["status"]) if rows else None
 
 
-def _handler_item(row: Row) -> HandlerItem:
+def _watermark_item(row: Row) -> WatermarkItem:
+    version = parse_version(row["version"])
+    kind: Literal["number", "text"] = "text" if isinstance(version, str) else "number"
+    return WatermarkItem(**{**row, "version": str(version), "version_kind": kind})
+
+
+def _handler_item(row: Row, routes: Sequence[RouteItem]) -> HandlerItem:
     interval = row["rate_interval_seconds"]
     return HandlerItem(
         id=row["id"],
@@ -202,4 +257,5 @@ def _handler_item(row: Row) -> HandlerItem:
         concurrency=row["concurrency"],
         rate=None if interval is None else rate_text(interval),
         max_attempts=row["max_attempts"],
+        routes=tuple(routes),
     )

@@ -35,6 +35,7 @@ class _Route(NamedTuple):
     source: str | None
     type: str
     is_prefix: bool
+    filter: str
 
 
 class _Options(NamedTuple):
@@ -42,6 +43,7 @@ class _Options(NamedTuple):
 
     max_attempts: int
     rules: QueueRules
+    has_on_failed: bool
 
 
 @dataclass(slots=True)
@@ -142,7 +144,9 @@ class Registration:
     def _own_routes(self) -> Iterator[_Route]:
         for handler in self._handlers:
             for route in handler.routes:
-                yield _Route(handler.name, route.source, route.literal, route.is_prefix)
+                yield _Route(
+                    handler.name, route.source, route.literal, route.is_prefix, route.filter
+                )
 
     def _missing_routes(self, ledger: _Registered, known: _Registered) -> list[_Route]:
         """Return the routes that the ledger lacks, or has from before their last renewal."""
@@ -164,7 +168,10 @@ class Registration:
         for name in self._sources:
             self._source_ids[name] = await _source_id(transaction, ledger, name)
         options = self._known.options if self._known else {}
-        own = {each.name: _Options(each.max_attempts, each.rules) for each in self._handlers}
+        own = {
+            each.name: _Options(each.max_attempts, each.rules, each.has_on_failed)
+            for each in self._handlers
+        }
         options = {**options, **own}
         for name in own:
             self._handler_ids[name] = await _handler_id(transaction, ledger, name, options[name])
@@ -176,6 +183,7 @@ class Registration:
                 source=await _source_id(transaction, ledger, route.source),
                 type=route.type,
                 is_prefix=route.is_prefix,
+                filter=route.filter,
             )
             ledger.added += route not in ledger.routes
 
@@ -213,10 +221,7 @@ async def _load(transaction: LedgerTransaction) -> _Registered:
     kinds: dict[str, list[Row]] = {"route": [], "handler": [], "source": [], "clock": []}
     for row in await transaction.run("registered"):
         kinds[row["kind"]].append(row)
-    routes = {
-        _Route(row["name"], row["source"], row["type"], bool(row["is_prefix"])): row["seen_at"]
-        for row in kinds["route"]
-    }
+    routes = {_route(row): row["seen_at"] for row in kinds["route"]}
     return _Registered(
         at=kinds["clock"][0]["seen_at"],
         source_ids={row["name"]: row["id"] for row in kinds["source"]},
@@ -226,6 +231,11 @@ async def _load(transaction: LedgerTransaction) -> _Registered:
     )
 
 
+def _route(row: Row) -> _Route:
+    is_prefix = bool(row["is_prefix"])
+    return _Route(row["name"], row["source"], row["type"], is_prefix, row["filter"])
+
+
 def _options(row: Row) -> _Options:
     rules = QueueRules(
         ordering_key=row["ordering_key"],
@@ -233,7 +243,7 @@ def _options(row: Row) -> _Options:
         concurrency=row["concurrency"],
         rate_interval_seconds=row["rate_interval_seconds"],
     )
-    return _Options(row["max_attempts"], rules)
+    return _Options(row["max_attempts"], rules, bool(row["has_on_failed"]))
 
 
 async def _source_id(transaction: LedgerTransaction, ledger: _Registered, name: str | None) -> int:
@@ -254,7 +264,12 @@ async def _handler_id(
     """Return the id of a handler that has these options: add or change it if it has not."""
     if ledger.options.get(name) == options:
         return ledger.handler_ids[name]
-    columns = {"name": name, "max_attempts": options.max_attempts, **asdict(options.rules)}
+    columns = {
+        "name": name,
+        "max_attempts": options.max_attempts,
+        "has_on_failed": options.has_on_failed,
+        **asdict(options.rules),
+    }
     if name in ledger.handler_ids:
         await transaction.run("set_handler_options", **columns)
     else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 import msgspec
@@ -12,8 +12,8 @@ from onceward.model.jobs import HandlerEntry, UnroutedType
 from onceward.model.workers import HEALTHY, WORKER_TIMEOUT_SECONDS, LiveWorker, WorkerHealth
 from onceward.ports import Row
 from onceward.store.base import BaseStore
-from onceward.store.keyed_routes import KeyedRoute
 from onceward.store.locks import Lock
+from onceward.store.payload_routes import PayloadRoute
 from onceward.store.registration import Registration
 
 STALE_WORKER_SECONDS: Final = 600.0
@@ -40,9 +40,9 @@ class SqlRegistry(BaseStore):
         self._registration.set(sources, handlers, retired)
         async with self._transaction(Lock.REGISTRY) as transaction:
             routed = await self._registration.renew(transaction)
-            keyed = await transaction.run("keyed_routes")
+            routes = await transaction.run("payload_routes")
             await transaction.run("drop_stale_workers", stale_seconds=STALE_WORKER_SECONDS)
-        self._keyed_routes.replace(KeyedRoute.from_row(**row) for row in keyed)
+        self._payload_routes.replace(PayloadRoute.from_row(**row) for row in routes)
         return routed
 
     async def tokens(self) -> dict[str, bytes]:
@@ -72,6 +72,12 @@ class SqlRegistry(BaseStore):
         """Return the workers whose last heartbeat is recent, by name."""
         rows = await self._read("live_workers", timeout_seconds=WORKER_TIMEOUT_SECONDS)
         return [worker for row in rows if (worker := _live_worker(row))]
+
+    async def queued_handlers(self, names: Collection[str]) -> frozenset[str]:
+        """Return those of the handlers that have a queued job."""
+        return frozenset(
+            [name for name in sorted(names) if await self._read("queued_handler", name=name)]
+        )
 
     async def unrouted_types(self, after: int, *, limit: int) -> list[UnroutedType]:
         """Return the types of the newest `limit` events after an id that no handler wanted."""

@@ -19,16 +19,18 @@ from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import redact
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
-from onceward.work.claim_outage import ClaimOutage
-from onceward.work.heartbeat import Heartbeat
-from onceward.work.leases import LeasedJob, Leases, Revoked
-from onceward.work.runner import JobRunner
-from onceward.work.scheduler import ASK_INTERVAL_SECONDS, Run, Scheduler
+from onceward.work.claiming.claim_outage import ClaimOutage
+from onceward.work.claiming.heartbeat import Heartbeat
+from onceward.work.claiming.leases import LeasedJob, Leases, Revoked
+from onceward.work.claiming.scheduler import ASK_INTERVAL_SECONDS, Run, Scheduler
+from onceward.work.running.runner import JobRunner
 
 _log = logging.getLogger("onceward.worker")
 
 RENEWALS_PER_LEASE: Final = 3
 _MIN_PAUSE_SECONDS: Final = 0.02
+_END_LEASES_SECONDS: Final = 0.2
+"""How long the lease of a job that is over waits for the next claim, which ends it."""
 _OUTAGE_PAUSE_SECONDS: Final = 1.0
 _PRESENCE_PAUSE_SECONDS: Final = 60.0
 _PRESENCE_WAIT_SECONDS: Final = 2.0
@@ -62,16 +64,20 @@ class Worker:
             handlers,
             max_shared_transactions=queue.max_shared_transactions,
             may_share=runner.may_share,
+            max_events=runner.max_events,
         )
+        self._capped_handlers = runner.capped_handlers
         self._abandoned_calls = runner.abandoned_calls
         self._abandoned_calls.on_resume = self._wake_up
         self._claim_outage = ClaimOutage(name, clock)
         self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers, health=self.health)
-        self._tasks: dict[asyncio.Task[None], Run] = {}
+        self._tasks: dict[asyncio.Task[bool], Run] = {}
         self._releases: set[asyncio.Task[None]] = set()
         self._cancelled_jobs: set[int] = set()
         """Running jobs that an operator cancelled."""
         self._wake = asyncio.Event()
+        self._is_timer_set = False
+        """Whether the claiming loop wakes soon to end leases."""
         self._knows_presence = asyncio.Event()
         self._stopping = False
         self._stopped_at = 0.0
@@ -155,6 +161,7 @@ class Worker:
                 claim = await self._leases.claim(plan.wanted, plan.limit, solo=plan.solo)
             except StoreError as error:
                 self._claim_outage.claim_failed(error)
+                self._scheduler.may_have_due = True
                 return _OUTAGE_PAUSE_SECONDS
             self._claim_outage.claim_succeeded()
             if plan.solo and claim.lease is not None:
@@ -189,6 +196,7 @@ class Worker:
             try:
                 async with aclosing(self._queue.announcements()) as announcements:
                     async for _ in announcements:
+                        self._scheduler.may_have_due = True
                         self._wake.set()
             except Exception as error:  # noqa: BLE001 - polling continues meanwhile
                 self._report("announcements cannot be received: %s", error)
@@ -199,9 +207,7 @@ class Worker:
     def _start_runs(self) -> None:
         self._give_back()
         while (run := self._scheduler.next_run(self._clock.monotonic())) is not None:
-            task = asyncio.create_task(
-                self._run_batch(run.jobs) if run.is_batch else self._run_job(*run.jobs[0])
-            )
+            task = asyncio.create_task(self._run(run))
             self._tasks[task] = run
             task.add_done_callback(self._run_ended)
 
@@ -216,14 +222,32 @@ class Worker:
             self._releases.add(task)
             task.add_done_callback(self._releases.discard)
 
-    async def _run_batch(self, jobs: Sequence[LeasedJob]) -> None:
+    async def _run(self, run: Run) -> bool:
+        """Return whether all jobs of a run are done or ignored."""
+        if run.is_batch:
+            return await self._run_batch(run.jobs)
+        if len(run.jobs) > 1:  # a call with one event is a job alone: its failure counts
+            return await self._run_events(run.jobs)
+        return await self._run_job(*run.jobs[0])
+
+    async def _run_batch(self, jobs: Sequence[LeasedJob]) -> bool:
         started = self._clock.monotonic()
         outcome = await self._runner.run_batch(jobs)
         for lease, job in outcome.settled:
             self._leases.finish(lease, job)
         self._scheduler.complete_batch(outcome, self._clock.monotonic() - started)
+        return len(outcome.settled) == len(jobs)
 
-    async def _run_job(self, lease: Lease, job: Job) -> None:
+    async def _run_events(self, jobs: Sequence[LeasedJob]) -> bool:
+        started = self._clock.monotonic()
+        outcome = await self._runner.run_events(jobs)
+        for lease, job in outcome.settled:
+            self._leases.finish(lease, job)
+        seconds = self._clock.monotonic() - started
+        self._scheduler.complete_call(jobs[0].job.handler, outcome, seconds)
+        return len(outcome.settled) == len(jobs)
+
+    async def _run_job(self, lease: Lease, job: Job) -> bool:
         started = self._clock.monotonic()
         try:
             is_done = await self._runner.run(lease.token, job)
@@ -235,14 +259,16 @@ class Worker:
         self._leases.finish(lease, job)
         seconds = self._clock.monotonic() - started
         self._scheduler.complete_job(job.handler, seconds, failed=not is_done)
+        return is_done
 
     async def _abandon(self, lease: Lease) -> None:
         """Let a lease expire because one of its jobs may still run; release its queued jobs."""
         await self._release(self._scheduler.withdraw(Revoked({lease.token}).affects))
         self._leases.abandon(lease)
 
-    def _run_ended(self, task: asyncio.Task[None]) -> None:
+    def _run_ended(self, task: asyncio.Task[bool]) -> None:
         run = self._tasks.pop(task)
+        is_done = False
         self._scheduler.free_slot(run)
         if task.cancelled():
             if not self._stopping:
@@ -257,10 +283,38 @@ class Worker:
             self._report("a job could not be run: %s", error)
             for lease, _ in run.jobs:
                 self._leases.abandon(lease)
+        else:
+            is_done = task.result()
         self._cancelled_jobs.difference_update(leased.job.id for leased in run.jobs)
         if not self._stopping:
             self._start_runs()
-        self._wake.set()
+        if not is_done or self._may_find_jobs(run):
+            self._wake.set()
+        else:
+            self._end_leases_soon()
+
+    def _may_find_jobs(self, run: Run) -> bool:
+        """Return whether a claim may find jobs because a run has ended. New ones are announced.
+
+        Each claim costs as much as a job, and delays the one that follows an announcement.
+        """
+        return (
+            self._scheduler.may_have_due
+            or bool(self._leases.freed_handlers)
+            or not run.handlers.isdisjoint(self._capped_handlers)
+        )
+
+    def _end_leases_soon(self) -> None:
+        """Let a claim end the leases of jobs that are over, unless another has done so by then."""
+
+        def wake() -> None:
+            self._is_timer_set = False
+            if self._leases.has_ended:
+                self._wake.set()
+
+        if not self._is_timer_set:
+            self._is_timer_set = True
+            asyncio.get_running_loop().call_later(_END_LEASES_SECONDS, wake)
 
     # Keeping leases.
 

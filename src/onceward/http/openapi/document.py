@@ -20,9 +20,10 @@ from onceward.http.openapi.schemas import (
     schemas,
     text,
 )
+from onceward.http.openapi.success import RECORDED, success_statuses, success_text
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
-from onceward.model.jobs import CANCELLABLE, REQUEUEABLE
+from onceward.model.jobs import CANCELLABLE, REQUEUEABLE, FailureType
 from onceward.operate.filters import DEFAULT_LIMIT, FILTERS, MAX_LIMIT, STATUSES
 from onceward.settings import Settings
 from onceward.sources.configure import SOURCE_NAME
@@ -162,6 +163,11 @@ def _filter(kind: str, name: str) -> Json:
         ),
         "reference": ("Filter by the related object.", text("A reference.")),
         "ordering_key": ("Filter by the ordering key.", text("An ordering key.")),
+        "failure_type": ("Filter by why a job failed or was ignored.", schema_of(FailureType)),
+        "key": (
+            "Filter by the version key, as the list or the payload has it.",
+            {"type": "string"},
+        ),
         "effect_id": ("Filter for failed jobs that wait for the outcome of an effect.", ID),
         "subject": ("Filter by what was changed, such as job:42.", text("A subject.")),
     }
@@ -214,6 +220,20 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         parameters=[_parameter("path", "id", "The job's id.", ID)],
     )
     details = {f"{prefix}/jobs/{{id}}": {"get": job}}
+    forget = _operation(
+        "forget_watermark",
+        "Forget the newest version that a handler applied for a key",
+        guard,
+        {
+            200: _json_content(
+                "The action is done and audited.", ref("schemas", "ForgottenWatermark")
+            )
+        },
+        *(*_BODY_ERRORS, 404, 503),
+        tags=["admin"],
+        requestBody=_body(ref("schemas", "ForgetAction")),
+    )
+    actions[f"{prefix}/watermarks/forget"] = {"post": forget}
     return {**lists, **details, **actions, OPENAPI: {"get": openapi}}
 
 
@@ -231,6 +251,8 @@ _ACTIONS: Final = {
         f"Cancel a job that is {_or(CANCELLABLE)}",
         "Cancelled",
     ),
+    ("events", "route"): ("Create the job of an event for a handler that has none", "RoutedEvent"),
+    ("events", "dismiss"): ("End the review of an event as ignored", "Dismissed"),
     ("effects", "resolve"): (
         "Answer whether an effect happened, and queue the jobs that wait for it",
         "ResolvedEffect",
@@ -240,9 +262,15 @@ _ACTIONS: Final = {
         "ManualRecording",
     ),
     ("deliveries", "accept"): ("Accept a conflict as a new event", "ManualRecording"),
-    ("handlers", "pause"): ("Pause a handler: its jobs wait", "PauseChange"),
+    ("handlers", "pause"): (
+        "Pause a handler: its jobs wait, and senders of its events to an inline source get 503",
+        "PauseChange",
+    ),
     ("handlers", "resume"): ("Resume a handler: its jobs run again", "PauseChange"),
-    ("sources", "pause"): ("Pause a source: it still receives, and its jobs wait", "PauseChange"),
+    ("sources", "pause"): (
+        "Pause a source: it still receives, and its jobs wait; senders to an inline one get 503",
+        "PauseChange",
+    ),
     ("sources", "resume"): ("Resume a source: its jobs run again", "PauseChange"),
 }
 
@@ -261,6 +289,7 @@ def _subject(kind: str) -> Json:
 
 _ACTION_BODIES: Final = {
     ("effects", "resolve"): "Resolution",
+    ("events", "route"): "RouteAction",
     ("jobs", "requeue"): "RequeueAction",
 }
 """The schemas of the bodies of actions that may say more than an actor and a reason."""
@@ -282,7 +311,6 @@ def _action(kind: str, name: str, guard: _Guard, summary: str, schema: str) -> J
 
 def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _Guard) -> Json:
     largest = f"The body may have up to {settings.max_body_bytes} bytes."
-    durable = "The delivery is durable, as a new event, a duplicate or a conflict."
     receipt, receipts = ref("schemas", "Receipt"), ref("schemas", "Receipts")
     has_inline = any(source.is_inline for source in sources.values())
     bodies = [receipt, receipts, *([ref("schemas", "Processed")] if has_inline else [])]
@@ -291,10 +319,10 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
         "Receive a webhook",
         _source_guard(sources),
         {
-            status: _json_content(durable, {"anyOf": bodies})
+            status: _json_content(success_text(status, sources), {"anyOf": bodies})
             if is_receipt
-            else {"description": f"{durable} The provider expects this response."}
-            for status, is_receipt in _success_statuses(sources)
+            else {"description": success_text(status, sources)}
+            for status, is_receipt in success_statuses(sources)
         },
         *(*_BODY_ERRORS, 400, 404, *([500] if has_inline else []), 503),
         tags=["receiving"],
@@ -308,27 +336,13 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
         "ingest_event",
         f"Receive an event of your own, as source {INGEST_SOURCE}",
         guard,
-        {202: _json_content(durable, receipt)},
+        {202: _json_content(RECORDED, receipt)},
         *(*_BODY_ERRORS, 503),
         tags=["receiving"],
         description=largest,
         requestBody=_body(ref("schemas", "Envelope")),
     )
     return {f"{WEBHOOKS}{{source}}": {"post": webhook}, INGEST: {"post": ingest}}
-
-
-def _success_statuses(sources: Mapping[str, Source]) -> list[tuple[int, bool]]:
-    """Return each success status, and whether its body is a receipt.
-
-    A status with both kinds of body comes twice, the receipt last: it is the one documented.
-    """
-    responses = [source.preset.success_response for source in sources.values()] or [202]
-    if any(source.is_inline for source in sources.values()):
-        responses.append(200)
-    return sorted(
-        (reply, True) if isinstance(reply, int) else (reply.status, False)
-        for reply in set(responses)
-    )
 
 
 def _source_guard(sources: Mapping[str, Source]) -> _Guard:
@@ -440,6 +454,9 @@ def _error(status: int) -> Json:
         case 401:
             scheme = {"type": "string"}
             response["headers"] = {"WWW-Authenticate": {"schema": scheme}}
+        case 500:
+            seconds = {"type": "integer", "minimum": 1}
+            response["headers"] = {"Retry-After": {"schema": seconds}}
         case 429 | 503:
             seconds = {"type": "integer", "minimum": 1}
             response["headers"] = {"Retry-After": {"required": True, "schema": seconds}}

@@ -7,7 +7,7 @@ from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
 from types import UnionType
-from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
 
 from onceward.model.admin import (
     MAX_WAITING_COUNTED,
@@ -21,6 +21,7 @@ from onceward.model.admin import (
     RejectionCount,
     RejectionItem,
     SourceItem,
+    WatermarkItem,
 )
 from onceward.model.effects import EffectStatus, ResolvedOutcome
 from onceward.model.events import ID_LIMIT_BYTES, Outcome
@@ -37,6 +38,7 @@ ITEMS: Final[Mapping[str, type]] = {
     "deliveries": DeliveryItem,
     "rejections": RejectionItem,
     "audit": AuditItem,
+    "watermarks": WatermarkItem,
     "handlers": HandlerItem,
     "sources": SourceItem,
 }
@@ -73,8 +75,10 @@ def _object(description: str, optional: Collection[str] = (), **properties: Json
 
 def schema_of(kind: Any) -> Json:
     """Return the schema of a type in the model."""
-    if isinstance(kind, UnionType):
+    if isinstance(kind, UnionType) or get_origin(kind) is Union:
         return {"anyOf": [schema_of(part) for part in get_args(kind)]}
+    if get_origin(kind) is tuple:
+        return {"type": "array", "items": _item(get_args(kind)[0])}
     if get_origin(kind) is Literal:
         return {"type": "string", "enum": list(get_args(kind))}
     if issubclass(kind, StrEnum):
@@ -123,12 +127,13 @@ _ENVELOPE: Final = _object(
     payload={"description": "The payload for the handlers: any JSON."},
     reference=text("The related object, for filtering.", "integer", "null"),
 )
-_OPERATOR_ACTION: Final = _object(
+_CLOSED: Final[Json] = {"additionalProperties": False}
+_OPERATOR_ACTION: Final = _CLOSED | _object(
     "Who acts and why. Both are stored in the audit entry.",
     actor=text("Who acts.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
     reason=text("Why they act.") | {"pattern": r"^[^\x00]*[^\x00\s][^\x00]*$"},
 )
-_REQUEUE_ACTION: Final = _object(
+_REQUEUE_ACTION: Final = _CLOSED | _object(
     "Who requeues a job and why.",
     optional=["even_if_stale"],
     **_OPERATOR_ACTION["properties"],
@@ -138,13 +143,32 @@ _REQUEUE_ACTION: Final = _object(
         "default": False,
     },
 )
+_ROUTE_ACTION: Final = _CLOSED | _object(
+    "Which handler gets the event, who says so and why.",
+    **_OPERATOR_ACTION["properties"],
+    handler=text("A handler."),
+)
+_FORGET_ACTION: Final = _CLOSED | _object(
+    "Which watermark to delete, who does it and why.",
+    **_OPERATOR_ACTION["properties"],
+    handler=text("A handler."),
+    key={
+        "description": "The version key, as the list or the payload has it.",
+        "type": "string",
+    },
+)
+_FORGOTTEN_WATERMARK: Final = _object(
+    "The deleted watermark and the audit entry.",
+    ok={"const": True},
+    watermark=ref("schemas", "Watermark"),
+    audit=ref("schemas", "Audit"),
+)
 _CALL_NO: Final[Json] = {
     "description": "The last call, as the list of effects shows it.",
     "type": "integer",
     "minimum": 1,
     "maximum": 2**31 - 1,
 }
-_CLOSED: Final[Json] = {"additionalProperties": False}
 _RESOLUTION: Final[Json] = {
     "description": "Whether an effect happened, who says so and why.",
     "oneOf": [
@@ -214,6 +238,10 @@ _REQUEUED: Final = _object(
     id=ID,
     status={"const": "queued"},
     available_at=_TIME,
+    note={
+        "description": "That no live worker runs the handler of the job; null if one does.",
+        "type": ["string", "null"],
+    },
     audit=ref("schemas", "Audit"),
 )
 _CANCELLED: Final = _object(
@@ -224,6 +252,27 @@ _CANCELLED: Final = _object(
     finished_at=_TIME,
     audit=ref("schemas", "Audit"),
 )
+_ROUTED_EVENT: Final = _object(
+    "The new job of an event and the audit entry.",
+    ok={"const": True},
+    id=ID,
+    job_id=ID,
+    status={"const": "queued"},
+    available_at=_TIME,
+    note={
+        "description": "That no live worker runs the handler of the job; null if one does.",
+        "type": ["string", "null"],
+    },
+    audit=ref("schemas", "Audit"),
+)
+_DISMISSED: Final = _object(
+    "The event whose review has ended, and the audit entry.",
+    ok={"const": True},
+    id=ID,
+    processing_state={"const": "ignored"},
+    processed_at=_TIME,
+    audit=ref("schemas", "Audit"),
+)
 _PAUSE_CHANGE: Final = _object(
     "The handler or source, and the audit entry.",
     ok={"const": True},
@@ -231,6 +280,10 @@ _PAUSE_CHANGE: Final = _object(
     paused_at={
         "description": "When it was paused; null after a resume.",
         "anyOf": [_TIME, {"type": "null"}],
+    },
+    note={
+        "description": "What a pause does to the senders of an inline source; null otherwise.",
+        "type": ["string", "null"],
     },
     audit=ref("schemas", "Audit"),
 )
@@ -284,6 +337,8 @@ def schemas() -> Json:
         "Envelope": _ENVELOPE,
         "OperatorAction": _OPERATOR_ACTION,
         "RequeueAction": _REQUEUE_ACTION,
+        "ForgetAction": _FORGET_ACTION,
+        "ForgottenWatermark": _FORGOTTEN_WATERMARK,
         "Resolution": _RESOLUTION,
         "ResolvedEffect": _RESOLVED_EFFECT,
         "Receipt": _RECEIPT,
@@ -292,6 +347,9 @@ def schemas() -> Json:
         "JobDetail": _JOB_DETAIL,
         "Requeued": _REQUEUED,
         "Cancelled": _CANCELLED,
+        "RouteAction": _ROUTE_ACTION,
+        "RoutedEvent": _ROUTED_EVENT,
+        "Dismissed": _DISMISSED,
         "PauseChange": _PAUSE_CHANGE,
         "ManualRecording": _MANUAL_RECORDING,
         "Error": _ERROR,

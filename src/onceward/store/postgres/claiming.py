@@ -10,11 +10,11 @@ from typing import Any, Final
 from weakref import ref
 
 from onceward.errors import StoreBlocked
-from onceward.model.jobs import ClaimRequest
+from onceward.model.jobs import DIED_IN_ON_FAILED, WORKER_DIED, ClaimRequest
 from onceward.ports import Row
 from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
-from onceward.store.base import ALTERED_ROWS, MIN_LOOK_JOBS, RATE_BURST_SECONDS, WORKER_DIED
+from onceward.store.base import ALTERED_ROWS, MIN_LOOK_JOBS, RATE_BURST_SECONDS
 from onceward.store.locks import PRESENCE_NAMESPACE, Lock
 from onceward.store.postgres.connections import Connection, lock_statement
 from onceward.store.postgres.prepared import PreparedMessage
@@ -54,6 +54,7 @@ class Claims:
     def __init__(self, queries: Queries, settings: Settings) -> None:
         self._constants = {
             "error": WORKER_DIED,
+            "died_again": DIED_IN_ON_FAILED,
             "base_seconds": settings.retry_base_seconds,
             "max_seconds": settings.retry_max_seconds,
             "grace_seconds": GRACE_SECONDS,

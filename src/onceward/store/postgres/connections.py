@@ -47,7 +47,8 @@ CONNECT_OPTIONS: Final[dict[str, Any]] = {
 RETRYABLE: Final = (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure)
 _ACCESS_CLASSES: Final = ("3F", "42")
 """The classes of SQLSTATEs for missing privileges, schemas, tables and columns."""
-_ALTERED: Final = re.compile(r'"altered (onceward\.\w+) \d+"')
+# Without the quotation marks around it, which are translated with the message.
+_ALTERED: Final = re.compile(r"\baltered (onceward\.\w+) \d+")
 """The text that a statement casts to a number, in vain, if a trigger altered its rows."""
 OTHER_SESSION: Final = (
     psycopg.errors.InvalidSqlStatementName,
@@ -85,7 +86,7 @@ _NETWORK: Final = {
 _ESTABLISH_SECONDS: Final = 5.0
 """Time for a new connection to establish its session."""
 
-_LOCK_NAMESPACE: Final = 7136231
+LOCK_NAMESPACE: Final = 7136231
 """The first key of all advisory locks, chosen at random: applications may use their own."""
 
 
@@ -212,7 +213,7 @@ def lock_statement(lock: Lock, *, shared: bool = False) -> str:
 
 def _take_lock(lock: Lock, *, shared: bool) -> str:
     function = f"pg_advisory_xact_lock{'_shared' if shared else ''}"
-    return f"pg_catalog.{function}({_LOCK_NAMESPACE}, {lock:d})"
+    return f"pg_catalog.{function}({LOCK_NAMESPACE}, {lock:d})"
 
 
 async def run(connection: Connection, statement: Sql, parameters: Mapping[str, Any]) -> list[Row]:

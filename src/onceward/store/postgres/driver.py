@@ -32,7 +32,7 @@ def connection_class(
 
         return FastWaitConnection
     _log.warning(
-        "psycopg %s is outside the tested range %s to %s: using its own, slower wait",
+        "psycopg %s is outside the tested range %s to %s: using its own, slower connection",
         version,
         ".".join(map(str, LOWEST_TESTED)),
         ".".join(map(str, HIGHEST_TESTED)),

@@ -13,8 +13,8 @@ from typing import Final
 import psycopg
 
 from onceward.errors import EventBusy, StoreError, TransactionMisuse
-from onceward.model.events import Arrival, Receipt
-from onceward.model.inline import BUSY, InlineRun, LedgerView
+from onceward.model.events import Arrival
+from onceward.model.inline import BUSY, InlineRun, InlineSettlement, LedgerView
 from onceward.ports import LockedEvents
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import parse
@@ -26,7 +26,7 @@ from onceward.store.postgres.ledger_transaction import PostgresLedgerTransaction
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.time_limit import RESPONSE_SECONDS, time_limit
-from onceward.store.postgres.transaction import PostgresTransaction
+from onceward.store.postgres.transaction import PostgresTransaction, PreparedStatements
 from onceward.store.queries import Queries
 
 # Onceward's statements find no function of the handler's schemas. Rows are locked in the order of
@@ -66,13 +66,14 @@ class PostgresInlineTransaction(PostgresTransaction):
         self,
         connection: Connection,
         queries: Queries,
+        prepared: PreparedStatements,
         failpoints: Failpoints,
         *,
         batch_writer: BatchWriter,
         source_ids: Mapping[str, int],
         routes_file: int,
     ) -> None:
-        super().__init__(connection, queries, failpoints, shared=False)
+        super().__init__(connection, queries, prepared, failpoints)
         self._batch_writer = batch_writer
         self._source_ids = source_ids
         self._routes_file = routes_file
@@ -90,17 +91,18 @@ class PostgresInlineTransaction(PostgresTransaction):
             (row,) = await run(self._connection, _TRY_LOCKS, parameters)
             if row["is_locked"] is False:  # None without any events
                 raise EventBusy(BUSY)
-            return await look(ledger.run, arrivals, self._source_ids)
+            has_filters = self._batch_writer.has_filters
+            return await look(ledger.run, arrivals, self._source_ids, has_filters=has_filters)
 
     async def settle_inline(
         self, arrivals: Sequence[Arrival], runs: Sequence[InlineRun]
-    ) -> list[Receipt]:
+    ) -> InlineSettlement:
         """Record the deliveries of a request and mark the jobs of its handlers as done."""
         async with self._own_statements() as ledger:
-            settled = await settle(ledger, arrivals, runs, self._source_ids)
-        receipts, self.has_queued_jobs = settled
+            settlement = await settle(ledger, arrivals, runs, self._source_ids)
+        self.has_queued_jobs = settlement.has_queued_jobs
         self._failpoints.reach("settle.written")
-        return receipts
+        return settlement
 
     @asynccontextmanager
     async def _own_statements(self) -> AsyncIterator[PostgresLedgerTransaction]:
@@ -129,6 +131,7 @@ class InlineTransactions:
         self,
         pool: ConnectionPool,
         queries: Queries,
+        prepared: PreparedStatements,
         failpoints: Failpoints,
         batch_writer: BatchWriter,
         *,
@@ -139,6 +142,7 @@ class InlineTransactions:
     ) -> None:
         self._pool = pool
         self._queries = queries
+        self._prepared = prepared
         self._failpoints = failpoints
         self._batch_writer = batch_writer
         self._source_ids = source_ids
@@ -156,6 +160,7 @@ class InlineTransactions:
             transaction = PostgresInlineTransaction(
                 connection,
                 self._queries,
+                self._prepared,
                 self._failpoints,
                 batch_writer=self._batch_writer,
                 source_ids=self._source_ids,

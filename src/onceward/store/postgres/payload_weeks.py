@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Final
 
+from onceward.model.weeks import Week
 from onceward.runtime.sql_text import Sql
 
 _FIRST: Final = b"timestamptz '-infinity'"
 _END: Final = b"timestamptz 'infinity'"
-_WEEK: Final = timedelta(weeks=1)
 
 
 def within_weeks(statement: Sql, oldest: datetime, newest: datetime) -> bytes:
@@ -19,14 +19,8 @@ def within_weeks(statement: Sql, oldest: datetime, newest: datetime) -> bytes:
     and locks every partition. The times are rounded to the weeks of the partitions, so that the
     text, and with it the plan, stays the same for a week.
     """
-    bounds = {_FIRST: _monday(oldest), _END: _monday(newest) + _WEEK}
+    bounds = {_FIRST: Week.of(oldest).starts_at, _END: Week.of(newest).ends_at}
     text = statement.pyformat
     for marker, time in bounds.items():
         text = text.replace(marker, f"timestamptz '{time.isoformat()}'".encode())
     return text
-
-
-def _monday(time: datetime) -> datetime:
-    """Return the begin of a week in UTC."""
-    day = time.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    return day - timedelta(days=day.weekday())

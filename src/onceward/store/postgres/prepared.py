@@ -1,4 +1,4 @@
-"""Messages of several statements whose plans the session keeps."""
+"""Statements whose plans the session keeps, for messages of several statements."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from onceward.ports import Row
 from onceward.runtime.sql_text import Sql
 from onceward.store.postgres.connections import Connection
 from onceward.store.postgres.pool import drop
+from onceward.store.postgres.session import literal
 
 _PARAMETER: Final = re.compile(rb"%\((\w+)\)s")
 
@@ -44,7 +45,8 @@ class PreparedMessage:
     async def run(self, connection: Connection, parameters: Mapping[str, Any]) -> list[list[Row]]:
         """Run the statements and return the rows of each."""
         if connection not in self._connections:
-            await self._prepare_on(connection)
+            await _prepare(connection, self._prepare)
+            self._connections.add(connection)
         cursor = psycopg.AsyncClientCursor(connection)
         await cursor.execute(self._execute, parameters)
         rows = []
@@ -54,13 +56,42 @@ class PreparedMessage:
             has_more = cursor.nextset()
         return rows
 
-    async def _prepare_on(self, connection: Connection) -> None:
-        try:
-            await connection.execute(self._prepare, prepare=False)
-        except BaseException:
-            drop(connection)  # some of the statements may be prepared: a repetition would fail
-            raise
-        self._connections.add(connection)
+
+class PreparedStatement:
+    """A statement in the messages of handlers' transactions. Its values are texts.
+
+    It is prepared in such a transaction: another search_path would make every plan anew.
+    """
+
+    def __init__(self, name: str, statement: Sql) -> None:
+        self._names = list(dict.fromkeys(_PARAMETER.findall(statement.pyformat)))
+        prepared = f"onceward_{name}".encode()
+        self._prepare = b"PREPARE " + prepared + b" AS " + _numbered(statement, self._names)
+        self._execute = b"EXECUTE " + prepared
+        self._connections: WeakSet[Connection] = WeakSet()
+
+    def is_prepared(self, connection: Connection) -> bool:
+        """Return whether a connection has prepared the statement."""
+        return connection in self._connections
+
+    async def prepare(self, connection: Connection) -> None:
+        """Prepare the statement, unless the connection has."""
+        if connection not in self._connections:
+            await _prepare(connection, self._prepare)
+            self._connections.add(connection)
+
+    def bind(self, values: Mapping[str, str | None]) -> bytes:
+        """Return the statement with its values. Raise psycopg.DataError for a NUL."""
+        literals = [literal(values[name.decode()]) for name in self._names]
+        return self._execute + f"({', '.join(literals)})".encode()
+
+
+async def _prepare(connection: Connection, message: bytes) -> None:
+    try:
+        await connection.exchange(message)
+    except BaseException:
+        drop(connection)  # some of the statements may be prepared: a repetition would fail
+        raise
 
 
 def _numbered(statement: Sql, names: list[bytes]) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -14,43 +14,43 @@ from onceward.ports import EVERY_DUTY, Duty
 from onceward.store.postgres.connections import Connection
 
 NEEDED_BY_ALL: Final[Mapping[str, tuple[str, ...]]] = {
-    "attempts": ("SELECT", "DELETE"),
-    "body_hashes": ("SELECT", "DELETE"),
-    "deliveries": ("SELECT", "DELETE"),
-    "duplicate_bodies": ("SELECT", "DELETE"),
-    "events": ("SELECT", "UPDATE", "DELETE"),
+    "events": ("SELECT",),
     "handlers": ("SELECT", "INSERT", "UPDATE"),
-    "jobs": ("SELECT", "DELETE"),
+    "jobs": ("SELECT",),
     "migrations": ("SELECT",),
-    "payloads": ("SELECT", "DELETE"),
     "provisioned_secrets": ("SELECT",),
     "routes": ("SELECT", "INSERT", "UPDATE", "DELETE"),
     "sources": ("SELECT", "INSERT", "UPDATE"),
     "tokens": ("SELECT",),
     "workers": ("SELECT", "DELETE"),
 }
-"""The privileges that every serving process uses: each registers, and deletes old events."""
+"""The privileges that every serving process uses: each registers. Only the owner deletes events."""
 NEEDED_BY_DUTY: Final[Mapping[Duty, Mapping[str, tuple[str, ...]]]] = {
     Duty.RECEIVE: {
+        "archives": ("SELECT",),
         "audit": ("SELECT", "INSERT"),
-        "body_hashes": ("INSERT",),
-        "deliveries": ("INSERT", "UPDATE"),
-        "duplicate_bodies": ("INSERT",),
+        "attempts": ("SELECT",),
+        "body_hashes": ("SELECT", "INSERT"),
+        "deliveries": ("SELECT", "INSERT", "UPDATE"),
+        "duplicate_bodies": ("SELECT", "INSERT"),
         "effects": ("SELECT", "UPDATE"),
-        "events": ("INSERT",),
+        "events": ("INSERT", "UPDATE"),
         "jobs": ("INSERT", "UPDATE"),
         "leases": ("SELECT", "UPDATE"),
-        "payloads": ("INSERT",),
+        "payloads": ("SELECT", "INSERT"),
         "provisioned_secrets": ("INSERT",),
         "rejection_counts": ("SELECT", "INSERT", "UPDATE"),
         "rejections": ("SELECT", "INSERT", "UPDATE", "DELETE"),
         "tokens": ("INSERT",),
+        "watermarks": ("SELECT", "DELETE"),
     },
     Duty.WORK: {
-        "attempts": ("INSERT",),
+        "attempts": ("SELECT", "INSERT", "DELETE"),
+        "body_hashes": ("SELECT",),
         "effects": ("SELECT", "INSERT", "UPDATE"),
         "jobs": ("UPDATE",),
         "leases": ("SELECT", "INSERT", "UPDATE", "DELETE"),
+        "payloads": ("SELECT",),
         "rates": ("SELECT", "INSERT", "UPDATE"),
         "watermarks": ("SELECT", "INSERT", "UPDATE"),
         "workers": ("INSERT", "UPDATE"),
@@ -81,7 +81,7 @@ def _needed(duties: Duty) -> list[tuple[str, str, str]]:
         for name, privileges in needed_on_tables(duties).items()
         for privilege in privileges
     ]
-    # The only sequences with a check: identity columns use theirs without a privilege.
+    # Identity columns use their sequences without a privilege.
     recording = [
         ("SEQUENCE", "onceward.ledger_ids", "USAGE"),
         ("FUNCTION", "onceward.first_event_with", "EXECUTE"),
@@ -92,13 +92,13 @@ def _needed(duties: Duty) -> list[tuple[str, str, str]]:
         *tables,
         *(recording if Duty.RECEIVE in duties else ()),
         *(working if Duty.WORK in duties else ()),
-        ("FUNCTION", "onceward.make_payload_partitions", "EXECUTE"),
     ]
 
 
 _REFUSED_SCHEMA: Final = re.compile(r"permission denied for schema (?P<schema>\S+)")
 _TABLE: Final = "TABLE "
 _MIGRATIONS: Final = f"{_TABLE}onceward.migrations"
+_LISTED_MIGRATIONS: Final = 4
 _LISTED_TABLES: Final = 3
 """If more tables lack grants, the error names the first ones and has one grant for all."""
 
@@ -236,10 +236,13 @@ def explain_refused_create(error: psycopg.Error, role: str) -> None:
         )
 
 
-def migrate_error(access: Access, labels: Iterable[str], reason: str) -> ConfigurationError:
+def migrate_error(access: Access, labels: Sequence[str], reason: str) -> ConfigurationError:
     """Return the error of a role that may not apply the migrations that the database lacks."""
+    listed = ", ".join(labels)
+    if len(labels) > _LISTED_MIGRATIONS:
+        listed = f"{labels[0]} to {labels[-1]}"
     refusal = (
-        f"The database lacks migrations ({', '.join(labels)}), and the role {access.role} may not "
+        f"The database lacks migrations ({listed}), and the role {access.role} may not "
         f"apply them: {reason}."
     )
     if access.owner is None:

@@ -10,12 +10,14 @@ from psycopg.rows import tuple_row
 from onceward.errors import OutcomeUnknown, Unwritable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.ports import BatchGroup
+from onceward.ports.id_cache import IdCache
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY, LedgerTransaction
-from onceward.store.keyed_routes import KeyedRoute, KeyedRoutes
+from onceward.store.payload_routes import PayloadRoute, PayloadRoutes
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import RETRYABLE, Connection
+from onceward.store.postgres.id_hints import NO_HINTS, BatchHints, IdHints
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 
@@ -39,7 +41,11 @@ class _Batch:
     """Deliveries and, by position, the receipts that they have so far."""
 
     def __init__(
-        self, arrivals: Sequence[Arrival], recent: RecentEvents, routes_file: int | None = None
+        self,
+        arrivals: Sequence[Arrival],
+        recent: RecentEvents,
+        routes_file: int | None = None,
+        hints: BatchHints = NO_HINTS,
     ) -> None:
         self.arrivals = arrivals
         self.routes_file = routes_file
@@ -48,21 +54,39 @@ class _Batch:
         """The positions of the deliveries that probably repeat a recent event, by its id."""
         self._repeated: set[int] = set()
         self._receipts: list[Receipt | None] = [None] * len(arrivals)
-        if recent.may_repeat(arrivals):
-            self._find_repeated(recent)
+        if hints.any_found or recent.may_repeat(arrivals):
+            self._find_repeated(recent, hints.asked)
 
-    def _find_repeated(self, recent: RecentEvents) -> None:
+    def _find_repeated(self, recent: RecentEvents, hints: Mapping[int, int | None]) -> None:
         """Find the deliveries that repeat a recent event or an earlier position."""
         first_hashes: dict[tuple[str, str], bytes] = {}
+        guessed: set[tuple[str, str]] = set()
         for position, arrival in enumerate(self.arrivals):
-            if event := recent.find_original(arrival):
+            key = arrival.source, arrival.event_id
+            event = recent.find_original(arrival) or hints.get(position)
+            if event and self._may_repeat(event, arrival):
                 self.duplicates.setdefault(event, []).append(position)
                 self._repeated.add(position)
+                guessed.add(key)
                 continue
-            key = arrival.source, arrival.event_id
-            if first_hashes.get(key) == arrival.body_sha256:
+            # After a wrong guess, the first delivery of a key must not lose to a later one.
+            if key in guessed or first_hashes.get(key) == arrival.body_sha256:
                 self._repeated.add(position)
             first_hashes.setdefault(key, arrival.body_sha256)
+
+    def _may_repeat(self, event: int, arrival: Arrival) -> bool:
+        """Return whether an earlier position that repeats the same event is the same delivery.
+
+        The ledger checks only the first of them. A wrong hint must not take another along.
+        """
+        if (positions := self.duplicates.get(event)) is None:
+            return True
+        first = self.arrivals[positions[0]]
+        return (
+            first.source == arrival.source
+            and first.event_id == arrival.event_id
+            and first.body_sha256 == arrival.body_sha256
+        )
 
     @property
     def probably_new(self) -> list[int]:
@@ -118,20 +142,27 @@ class BatchWriter:
         self,
         queries: Queries,
         source_ids: Mapping[str, int],
-        keyed_routes: KeyedRoutes,
+        payload_routes: PayloadRoutes,
         failpoints: Failpoints,
         *,
         row_limit: int,
         on_jobs: Callable[[], None],
+        id_cache: IdCache | None = None,
     ) -> None:
         self._queries = queries
         self._source_ids = source_ids
-        self._keyed_routes = keyed_routes
+        self._payload_routes = payload_routes
         self._failpoints = failpoints
         self._row_limit = row_limit
         self._on_jobs = on_jobs
         """Called after each commit that created jobs."""
         self._recent = RecentEvents()
+        self._id_hints = IdHints(id_cache)
+
+    @property
+    def has_filters(self) -> bool:
+        """Whether a route that this process knows has a filter."""
+        return self._payload_routes.has_filters
 
     def batch_group(self, arrival: Arrival) -> BatchGroup:
         """Return the group in which a delivery is best written."""
@@ -146,7 +177,8 @@ class BatchWriter:
 
         Raise OutcomeUnknown if the ledger has another file of routes: it was restored.
         """
-        batch = _Batch(arrivals, self._recent, routes_file)
+        hints = await self._id_hints.find(connection, routes_file, arrivals, self._recent)
+        batch = _Batch(arrivals, self._recent, routes_file, hints)
 
         async def run(name: str, columns: Mapping[str, Any]) -> Rows:
             statement = self._queries.one(name, *_conditions(columns))
@@ -166,6 +198,7 @@ class BatchWriter:
         self._failpoints.reach("record.committed")
         receipts = batch.receipts()
         self._recent.add(arrivals, receipts)
+        self._id_hints.add(hints, arrivals, receipts)
         return receipts
 
     async def _write_duplicates(self, run: Run, batch: _Batch) -> None:
@@ -192,17 +225,17 @@ class BatchWriter:
     async def _write(self, run: Run, name: str, batch: _Batch, positions: list[int]) -> bool:
         """Run a statement over some positions of a batch. Return whether it created jobs.
 
-        If a handler has the path of a key that this process does not know, the statement records
-        nothing: it runs again with the keys at all paths.
+        If a handler has a filter or the path of a key that this process does not know, the
+        statement records nothing: it runs again with the readings of all routes.
         """
         if not positions:
             return False
         rows = await run(name, self._columns(name, batch, positions))
         for _ in range(_MAX_RELOADS):
-            if not _lacks_keys(rows):
+            if not _lacks_readings(rows):
                 break
-            routes = await run("keyed_routes", {})
-            self._keyed_routes.replace(KeyedRoute.from_row(*route) for route in routes)
+            routes = await run("payload_routes", {})
+            self._payload_routes.replace(PayloadRoute.from_row(*route) for route in routes)
             rows = await run(name, self._columns(name, batch, positions))
         return _add_receipts(batch, positions, rows)
 
@@ -246,11 +279,25 @@ class BatchWriter:
                 "covered_sha256s": blobs(covered),
                 "held_error": HELD_AS_DUPLICATE_BODY,
             }
-        if keys := self._keyed_routes.keys(arrivals):
+        if any(arrival.reviewed for arrival in arrivals):
+            columns["reviewed"] = ints([arrival.reviewed for arrival in arrivals])
+        return columns | self._readings(arrivals)
+
+    def _readings(self, arrivals: Sequence[Arrival]) -> dict[str, Any]:
+        """Return what the payloads have for the routes that need it."""
+        keys, verdicts = self._payload_routes.read(arrivals)
+        columns: dict[str, Any] = {}
+        if keys:
             columns |= {
                 "key_positions": bigints([each.position for each in keys]),
                 "key_paths": texts([each.path for each in keys]),
                 "keys": texts([each.key for each in keys]),
+            }
+        if verdicts:
+            columns |= {
+                "verdict_positions": bigints([each.position for each in verdicts]),
+                "filters": texts([each.filter for each in verdicts]),
+                "verdicts": ints([each.passes for each in verdicts]),
             }
         return columns
 
@@ -263,8 +310,8 @@ class BatchWriter:
         }
 
 
-def _lacks_keys(rows: Rows) -> bool:
-    """Return whether a statement recorded nothing because it lacks keys: it has no positions."""
+def _lacks_readings(rows: Rows) -> bool:
+    """Return whether a statement recorded nothing for want of readings: it has no positions."""
     return any(positions is None for positions, *_ in rows)
 
 
@@ -284,8 +331,15 @@ def _add_receipts(batch: _Batch, positions: Sequence[int], rows: Rows) -> bool:
 
 
 def _conditions(columns: Mapping[str, Any]) -> list[str]:
-    conditions = {"rules": "duplicate_body", "routes_file": "registered", "keys": "ordered"}
-    return [condition for column, condition in conditions.items() if column in columns]
+    conditions = {
+        "rules": "duplicate_body",
+        "routes_file": "registered",
+        "keys": "ordered",
+        "verdicts": "filtered",
+        "reviewed": "reviewed",
+    }
+    found = [condition for column, condition in conditions.items() if column in columns]
+    return [*found, "jobless"] if {"filtered", "reviewed"} & set(found) else found
 
 
 async def _run_with_retries(

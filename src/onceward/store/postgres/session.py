@@ -9,15 +9,19 @@ parameters would be shorter, but poolers refuse or drop them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final
+from typing import Final, TypeAlias
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.pq.abc import PGresult
 
 from onceward.errors import OutcomeUnknown, StoreBlocked
 from onceward.ports import Row
+
+TextRows: TypeAlias = list[list[str]]
+"""The rows of a statement, as the server writes them."""
 
 ENCODING: Final = "UTF8"
 
@@ -47,7 +51,7 @@ _PINS: Final = {
     "idle_in_transaction_session_timeout": "0",
     "idle_session_timeout": "0",
 }
-_FOR_HANDLERS: Final = (
+_ROLE_SETTINGS: Final = (
     "search_path",
     "row_security",
     "statement_timeout",
@@ -62,7 +66,9 @@ _RESET_SETTINGS: Final = "SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET A
 _RESET_OBJECTS: Final = "CLOSE ALL; UNLISTEN *; DISCARD SEQUENCES; DISCARD TEMP"
 # Prepared once a session: to parse the pins again would cost as much as the rest of a reset.
 _PIN: Final = "EXECUTE onceward_pins"
-_RESET: Final = f"{_RESET_SETTINGS}; {_PIN}; {_RESET_OBJECTS}".encode()
+RESET: Final = f"{_RESET_SETTINGS}; {_PIN}; {_RESET_OBJECTS}".encode()
+# The handler may have suppressed the warning of a commit that no standby confirmed.
+COMMIT: Final = b"SET LOCAL client_min_messages = 'warning'; COMMIT"
 _SYNC_WAIT: Final = "SyncRepWaitForLSN"
 """The server's function that waits for a standby: a name, because messages are translated."""
 _UNCONFIRMED: Final = (
@@ -84,12 +90,24 @@ class Session:
     settings: Mapping[str, str] = field(default_factory=dict)
     """Settings beside, or instead of, those that every session has."""
     allow_weak_durability: bool = False
+    keeps_role_settings: bool = False
+    """Whether it keeps the search_path, row security and time limits of its role.
+
+    If not, each handler's transaction sets them. Setting the search_path twice a job costs as much
+    as the rest of a reset. Onceward's own statements in a session that keeps them name the schema
+    of everything.
+    """
 
 
 class SessionConnection(psycopg.AsyncConnection[Row]):
     """A connection with a session, which notices commits that no standby confirmed."""
 
     _begin = b""
+    _deallocates_all = True
+    """Whether psycopg may send DEALLOCATE ALL, which would drop Onceward's statements too.
+
+    If so, psycopg prepares nothing in handlers' transactions.
+    """
     _state = ""
     """The pinned settings and the server process, as the server shows them."""
     _read = b""
@@ -102,27 +120,57 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
         """
         self.add_notice_handler(self._note_unconfirmed)
         version = self.info.server_version // 10_000
-        found = await self._run(_inspect_message(version))
-        if (encoding := found.pop("server_encoding")) != ENCODING:
+        names = [name for name in _ROLE_SETTINGS if _exists(name, version)]
+        (((encoding, *found),),) = await self.exchange(_inspect_message(names))
+        if encoding != ENCODING:
             raise StoreBlocked(_other_encoding(self.info.dbname, encoding))
         pins = _pins(session, version)
-        self._begin = _begin_message(found)
-        self._state = (await self._run(_pin_message(pins)))["state"]
+        decided = zip(names, found, strict=True)
+        self._begin = _begin_message({name: value for name, value in decided if name in pins})
+        self._state = state_in(await self.exchange(_pin_message(pins)))
         self._read = _read_message(pins)
         # Another message, because a pooler may hand it to another server connection.
         if not await self._has_session():
             raise StoreBlocked(SHARED_BACKENDS)
 
-    async def begin(self, *further: bytes) -> datetime:
-        """Begin a transaction for a handler, run further statements, and return its now()."""
-        began: datetime = (await self._run(b"; ".join((self._begin, *further))))["began"]
-        return began
+    async def begin(self, *further: bytes) -> tuple[datetime, list[TextRows]]:
+        """Begin a transaction for a handler, and run further statements.
+
+        Return its now(), and the rows of the further statements that have rows.
+        """
+        if self._deallocates_all:
+            self.prepare_threshold = None
+        ((began, *_),), *rows = await self.exchange(b"; ".join((self._begin, *further)))
+        return datetime.fromisoformat(began), rows
+
+    async def commit_and_reset(self, *before: bytes) -> None:
+        """Run statements, commit the transaction of a handler, and reset the session.
+
+        An error of the reset closes the connection: the commit has succeeded. Raise OutcomeUnknown
+        if a pooler ran the commit in another session.
+        """
+        await self.exchange(b"; ".join((*before, COMMIT)))
+        state = None
+        with suppress(psycopg.Error):
+            state = state_in(await self.exchange(RESET))
+        await self._check_reset(state)
 
     async def reset_session(self, *, rolls_back: bool) -> None:
         """Undo what a handler changed in the session. Close it if it is not as before."""
-        message = b"ROLLBACK; " + _RESET if rolls_back else _RESET
-        if (await self._run(message))["state"] != self._state:
+        message = b"ROLLBACK; " + RESET if rolls_back else RESET
+        if state_in(await self.exchange(message)) != self._state:
             await self.close()
+
+    async def _check_reset(self, state: str | None) -> None:
+        """Close a connection whose session is not as before after a commit, or could not be reset.
+
+        Raise OutcomeUnknown behind a pooler: another session may have run the commit.
+        """
+        if state != self._state:
+            is_pooled = self.is_pooled
+            await self.close()
+            if is_pooled:
+                raise OutcomeUnknown(SHARED_BACKENDS)
 
     async def require_session(self) -> None:
         """Raise OutcomeUnknown, and close, if a pooler ran statements in another session.
@@ -135,8 +183,7 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
             raise OutcomeUnknown(SHARED_BACKENDS)
 
     async def _has_session(self) -> bool:
-        state: str = (await self._run(self._read))["state"]
-        return state == self._state
+        return state_in(await self.exchange(self._read)) == self._state
 
     @property
     def is_pooled(self) -> bool:
@@ -149,13 +196,17 @@ class SessionConnection(psycopg.AsyncConnection[Row]):
             self._is_unconfirmed = False
             raise OutcomeUnknown(_UNCONFIRMED)
 
-    async def _run(self, message: bytes) -> Row:
-        """Run a message of several statements and return the row of the one that has rows."""
-        cursor = self.cursor(row_factory=dict_row)
+    async def exchange(self, message: bytes) -> list[TextRows]:
+        """Run a message of several statements. Return the rows of those that have rows."""
+        cursor = self.cursor()
         await cursor.execute(message, prepare=False)
-        while cursor.description is None:
-            cursor.nextset()
-        return (await cursor.fetchall())[0]
+        rows = []
+        has_more: bool | None = True
+        while has_more:
+            if cursor.description is not None and cursor.pgresult is not None:
+                rows.append(text_rows(cursor.pgresult))
+            has_more = cursor.nextset()
+        return rows
 
     def _note_unconfirmed(self, diagnostic: psycopg.errors.Diagnostic) -> None:
         if diagnostic.source_function == _SYNC_WAIT:
@@ -173,6 +224,20 @@ async def require_own_backends(first: SessionConnection, second: SessionConnecti
         raise StoreBlocked(SHARED_BACKENDS)
 
 
+def text_rows(result: PGresult) -> TextRows:
+    """Return the rows of a result. Onceward's messages have no NULLs in them."""
+    columns = range(result.nfields)
+    return [
+        [(result.get_value(row, column) or b"").decode() for column in columns]
+        for row in range(result.ntuples)
+    ]
+
+
+def state_in(rows: list[TextRows]) -> str:
+    """Return the state of the session, which the last statement with rows has read."""
+    return rows[-1][0][0]
+
+
 async def _backend(connection: SessionConnection) -> int:
     cursor = await connection.execute(f"SELECT {_PID} AS pid".encode(), prepare=False)
     rows = await cursor.fetchall()
@@ -182,16 +247,17 @@ async def _backend(connection: SessionConnection) -> int:
 def _pins(session: Session, version: int) -> dict[str, str]:
     """Return the settings to pin, with their values as SQL."""
     values = _PINS | dict(session.settings)
-    pins = {name: _literal(value) for name, value in values.items() if _exists(name, version)}
+    if session.keeps_role_settings:
+        values = {name: value for name, value in values.items() if name not in _ROLE_SETTINGS}
+    pins = {name: literal(value) for name, value in values.items() if _exists(name, version)}
     if not session.allow_weak_durability:
         pins.setdefault("synchronous_commit", _DURABLE_LEVEL)
     return pins
 
 
-def _inspect_message(version: int) -> bytes:
-    """Return the message that resets a session and returns what others decided."""
-    names = [name for name in _FOR_HANDLERS if _exists(name, version)]
-    columns = ", ".join(f"{_current(name)} AS {name}" for name in (*names, "server_encoding"))
+def _inspect_message(names: Iterable[str]) -> bytes:
+    """Return the message that resets a session and returns the encoding and what others decided."""
+    columns = ", ".join(map(_current, ("server_encoding", *names)))
     # An earlier client of a pooler may have left prepared statements.
     return f"DEALLOCATE ALL; {_RESET_SETTINGS}; {_RESET_OBJECTS}; SELECT {columns}".encode()
 
@@ -211,8 +277,8 @@ def _state_query(values: Iterable[str]) -> str:
 
 
 def _begin_message(settings: Mapping[str, str]) -> bytes:
-    columns = (_set(name, _literal(value), is_local=True) for name, value in settings.items())
-    return f"BEGIN; SELECT pg_catalog.now() AS began, {', '.join(columns)}".encode()
+    columns = (_set(name, literal(value), is_local=True) for name, value in settings.items())
+    return f"BEGIN; SELECT {', '.join(('pg_catalog.now()', *columns))}".encode()
 
 
 def _exists(name: str, version: int) -> bool:
@@ -227,8 +293,13 @@ def _current(name: str) -> str:
     return f"pg_catalog.current_setting('{name}')"
 
 
-def _literal(text: str) -> str:
-    # A backslash would depend on standard_conforming_strings, which is not pinned yet.
+def literal(text: str | None) -> str:
+    """Return a value as SQL. Raise psycopg.DataError for a NUL, which would end the message."""
+    if text is None:
+        return "NULL"
+    if "\0" in text:
+        raise psycopg.DataError("PostgreSQL text fields cannot contain NUL (0x00) bytes")
+    # A backslash would depend on standard_conforming_strings, which may not be pinned.
     return f"E'{text.replace(chr(92), chr(92) * 2).replace(chr(39), chr(39) * 2)}'"
 
 

@@ -26,17 +26,19 @@ from onceward.ports import (
     Row,
     ignore_idle_timeout,
 )
+from onceward.ports.id_cache import IdCache
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.redact import redact_url
 from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
+from onceward.store.archives import SqlArchives
 from onceward.store.base import (
     ALTERED_ROWS,
-    INLINE_BODY_BYTES,
     LedgerTransaction,
     error_parameters,
     error_statement,
+    inline_body_bytes,
     require_durability,
 )
 from onceward.store.effect_calls import SqlEffectCalls
@@ -59,7 +61,9 @@ from onceward.store.postgres.inline import InlineTransactions
 from onceward.store.postgres.ledger_transaction import PostgresLedgerTransaction
 from onceward.store.postgres.listener import listen
 from onceward.store.postgres.lock_timeout import SETUP_TIMEOUT_SECONDS, held_too_long, take_lock
+from onceward.store.postgres.maintenance import PostgresMaintenance
 from onceward.store.postgres.payload_weeks import within_weeks
+from onceward.store.postgres.plan_settings import CLAIMING, KEEP_PLANS, RECORDING, SETTLING
 from onceward.store.postgres.pool import ConnectionPool, drop
 from onceward.store.postgres.presence import keep_presence
 from onceward.store.postgres.recording import BatchWriter
@@ -69,27 +73,19 @@ from onceward.store.postgres.session import (
     require_own_backends,
 )
 from onceward.store.postgres.time_limit import OWN_LIMITS, RESPONSE_SECONDS, time_limit
-from onceward.store.postgres.transaction import PostgresTransaction
+from onceward.store.postgres.transaction import PostgresTransaction, PreparedStatements
 from onceward.store.queries import Queries
 from onceward.store.registry import SqlRegistry, worker_parameters
 
-PARTITIONS_AHEAD_WEEKS: Final = 4
 ADMIN_SECONDS: Final = 30.0
 """Time for a registration, an operator's action or a part of a purge."""
 
-# Planning takes as long as running, so connections keep their plans. A plan made while the tables
-# are small must also do when they are large: it may neither read a whole table nor compare every
-# row of a batch with every other.
-_KEEP_PLANS: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-# A bitmap scan locks rows in their physical order, which changes: two receivers that count the same
-# events would deadlock. An index scan locks them in the order of their ids.
-RECORDING: Final = _KEEP_PLANS | {"enable_nestloop": "off", "enable_bitmapscan": "off"}
-# A claim that a crash of the server loses is only a lost lease.
-CLAIMING: Final = _KEEP_PLANS | {"synchronous_commit": "off"}
-
 CALL_CONNECTIONS: Final = 2
 """Connections for the intents and outcomes of outside calls: handlers may have all the others."""
-CALLING: Final = _KEEP_PLANS
+
+LIST_CONNECTIONS: Final = 2
+SETTLING_CONNECTIONS: Final = 2
+"""Connections for the ends of jobs that have no transaction."""
 
 _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
@@ -103,24 +99,30 @@ _LOCK_SETUP: Final = parse(
 )
 
 
-class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
+class PostgresStore(
+    SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger, SqlArchives, PostgresMaintenance
+):
     """A store in the schema ``onceward`` of one database."""
 
     max_writers = 2
 
-    def __init__(self, settings: Settings, failpoints: Failpoints) -> None:
+    def __init__(
+        self, settings: Settings, failpoints: Failpoints, id_cache: IdCache | None = None
+    ) -> None:
         super().__init__()
         self._settings = settings
         self._failpoints = failpoints
         self._queries = Queries("postgres")
+        self._prepared = PreparedStatements(self._queries)
         self._announcer = Announcer(self._notify)
         self._batch_writer = BatchWriter(
             self._queries,
             self._source_ids,
-            self._keyed_routes,
+            self._payload_routes,
             failpoints,
             row_limit=settings.delivery_rows,
             on_jobs=self._announcer.announce,
+            id_cache=id_cache,
         )
         self._routes_files: WeakKeyDictionary[Connection, int] = WeakKeyDictionary()
         """The file of the routes in which everything was registered, for each connection."""
@@ -133,23 +135,21 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
         self._claiming = self._pool(OWN_LIMITS | CLAIMING)
         self._claims = Claims(self._queries, settings)
         self._renewals = self._pool(OWN_LIMITS | CLAIMING)
-        self._calls = self._pool(OWN_LIMITS | CALLING, size=CALL_CONNECTIONS)
+        self._calls = self._pool(OWN_LIMITS | KEEP_PLANS, size=CALL_CONNECTIONS)
         self._notifications = self._pool(OWN_LIMITS | CLAIMING)
         # A migration takes as long as it takes: this session has no statement_timeout.
         self._admin = self._pool(idle, response_seconds=ADMIN_SECONDS)
-        self._transactions = self._pool(
-            idle,
-            size=settings.workers + 2,
-            wait_seconds=settings.commit_timeout_seconds,
-        )
-        inline = self._pool(
-            idle,
-            size=settings.inline_requests,
-            wait_seconds=settings.commit_timeout_seconds,
-        )
+        # So does a partition that takes the rows of the default one.
+        self._election_session, self._maintenance_pool = self._pool({}), self._pool(idle)
+        waiting = functools.partial(self._pool, wait_seconds=settings.commit_timeout_seconds)
+        self._transactions = waiting(idle, size=settings.workers + 2, keeps_role_settings=True)
+        self._lists = waiting(idle, size=LIST_CONNECTIONS)
+        self._settling = waiting(idle | SETTLING, size=SETTLING_CONNECTIONS)
+        inline = waiting(idle, size=settings.inline_requests)
         self._inline = InlineTransactions(
             inline,
             self._queries,
+            self._prepared,
             failpoints,
             self._batch_writer,
             source_ids=self._source_ids,
@@ -165,11 +165,17 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
             self._calls,
             self._notifications,
             self._admin,
+            self._election_session,
+            self._maintenance_pool,
             self._transactions,
+            self._lists,
+            self._settling,
         )
 
-    def _session(self, settings: Mapping[str, str]) -> Session:
-        return Session(settings, self._settings.allow_weak_durability)
+    def _session(
+        self, settings: Mapping[str, str], *, keeps_role_settings: bool = False
+    ) -> Session:
+        return Session(settings, self._settings.allow_weak_durability, keeps_role_settings)
 
     def _pool(
         self,
@@ -178,8 +184,9 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
         size: int = 1,
         response_seconds: float | None = None,
         wait_seconds: float | None = None,
+        keeps_role_settings: bool = False,
     ) -> ConnectionPool:
-        session = self._session(settings)
+        session = self._session(settings, keeps_role_settings=keeps_role_settings)
         if response_seconds is None:
             response_seconds = RESPONSE_SECONDS
         return ConnectionPool(
@@ -254,7 +261,7 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
         self, connection: Connection, jobs: list[int], oldest: datetime, newest: datetime
     ) -> tuple[Job, ...]:
         """Load jobs whose events were received between two times."""
-        parameters = {"jobs": jobs, "inline_bytes": INLINE_BODY_BYTES}
+        parameters = {"jobs": jobs, "inline_bytes": inline_body_bytes(len(jobs))}
         cursor = connection.cursor(binary=True, row_factory=args_row(Job))
         statement = within_weeks(self._queries.one("load_jobs"), oldest, newest)
         await cursor.execute(statement, parameters)
@@ -333,9 +340,8 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
         del location, on_idle_timeout  # the server ends a transaction that idles past its lease
         async with self._transactions.use() as connection:
             transaction = PostgresTransaction(
-                connection, self._queries, self._failpoints, shared=shared
+                connection, self._queries, self._prepared, self._failpoints, shared=shared
             )
-            await transaction.begin()
             try:
                 yield transaction
             finally:
@@ -401,17 +407,8 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
             await self._check_pooler(connection)
             return await schema.apply_pending(connection)
 
-    async def maintenance(self) -> None:
-        """Create the payload partitions of the coming weeks."""
-        async with (
-            self._admin.use_for_ledger() as connection,
-            connection.transaction(),
-        ):
-            await connection.execute("SET LOCAL lock_timeout = '2s'")
-            await connection.execute(lock_statement(Lock.PARTITIONS))
-            await connection.execute(
-                "SELECT onceward.make_payload_partitions(%s)", (PARTITIONS_AHEAD_WEEKS,)
-            )
+    def _statements_on(self, connection: Connection) -> PostgresLedgerTransaction:
+        return PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
 
     async def _check_pooler(self, connection: Connection) -> None:
         """Raise StoreBlocked if a pooler does not give each connection a session of its own."""
@@ -437,7 +434,7 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statement = self._queries.one(name, *conditions)
         try:
-            async with self._transactions.use() as connection:
+            async with self._lists.use() as connection:
                 with time_limit(connection, RESPONSE_SECONDS):
                     # Planned with its values, so that a filter can use its partial index.
                     cursor = await connection.execute(statement.pyformat, parameters, prepare=False)
@@ -447,7 +444,7 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
 
     async def _write(self, name: str, parameters: Mapping[str, Any]) -> list[Row]:
         try:
-            async with self._transactions.use() as connection:
+            async with self._settling.use() as connection:
                 with time_limit(connection, RESPONSE_SECONDS):
                     rows = await run(connection, self._queries.one(name), parameters)
                     await connection.require_session()
@@ -470,7 +467,7 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
     async def _locked(self, connection: Connection, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         async with connection.transaction():
             await take_lock(connection, lock)
-            yield PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+            yield self._statements_on(connection)
 
     async def _restore_registration(self, connection: Connection) -> int:
         """Register what the database lacks, on a new connection and after a failed write.
@@ -482,7 +479,7 @@ class PostgresStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger)
             return self._routes_files[connection]
         file = await (await connection.execute(_ROUTES_FILE)).fetchone()
         # Without a lock: recording need not wait for a process that registers or migrates.
-        autocommit = PostgresLedgerTransaction(connection, self._queries, self._batch_writer)
+        autocommit = self._statements_on(connection)
         if not await self._registration.is_complete(autocommit):
             async with self._locked(connection, Lock.REGISTRY) as transaction:
                 await self._registration.restore(transaction)

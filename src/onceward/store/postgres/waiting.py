@@ -1,7 +1,9 @@
 """A psycopg connection that keeps its socket registered with the event loop.
 
 psycopg registers the socket and a timer for every wait and removes both afterwards, which is a
-third of the CPU time of a short statement. `FastWaitConnection` keeps both while it is in use.
+third of the CPU time of a short statement. `FastWaitConnection` keeps both while it is in use. It
+also sends Onceward's own messages without a cursor, and keeps psycopg from deallocating Onceward's
+prepared statements together with its own.
 
 Only this module relies on internals of psycopg, and `driver` loads it only for versions that it was
 tested with. `tests/unit/test_psycopg_contract.py` checks each of the internals.
@@ -10,15 +12,28 @@ tested with. `tests/unit/test_psycopg_contract.py` checks each of the internals.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 import psycopg
+from psycopg import generators
+from psycopg._preparing import PrepareManager
 from psycopg.abc import PQGen
-from psycopg.pq import TransactionStatus
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus, TransactionStatus
+from psycopg.pq.abc import PGresult
 from psycopg.waiting import Ready, Wait, wait_async
 
-from onceward.store.postgres.session import SessionConnection
+from onceward.errors import OutcomeUnknown
+from onceward.store.postgres.session import (
+    COMMIT,
+    RESET,
+    SessionConnection,
+    TextRows,
+    state_in,
+    text_rows,
+)
 
 T = TypeVar("T")
 
@@ -28,13 +43,71 @@ _CANCEL_SECONDS: Final = 3.0
 _INTERVAL_SECONDS: Final = 0.1
 
 
-class FastWaitConnection(SessionConnection):
-    """psycopg's connection with a cheaper `wait`."""
+class _PsycopgStatements(PrepareManager):
+    """psycopg's prepared statements, which it deallocates one by one instead of all at once."""
 
+    def clear(self) -> bool:
+        """Forget all statements, and deallocate them later."""
+        self._counts.clear()
+        self._to_flush.extend(self._names.values())
+        self._names.clear()
+        return bool(self._to_flush)
+
+
+def _rows(results: Iterable[PGresult]) -> list[TextRows]:
+    return [text_rows(each) for each in results if each.status == ExecStatus.TUPLES_OK]
+
+
+class FastWaitConnection(SessionConnection):
+    """A connection that waits, sends and deallocates through psycopg's internals."""
+
+    _deallocates_all = False
     _loop: asyncio.AbstractEventLoop | None = None
     _socket = -1
     _waiter: asyncio.Future[Ready] | None = None
     _timer: asyncio.TimerHandle | None = None
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._prepared = _PsycopgStatements()
+
+    async def exchange(self, message: bytes) -> list[TextRows]:
+        """Run a message of several statements. Return the rows of those that have rows."""
+        results = await self._results(message)
+        self._raise_error(results)
+        return _rows(results)
+
+    async def commit_and_reset(self, *before: bytes) -> None:
+        """Run statements, commit the transaction of a handler, and reset the session.
+
+        All in one message: each further one costs as much as a short statement. An error of the
+        reset closes the connection: the commit has succeeded.
+        """
+        results = await self._results(b"; ".join((*before, COMMIT, RESET)))
+        if not any(result.command_status == b"COMMIT" for result in results):
+            self._raise_error(results)
+            raise OutcomeUnknown("the server reported neither a commit nor an error")
+        has_failed = results[-1].status == ExecStatus.FATAL_ERROR
+        await self._check_reset(None if has_failed else state_in(_rows(results)))
+
+    async def reset_session(self, *, rolls_back: bool) -> None:
+        """Undo what a handler changed in the session. Forget psycopg's plans after a rollback.
+
+        They may be of tables that the handler created, or that others have altered.
+        """
+        if rolls_back:
+            self._prepared.clear()
+        await super().reset_session(rolls_back=rolls_back)
+
+    async def _results(self, message: bytes) -> list[PGresult]:
+        async with self.lock:
+            self.pgconn.send_query(message)
+            return await self.wait(generators.execute(self.pgconn))
+
+    def _raise_error(self, results: Sequence[PGresult]) -> None:
+        for result in results:
+            if result.status == ExecStatus.FATAL_ERROR:
+                raise error_from_result(result, encoding=self.info.encoding)
 
     async def wait(
         self,

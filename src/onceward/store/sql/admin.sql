@@ -120,6 +120,10 @@ WHERE TRUE
         JOIN onceward.events e ON e.id = j.event
         JOIN onceward.sources s ON s.id = e.source
         WHERE e.event_id = :event_id
+        UNION ALL
+        SELECT 'event:' || e.id FROM onceward.events e
+        JOIN onceward.sources s ON s.id = e.source
+        WHERE e.event_id = :event_id
     )
 -- end
 -- if subject
@@ -213,6 +217,16 @@ WHERE status = 'queued' AND parked AND id = (
     LIMIT 1
 )
 RETURNING id
+
+-- name: missing_payload
+-- The event of a job that could be requeued if its payload were not gone.
+SELECT e.id, e.received_at, s.name AS source, e.event_id
+FROM onceward.jobs j
+JOIN onceward.events e ON e.id = j.event
+JOIN onceward.sources s ON s.id = e.source
+WHERE j.id = :job AND j.status IN ('failed', 'ignored', 'cancelled') AND NOT EXISTS (
+    SELECT 1 FROM onceward.payloads p WHERE p.event = j.event AND p.received_at = j.received_at
+)
 
 -- name: waiting_behind
 -- The number of queued jobs of the same handler and key that come after a job, up to a limit.

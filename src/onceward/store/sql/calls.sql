@@ -1,15 +1,18 @@
+-- Outside calls. COALESCE() keeps the planner from the partial indexes of the status: each effect is found
+-- by its key.
+
 -- name: withdraw_call
 -- Store that an intent was not sent, if it was committed all the same.
 UPDATE onceward.effects
 SET status = CASE WHEN doubt THEN 'unknown' ELSE 'failed' END, updated_at = :now
-WHERE idempotency_key = :key AND nonce = :nonce AND status IN ('pending', 'unknown')
+WHERE idempotency_key = :key AND nonce = :nonce AND COALESCE(status, '') IN ('pending', 'unknown')
 RETURNING id
 
 -- name: record_success
 -- Store that an effect was applied. It is the truth, from any call and over any status.
 UPDATE onceward.effects
 SET status = 'succeeded', result = :result, error_message = :error_message, updated_at = :now
-WHERE id = :id AND status <> 'succeeded'
+WHERE id = :id AND COALESCE(status, '') <> 'succeeded'
 RETURNING id
 
 -- name: record_not_applied
@@ -18,7 +21,7 @@ RETURNING id
 UPDATE onceward.effects
 SET status = CASE WHEN doubt THEN 'unknown' ELSE 'failed' END, error_message = :error_message,
     updated_at = :now
-WHERE id = :id AND call_no = :call_no AND status IN ('pending', 'unknown')
+WHERE id = :id AND call_no = :call_no AND COALESCE(status, '') IN ('pending', 'unknown')
 RETURNING status
 
 -- name: record_unknown
@@ -26,13 +29,13 @@ RETURNING status
 -- may still work on it.
 UPDATE onceward.effects
 SET status = 'unknown', error_message = :error_message, updated_at = :now
-WHERE id = :id AND call_no = :call_no AND status = 'pending'
+WHERE id = :id AND call_no = :call_no AND COALESCE(status, '') = 'pending'
 RETURNING id
 
 -- name: interrupt_calls
 -- Store that the outcome of a cancelled job's open calls is unknown. They keep their deadlines.
 UPDATE onceward.effects SET status = 'unknown', updated_at = :now
-WHERE job = :job AND status = 'pending'
+WHERE job = :job AND COALESCE(status, '') = 'pending'
 RETURNING id
 
 -- name: resolve_effect

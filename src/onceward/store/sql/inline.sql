@@ -4,7 +4,7 @@
 -- name: inline_event
 -- The event of a delivery, with one row for each of its jobs.
 SELECT
-    e.id AS event, e.body_sha256, e.received_at, j.id AS job, h.name AS handler, j.status,
+    e.id AS event, e.body_sha256, e.received_at, e.final_state, j.id AS job, h.name AS handler, j.status,
     j.failure_type, j.attempts, j.max_attempts
 FROM onceward.events e
 LEFT JOIN onceward.jobs j ON j.event = e.id
@@ -16,16 +16,25 @@ ORDER BY j.id
 -- The first event with some content, for sources that hold duplicate bodies.
 SELECT event FROM onceward.body_hashes WHERE source = :source AND body_sha256 = :covered_sha256
 
+-- name: wanting_handlers
+-- The handlers with a route for events of a source and type, each with the filter of the route.
+SELECT DISTINCT h.name AS handler, r.filter
+FROM onceward.routes r JOIN onceward.handlers h ON h.id = r.handler
+WHERE r.source IN (0, :source)
+AND CASE WHEN r.is_prefix THEN substr(CAST(:type AS text), 1, length(r.type)) = r.type
+         ELSE CAST(:type AS text) = r.type END
+
 -- name: attach_effects
 -- Give the effects of a handler the id of its job, which is recorded after they were marked.
 UPDATE onceward.effects SET job = :job WHERE job = :provisional
 
 -- name: settle_inline
--- Mark a job as done whose handler ran within the request. Last in the handler's transaction: a job of
--- an event that it recorded must still be queued, another one must still be failed within a request.
+-- End a job within the request: done if its handler ran, ignored if a filter function rejected it. Last
+-- in the handler's transaction: a job of an event that it recorded must still be queued, another one must
+-- still be failed within a request.
 UPDATE onceward.jobs
-SET status = 'done', attempts = attempts + 1, finished_at = :now, last_error = NULL,
-    failure_type = NULL
+SET status = :status, attempts = attempts + 1, finished_at = :now, last_error = :error,
+    failure_type = :failure_type
 WHERE id = :job
 -- if new
     AND COALESCE(status, '') = 'queued'

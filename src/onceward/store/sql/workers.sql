@@ -11,3 +11,17 @@ ON CONFLICT (name) DO UPDATE SET
 -- name: remove_worker
 -- Delete the row of a worker that stopped.
 DELETE FROM onceward.workers WHERE name = :name
+
+-- name: queued_handler
+-- Whether a handler has a queued job. The two kinds have an index each.
+SELECT 1 AS is_queued FROM onceward.handlers h
+WHERE h.name = :name AND (
+    EXISTS (
+        SELECT 1 FROM onceward.jobs j
+        WHERE j.handler = h.id AND j.status = 'queued' AND NOT j.parked
+    )
+    OR EXISTS (
+        SELECT 1 FROM onceward.jobs j
+        WHERE j.handler = h.id AND j.status = 'queued' AND j.parked
+    )
+)

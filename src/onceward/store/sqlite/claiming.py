@@ -8,14 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from onceward.errors import StoreBlocked
-from onceward.model.jobs import Claim, ClaimRequest, Job, Lease
+from onceward.model.jobs import DIED_IN_ON_FAILED, WORKER_DIED, Claim, ClaimRequest, Job, Lease
 from onceward.settings import Settings
 from onceward.store.base import (
     ALTERED_ROWS,
-    INLINE_BODY_BYTES,
     MIN_LOOK_JOBS,
     RATE_BURST_SECONDS,
-    WORKER_DIED,
+    inline_body_bytes,
 )
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
@@ -32,6 +31,7 @@ class Claims:
         self._queries = queries
         self._reclaim = {
             "error": WORKER_DIED,
+            "died_again": DIED_IN_ON_FAILED,
             "base_seconds": settings.retry_base_seconds,
             "max_seconds": settings.retry_max_seconds,
         }
@@ -98,7 +98,8 @@ class Claims:
         self._run(connection, values, "reclaim", "wake_keys")
 
     def _load(self, connection: sqlite3.Connection, jobs: str) -> tuple[Job, ...]:
-        values = {"jobs": jobs, "inline_bytes": INLINE_BODY_BYTES}
+        inline_bytes = inline_body_bytes(len(json.loads(jobs)))
+        values = {"jobs": jobs, "inline_bytes": inline_bytes}
         return tuple(Job(**row) for row in run(connection, self._queries("load_jobs"), values))
 
     def _run(self, connection: sqlite3.Connection, values: Mapping[str, Any], *names: str) -> None:

@@ -9,17 +9,15 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from onceward.errors import OutcomeUnknown, StoreError, StoreUnavailable, Unwritable
 from onceward.ports import Row
 from onceward.runtime.sql_text import Sql
+from onceward.runtime.time_units import from_epoch_microseconds
 from onceward.store.sqlite.lock_watch import LOCKED, is_locked
 
 T = TypeVar("T")
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class ConnectionThread:
@@ -223,5 +221,5 @@ def fetch(cursor: sqlite3.Cursor) -> list[Row]:
 
 def _decoded(name: str, value: Any) -> Any:
     if name.endswith("_at") and value is not None:
-        return _EPOCH + timedelta(microseconds=value)
+        return from_epoch_microseconds(value)
     return value

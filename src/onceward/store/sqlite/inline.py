@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onceward.model.events import Arrival, Receipt
-from onceward.model.inline import InlineRun
+from onceward.model.events import Arrival
+from onceward.model.inline import InlineRun, InlineSettlement
 from onceward.ports import Rows
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
@@ -30,10 +30,11 @@ class SqliteInlineTransaction:
         self._source_ids = source_ids
         self._failpoints = failpoints
         self.mark_effect = transaction.mark_effect
-        self.settle = transaction.settle
         self.commit = transaction.commit
+        self.commit_done = transaction.commit_done
         self.lock_watermark = transaction.lock_watermark
         self.set_watermark = transaction.set_watermark
+        self.settle_failed = transaction.settle_failed
 
     async def run(self, statement: Sql, parameters: Mapping[str, Any]) -> Rows:
         """Run one statement of a handler."""
@@ -41,8 +42,8 @@ class SqliteInlineTransaction:
 
     async def settle_inline(
         self, arrivals: Sequence[Arrival], runs: Sequence[InlineRun]
-    ) -> list[Receipt]:
+    ) -> InlineSettlement:
         """Record the deliveries of a request and mark the jobs of its handlers as done."""
-        receipts, _ = await settle(self._ledger, arrivals, runs, self._source_ids)
+        settlement = await settle(self._ledger, arrivals, runs, self._source_ids)
         self._failpoints.reach("settle.written")
-        return receipts
+        return settlement

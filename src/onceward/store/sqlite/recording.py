@@ -12,7 +12,7 @@ from onceward.errors import StoreBlocked, Unwritable
 from onceward.model.events import Arrival, Outcome, Receipt
 from onceward.runtime.failpoints import Failpoints
 from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY
-from onceward.store.keyed_routes import KeyedRoute, KeyedRoutes
+from onceward.store.payload_routes import PayloadRoute, PayloadRoutes
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
 
@@ -32,6 +32,7 @@ class BatchWriter:
         self._source_ids = source_ids
         self._failpoints = failpoints
         self._row_limit = row_limit
+        self._routes = PayloadRoutes()
 
     def record(
         self,
@@ -42,16 +43,19 @@ class BatchWriter:
     ) -> list[Receipt]:
         """Write deliveries; `originals` has the recent events that they probably repeat."""
         first = _reserve_ids(connection, len(arrivals))
-        rows = run(connection, self._queries("keyed_routes"), {})
-        routes = KeyedRoutes(KeyedRoute.from_row(**row) for row in rows)
-        receipts = [
-            self._record_one(
-                connection, arrival, {"id": number, "now": now, "event": original}, routes
-            )
-            for number, (arrival, original) in enumerate(
-                zip(arrivals, originals, strict=True), first
-            )
-        ]
+        rows = run(connection, self._queries("payload_routes"), {})
+        self._routes.replace(PayloadRoute.from_row(**row) for row in rows)
+        try:
+            receipts = [
+                self._record_one(connection, arrival, {"id": number, "now": now, "event": original})
+                for number, (arrival, original) in enumerate(
+                    zip(arrivals, originals, strict=True), first
+                )
+            ]
+        except StoreBlocked as error:  # a filter of one delivery cannot be read
+            if len(arrivals) == 1:
+                raise
+            raise Unwritable(str(error)) from error
         self._failpoints.reach("record.written")
         return receipts
 
@@ -60,14 +64,19 @@ class BatchWriter:
         connection: sqlite3.Connection,
         arrival: Arrival,
         values: Mapping[str, Any],
-        routes: KeyedRoutes,
     ) -> Receipt:
         values = {**values, **self._values(arrival)}
         if values["event"] and run(connection, self._queries("record_duplicates"), values):
             return Receipt(values["event"], Outcome.DUPLICATE)
-        keys = [(each.path, each.key) for each in routes.keys([arrival])]
-        values["keys"] = msgspec.json.encode(keys).decode()
-        conditions = ["duplicate_body"] if arrival.duplicate_body else []
+        keys, verdicts = self._routes.read([arrival])
+        values["keys"] = _json([(each.path, each.key) for each in keys])
+        values["filters"] = _json([each.filter for each in verdicts if each.passes])
+        flags = {
+            "duplicate_body": arrival.duplicate_body,
+            "filtered": verdicts,
+            "reviewed": arrival.reviewed,
+        }
+        conditions = [name for name, is_true in flags.items() if is_true]
         rows = run(connection, self._queries("record_new", *conditions), values) or run(
             connection, self._queries("record_redeliveries"), values
         )
@@ -89,6 +98,10 @@ class BatchWriter:
             "rule": int(arrival.duplicate_body),
             "held_error": HELD_AS_DUPLICATE_BODY,
         }
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _reserve_ids(connection: sqlite3.Connection, count: int) -> int:

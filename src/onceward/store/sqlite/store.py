@@ -30,6 +30,7 @@ from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
 from onceward.settings import Settings
 from onceward.store.admin import SqlAdminStore
+from onceward.store.archives import SqlArchives
 from onceward.store.base import (
     ALTERED_ROWS,
     LedgerTransaction,
@@ -51,6 +52,7 @@ from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
 from onceward.store.sqlite.inline import SqliteInlineTransaction
 from onceward.store.sqlite.lock_watch import LockWatch
+from onceward.store.sqlite.maintenance import SqliteMaintenance
 from onceward.store.sqlite.recording import BatchWriter
 from onceward.store.sqlite.transaction import SqliteTransaction
 from onceward.store.sqlite.write_gate import WriteGate
@@ -67,7 +69,9 @@ _WAL_TRIES: Final = 20
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 
 
-class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
+class SqliteStore(
+    SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger, SqlArchives, SqliteMaintenance
+):
     """A store in one file, in tables whose names begin with ``onceward_``."""
 
     max_writers = 1
@@ -349,9 +353,6 @@ class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
         check_applied("sqlite", applied)
         return pending("sqlite", applied)
 
-    async def maintenance(self) -> None:
-        """Do nothing: SQLite has no partitions."""
-
     async def _read(self, name: str, /, *conditions: str, **parameters: object) -> list[Row]:
         statements = self._queries(name, *conditions)
         values = {"now": self._now(), **parameters}
@@ -407,6 +408,7 @@ class SqliteStore(SqlAdminStore, SqlEffectCalls, SqlRegistry, SqlInlineLedger):
         connection = sqlite3.connect(
             self._file.path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
         )
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of a new file
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA fullfsync = ON")

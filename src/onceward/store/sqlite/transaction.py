@@ -6,7 +6,7 @@ import asyncio
 import functools
 import json
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from onceward.errors import (
@@ -16,6 +16,7 @@ from onceward.errors import (
     TransactionIdleTimeout,
     TransactionMisuse,
 )
+from onceward.model.jobs import Fail
 from onceward.model.versions import Watermark
 from onceward.ports import OnIdleTimeout, Row, Rows
 from onceward.runtime.failpoints import Failpoints
@@ -24,6 +25,7 @@ from onceward.store.base import (
     ALTERED_ROWS,
     ENDED_BY_HANDLER,
     LEASE_LOST,
+    error_parameters,
     read_watermark,
     require_mark,
     watermark_parameters,
@@ -112,6 +114,8 @@ class SqliteTransaction:
         if not is_first:
             marks = await self.run_named("marked_effect", key=key)
             require_mark(key, marks, table="onceward_effects")
+            if marks[0]["is_untouched"]:
+                await self.run_named("touch_effect", key=key)
         self._failpoints.reach("effect.written")
         return is_first
 
@@ -131,20 +135,46 @@ class SqliteTransaction:
         if [row["landed"] for row in rows] != [True]:
             raise StoreBlocked(ALTERED_ROWS.format(table="onceward_watermarks"))
 
-    async def settle(self, token: str, *jobs: int) -> None:
-        """Mark the jobs as done. Raise LeaseLost or NotSettled."""
-        parameters = {"token": token, "jobs": json.dumps(jobs)}
-        settled = await self.run_named("settle_done", **parameters)
-        if len(settled) != len(jobs):
-            (row,) = await self.run_named("unsettled", **parameters)
-            if row["is_altered"]:
-                raise NotSettled(ALTERED_ROWS.format(table="onceward_jobs"))
-            raise LeaseLost(LEASE_LOST)
+    async def commit_done(self, leases: Mapping[str, Sequence[int]]) -> None:
+        """Mark the jobs of leases as done, and commit. Raise LeaseLost or NotSettled."""
+        self._failpoints.reach("settle.written")  # as after it: nothing is committed
+        now = self._now()
+
+        def settle(connection: sqlite3.Connection) -> None:
+            for token, jobs in leases.items():
+                parameters = {"token": token, "jobs": json.dumps(list(jobs)), "now": now}
+                settled = thread.run(connection, self._queries("settle_done"), parameters)
+                if len(settled) != len(jobs):
+                    (row,) = thread.run(connection, self._queries("unsettled"), parameters)
+                    if row["is_altered"]:
+                        raise NotSettled(ALTERED_ROWS.format(table="onceward_jobs"))
+                    raise LeaseLost(LEASE_LOST)
+
+        def settle_and_commit(connection: sqlite3.Connection) -> None:
+            try:
+                settle(connection)
+            except sqlite3.Error as error:
+                raise thread.translate_error(error) from error
+            self._boundaries.commit(connection)
+
+        await self._end(settle_and_commit)
+
+    async def settle_failed(
+        self, token: str, job: int, failure: Fail, elapsed_seconds: float
+    ) -> bool:
+        """Mark a job as failed. Return False if its lease was lost, or it need not fail now."""
+        values = error_parameters(token, job, failure, elapsed_seconds)
+        rows = await self.run_named("settle_failed", **values)
         self._failpoints.reach("settle.written")
+        return bool(rows)
 
     async def commit(self) -> None:
         """Commit. Raise OutcomeUnknown if the disk fails meanwhile."""
-        await self._call(self._boundaries.commit)
+        await self._end(self._boundaries.commit)
+
+    async def _end(self, commit: Callable[[sqlite3.Connection], None]) -> None:
+        """Commit in the writer's thread, without a timeout, and let the next transaction begin."""
+        await self._call(commit, timeout_seconds=None)
         self._stop_timer()
         self._is_open = False
         self._gate.release()

@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import Final
 
 from onceward.work.builtin.sns_confirmation import confirm_subscription
-from onceward.work.handlers import HandlerFunction
+from onceward.work.definition.functions import HandlerFunction
 
 BUILTIN_HANDLERS: Final[Mapping[str, HandlerFunction]] = MappingProxyType(
     {"confirm_subscription": confirm_subscription}

@@ -1,3 +1,21 @@
+-- fragment: event_state
+-- The state of an event e, from its jobs and from those that were purged; and when the last one ended,
+-- unless one is not over. The statement has the ids of the jobs under a lease as `leased`.
+CROSS JOIN LATERAL (
+    SELECT
+        CASE
+            WHEN bool_or(status = 'queued' AND id IN (SELECT id FROM leased)) THEN 'processing'
+            WHEN bool_or(status = 'queued') THEN 'pending'
+            WHEN bool_or(status = 'failed') THEN 'failed'
+            WHEN bool_or(status = 'done') OR e.final_state = 'succeeded' THEN 'succeeded'
+            WHEN count(*) = 0 AND e.final_state = 'review' THEN 'review'
+            ELSE 'ignored'
+        END AS processing_state,
+        CASE WHEN bool_or(status = 'queued') THEN NULL
+            ELSE GREATEST(max(finished_at), e.processed_at) END AS processed_at
+    FROM onceward.jobs WHERE event = e.id
+) AS j
+
 -- name: events_page
 -- A page of events, newest first. A filter by state starts from an index, except for `succeeded`,
 -- which most events pass.
@@ -7,25 +25,14 @@ WITH leased AS (
 SELECT
     CAST(e.id AS text) AS id, s.name AS source, e.event_id, e.type AS event_type,
     e.reference AS related_reference, e.received_at,
-    CASE WHEN j.state NOT IN ('pending', 'processing') THEN j.finished_at END AS processed_at,
-    j.state AS processing_state, e.deliveries, e.conflicts,
+    j.processed_at, j.processing_state, e.deliveries, e.conflicts,
     (
         SELECT CAST(t.original AS text) FROM onceward.duplicate_bodies t WHERE t.event = e.id
-    ) AS duplicate_body_of
+    ) AS duplicate_body_of,
+    e.routed AS type_wanted
 FROM onceward.events e
 JOIN onceward.sources s ON s.id = e.source
-CROSS JOIN LATERAL (
-    SELECT
-        CASE
-            WHEN bool_or(status = 'queued' AND id IN (SELECT id FROM leased)) THEN 'processing'
-            WHEN bool_or(status = 'queued') THEN 'pending'
-            WHEN bool_or(status = 'failed') THEN 'failed'
-            WHEN bool_or(status = 'done') THEN 'succeeded'
-            ELSE 'ignored'
-        END AS state,
-        max(finished_at) AS finished_at
-    FROM onceward.jobs WHERE event = e.id
-) AS j
+-- use event_state
 WHERE TRUE
 -- if after
     AND e.id < :after
@@ -49,7 +56,7 @@ WHERE TRUE
     AND e.id IN (SELECT event FROM onceward.duplicate_bodies)
 -- end
 -- if status
-    AND j.state = :status
+    AND j.processing_state = :status
 -- end
 -- if processing
     AND e.id IN (SELECT event FROM onceward.jobs WHERE status = 'queued' AND id IN (SELECT id FROM leased))
@@ -63,8 +70,12 @@ WHERE TRUE
 -- if ignored
     AND e.id IN (
         SELECT id FROM onceward.events WHERE NOT routed UNION ALL
+        SELECT id FROM onceward.events WHERE final_state = 'ignored' UNION ALL
         SELECT event FROM onceward.jobs WHERE status IN ('ignored', 'cancelled')
     )
+-- end
+-- if review
+    AND e.id IN (SELECT id FROM onceward.events WHERE final_state = 'review')
 -- end
 ORDER BY e.id DESC
 LIMIT :limit
@@ -87,7 +98,7 @@ SELECT
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
-    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key,
+    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key, j.even_if_stale,
     CAST(j.effect AS text) AS effect_id,
     CASE WHEN j.status <> 'queued' OR j.id IN (SELECT id FROM leased) THEN NULL
          WHEN h.paused_at IS NOT NULL THEN 'paused_handler'
@@ -137,6 +148,9 @@ WHERE TRUE
 -- if ordering_key
     AND j.ordering_key = :ordering_key AND j.handler IN (SELECT id FROM onceward.handlers)
 -- end
+-- if failure_type
+    AND j.failure_type = :failure_type
+-- end
 -- if ended
     AND j.status = :status
 -- end
@@ -151,17 +165,22 @@ LIMIT :limit
 
 -- name: requeue
 -- Queue a job that failed, was ignored or was cancelled again, with another `max_attempts` attempts, and
--- record the action.
+-- record the action. A job whose payload is gone stays as it is.
 WITH
 requeued AS (
     UPDATE onceward.jobs j
     SET status = 'queued', failure_type = NULL, parked = false, effect = NULL,
-        even_if_stale = :even_if_stale,
+        giving_up = false, even_if_stale = :even_if_stale,
+        even_if_stale_at = CASE WHEN :even_if_stale THEN clock_timestamp() END,
         -- An earlier version allowed any integer as the number of attempts.
         max_attempts = LEAST(j.attempts::bigint + h.max_attempts, 2147483647),
         available_at = clock_timestamp(), finished_at = NULL
     FROM onceward.handlers h
     WHERE h.id = j.handler AND j.id = :job AND j.status IN ('failed', 'ignored', 'cancelled')
+    AND EXISTS (
+        SELECT 1 FROM onceward.payloads p
+        WHERE p.event = j.event AND p.received_at = j.received_at
+    )
     RETURNING j.id, j.available_at
 ),
 entry AS (
@@ -183,7 +202,7 @@ UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint) WHERE :job::b
 
 -- name: wake_parked
 -- Look at parked jobs in order of id and wake those that need not wait any longer. Return the last one
--- looked at, or NULL at the end. LIMIT 1 forces a lookup by key, as in load_jobs.
+-- looked at, or NULL at the end. LIMIT 1 and = ANY() force lookups by key, as in load_jobs.
 WITH
 page AS MATERIALIZED (
     SELECT id, event, handler, ordering_key FROM onceward.jobs
@@ -227,8 +246,8 @@ ready AS MATERIALIZED (
     )
 ),
 woken AS (
-    UPDATE onceward.jobs j SET parked = false, available_at = clock_timestamp()
-    FROM ready WHERE j.id = ready.id AND j.parked
+    UPDATE onceward.jobs SET parked = false, available_at = clock_timestamp()
+    WHERE id = ANY(ARRAY(SELECT id FROM ready)) AND parked
     RETURNING 1
 )
 SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM woken) AS woken

@@ -49,7 +49,8 @@ SET status = 'pending', call_no = e.call_no + 1, job = j.id, nonce = :nonce, upd
         e.first_call_at + :window_seconds::float8 * interval '1 second'
     )
 FROM clock, onceward.jobs j
-WHERE e.id = :id AND e.call_no = :call_no AND e.status IN ('pending', 'unknown') AND e.deadline_at <= now
+WHERE e.id = :id AND e.call_no = :call_no AND COALESCE(e.status, '') IN ('pending', 'unknown')
+AND e.deadline_at <= now
 AND (
     :window_seconds::float8 IS NULL
     OR now < e.first_call_at + :window_seconds::float8 * interval '1 second'
@@ -68,6 +69,7 @@ SELECT
     COALESCE(EXTRACT(EPOCH FROM e.deadline_at - clock_timestamp()), 0)::float8 AS seconds_left,
     COALESCE(EXTRACT(EPOCH FROM clock_timestamp() - e.first_call_at), 0)::float8
         AS seconds_since_first,
+    COALESCE(e.used_at, e.updated_at) < clock_timestamp() - interval '1 day' AS is_untouched,
     EXISTS (
         SELECT 1 FROM onceward.leases WHERE token = :token AND :job::bigint = ANY(jobs)
     ) AS is_leased

@@ -7,8 +7,8 @@
 -- cannot deadlock.
 -- routes_file is the file of the routes that this process registered: after a restore it is another one,
 -- and the ids of sources and the routes may be too. Nothing is then recorded.
--- The receiver reads the keys at the paths that it knows. If a handler has another path, nothing is
--- recorded either, and the row has no positions.
+-- The receiver reads the keys and evaluates the filters that it knows. If a matching route has another
+-- one, nothing is recorded either, and the row has no positions.
 -- A trigger may discard or change rows. The statement then fails, with the name of the table in a cast
 -- that cannot succeed: a check after the statement would come after its commit.
 WITH
@@ -23,7 +23,8 @@ arrived AS MATERIALIZED (
     -- end
 ),
 wanted AS MATERIALIZED (
-    SELECT DISTINCT kind.source, kind.type, h.id AS handler, h.max_attempts, h.ordering_key AS path
+    SELECT DISTINCT
+        kind.source, kind.type, r.filter, h.id AS handler, h.max_attempts, h.ordering_key AS path
     FROM (SELECT DISTINCT source, type FROM arrived) AS kind
     JOIN onceward.routes r
         ON r.source IN (0, kind.source)
@@ -36,7 +37,18 @@ keys AS MATERIALIZED (
         AS k (position, path, key)
 ),
 -- end
-unkeyed AS MATERIALIZED (
+-- if filtered
+verdicts AS MATERIALIZED (
+    SELECT * FROM unnest(:verdict_positions::bigint[], :filters::text[], :verdicts::int[])
+        AS v (position, filter, passes)
+),
+passed AS MATERIALIZED (
+    SELECT DISTINCT position
+    FROM arrived JOIN wanted USING (source, type) LEFT JOIN verdicts USING (position, filter)
+    WHERE filter = '' OR passes = 1
+),
+-- end
+unread AS MATERIALIZED (
     SELECT 1
     FROM wanted
     -- if ordered
@@ -47,18 +59,50 @@ unkeyed AS MATERIALIZED (
     -- if ordered
     AND keys.position IS NULL
     -- end
+    UNION ALL
+    SELECT 1
+    FROM wanted
+    -- if filtered
+    JOIN arrived USING (source, type)
+    LEFT JOIN verdicts USING (position, filter)
+    -- end
+    WHERE filter <> ''
+    -- if filtered
+    AND verdicts.position IS NULL
+    -- end
     LIMIT 1
 ),
 recorded AS (
     INSERT INTO onceward.events
-        (id, received_at, source, routed, event_id, type, reference, body_sha256)
+        (
+            -- if jobless
+            final_state,
+            -- end
+            id, received_at, source, routed, event_id, type, reference, body_sha256
+        )
     SELECT
+        -- if jobless
+        CASE
+        -- end
+            -- if filtered
+            WHEN position NOT IN (SELECT position FROM passed)
+                AND EXISTS (SELECT 1 FROM wanted w WHERE w.source = a.source AND w.type = a.type)
+                THEN 'ignored'
+            -- end
+            -- if reviewed
+            WHEN (:reviewed::int[])[position] = 1 AND NOT EXISTS (
+                SELECT 1 FROM wanted w WHERE w.source = a.source AND w.type = a.type
+            ) THEN 'review'
+            -- end
+        -- if jobless
+        END,
+        -- end
         id, now(), source,
         EXISTS (SELECT 1 FROM wanted w WHERE w.source = a.source AND w.type = a.type),
         event_id, type, reference, sha256
     FROM arrived a
     -- NOT EXISTS would be a node of its own in the plan, which copies every row.
-    WHERE id > coalesce((SELECT 9223372036854775807 FROM unkeyed), 0)
+    WHERE id > coalesce((SELECT 9223372036854775807 FROM unread), 0)
     ORDER BY source, event_id, id
     ON CONFLICT ON CONSTRAINT events_once DO NOTHING
     RETURNING id, source AS stored_source, event_id AS stored_event_id
@@ -95,6 +139,10 @@ stored_payloads AS (
 ),
 planned AS MATERIALIZED (
     SELECT
+        -- if filtered
+        -- Two filters of a handler may both let an event pass.
+        DISTINCT
+        -- end
         -- if ordered
         key,
         -- end
@@ -102,6 +150,10 @@ planned AS MATERIALIZED (
     FROM recorded JOIN arrived USING (id) JOIN wanted USING (source, type)
     -- if ordered
     LEFT JOIN keys USING (position, path)
+    -- end
+    -- if filtered
+    LEFT JOIN verdicts USING (position, filter)
+    WHERE filter = '' OR passes = 1
     -- end
 ),
 queued AS (
@@ -146,7 +198,7 @@ SELECT
     END AS outcome,
     EXISTS (SELECT 1 FROM queued) AS has_jobs
 FROM recorded JOIN arrived USING (id)
-HAVING count(*) > 0 OR EXISTS (SELECT 1 FROM recorded) OR EXISTS (SELECT 1 FROM unkeyed)
+HAVING count(*) > 0 OR EXISTS (SELECT 1 FROM recorded) OR EXISTS (SELECT 1 FROM unread)
 
 -- name: record_duplicates
 -- Record duplicates of events whose ids are known: count all, and store a row each up to the limit.

@@ -3,7 +3,7 @@
 
 -- name: lock_watermark
 -- The newest version that a handler applied for a key. Waits for a transaction that is changing it.
-SELECT version, event_id, source FROM onceward.watermarks
+SELECT version, event_id, source, applied_at FROM onceward.watermarks
 WHERE handler OPERATOR(pg_catalog.=) (
     SELECT id FROM onceward.handlers WHERE name OPERATOR(pg_catalog.=) :handler
 )
@@ -12,8 +12,8 @@ FOR NO KEY UPDATE
 
 -- name: add_watermark
 -- Write the first version that a handler applies for a key. Waits for a transaction that does the same.
-INSERT INTO onceward.watermarks (handler, key, version, event_id, source)
-SELECT id, :key, :version, :event_id, :source
+INSERT INTO onceward.watermarks (handler, key, version, event_id, source, applied_at)
+SELECT id, :key, :version, :event_id, :source, pg_catalog.clock_timestamp()
 FROM onceward.handlers WHERE name OPERATOR(pg_catalog.=) :handler
 ON CONFLICT ON CONSTRAINT watermarks_once DO NOTHING
 RETURNING 1 AS is_first
@@ -21,7 +21,8 @@ RETURNING 1 AS is_first
 -- name: set_watermark
 -- Replace the newest version that a handler applied for a key.
 UPDATE onceward.watermarks
-SET version = :version, event_id = :event_id, source = :source
+SET version = :version, event_id = :event_id, source = :source,
+    applied_at = pg_catalog.clock_timestamp()
 WHERE handler OPERATOR(pg_catalog.=) (
     SELECT id FROM onceward.handlers WHERE name OPERATOR(pg_catalog.=) :handler
 )

@@ -10,10 +10,13 @@ DELETE FROM onceward.leases WHERE token = ANY(:tokens::text[])
 -- blamed and loses an attempt; the delay before the next one doubles with each attempt. Jobs that ran
 -- with others must run alone next time: a worker starts the jobs of a handler in the order of its
 -- leases, so these are the first `slots` unsettled ones. The rest have not started.
+-- A job whose attempts are used up fails, unless its handler has on_failed, which this statement cannot
+-- run: the job is then queued once more, to be ended by a worker. If that one dies too, the job fails.
 -- The first statement notes which owners of leases are gone: the lock on their number is free. A worker
 -- that took its lock again is no longer dead. This transaction keeps the locks that it took, so that no
 -- owner returns before the reclaim.
 -- IS NOT DISTINCT FROM keeps the planner from the index of due jobs: it would read the whole backlog.
+-- LIMIT 1 and = ANY() force lookups by key, as in load_jobs.
 WITH owners AS MATERIALIZED (
     SELECT owner, pg_try_advisory_xact_lock_shared(:namespace::int, owner) AS is_dead
     FROM (
@@ -44,31 +47,43 @@ abandoned AS MATERIALIZED (
     SELECT
         j.id, j.solo, lost.worker, LEAST(lost.until, clock_timestamp()) AS died_at,
         row_number() OVER (PARTITION BY lost.worker, j.handler ORDER BY lost.id, leased.position)
-            <= lost.slots AS may_have_started
+            <= lost.slots AS may_have_started,
+        CASE
+            WHEN j.giving_up AND j.attempts >= j.max_attempts THEN 'fail_in_on_failed'
+            WHEN j.attempts + 1 < j.max_attempts THEN 'retry'
+            WHEN (SELECT has_on_failed FROM onceward.handlers WHERE id = j.handler) THEN 'give_up'
+            ELSE 'fail'
+        END AS next
     FROM lost
     CROSS JOIN LATERAL unnest(lost.jobs) WITH ORDINALITY AS leased (id, position)
-    JOIN onceward.jobs j ON j.id = leased.id AND j.status IS NOT DISTINCT FROM 'queued'
+    CROSS JOIN LATERAL (
+        SELECT id, handler, solo, giving_up, attempts, max_attempts FROM onceward.jobs
+        WHERE id = leased.id AND status IS NOT DISTINCT FROM 'queued'
+        LIMIT 1
+    ) AS j
 ),
 returned AS (
     -- The status is checked again: the job may have been settled since the snapshot.
     UPDATE onceward.jobs j
     SET solo = a.may_have_started, available_at = clock_timestamp()
     FROM abandoned a
-    WHERE j.id = a.id AND j.status IS NOT DISTINCT FROM 'queued' AND NOT a.solo
+    WHERE j.id = a.id AND j.id = ANY(ARRAY(SELECT id FROM abandoned))
+    AND j.status IS NOT DISTINCT FROM 'queued' AND NOT a.solo
 ),
 blamed AS (
     UPDATE onceward.jobs j
-    SET attempts = j.attempts + 1,
-        status = CASE WHEN j.attempts + 1 < j.max_attempts THEN 'queued' ELSE 'failed' END,
-        failure_type = CASE WHEN j.attempts + 1 < j.max_attempts THEN NULL ELSE 'exhausted' END,
-        finished_at = CASE WHEN j.attempts + 1 < j.max_attempts THEN NULL
-                           ELSE clock_timestamp() END,
-        available_at = clock_timestamp() + interval '1 second' * LEAST(
+    SET attempts = j.attempts + (a.next <> 'fail_in_on_failed')::int,
+        status = CASE WHEN a.next IN ('retry', 'give_up') THEN 'queued' ELSE 'failed' END,
+        failure_type = CASE WHEN a.next IN ('retry', 'give_up') THEN NULL ELSE 'exhausted' END,
+        finished_at = CASE WHEN a.next IN ('retry', 'give_up') THEN NULL ELSE clock_timestamp() END,
+        giving_up = a.next = 'give_up',
+        available_at = clock_timestamp() + CASE a.next WHEN 'retry' THEN interval '1 second' * LEAST(
             :base_seconds::float8 * (1::bigint << LEAST(j.attempts, 40)), :max_seconds::float8
-        ),
-        last_error = :error::text
+        ) ELSE interval '0' END,
+        last_error = CASE a.next WHEN 'fail_in_on_failed' THEN :died_again::text ELSE :error::text END
     FROM abandoned a
-    WHERE j.id = a.id AND j.status IS NOT DISTINCT FROM 'queued' AND a.solo
+    WHERE j.id = a.id AND j.id = ANY(ARRAY(SELECT id FROM abandoned))
+    AND j.status IS NOT DISTINCT FROM 'queued' AND a.solo
     RETURNING j.id, j.attempts, a.worker, a.died_at
 )
 INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
@@ -92,20 +107,23 @@ WITH freed AS MATERIALIZED (
         WHERE id = over.id AND ordering_key IS NOT NULL
         LIMIT 1
     ) AS j
+),
+woken AS MATERIALIZED (
+    SELECT first.id
+    FROM freed
+    JOIN onceward.handlers h ON h.id = freed.handler
+    CROSS JOIN LATERAL (
+        SELECT id, parked FROM onceward.jobs
+        WHERE handler = freed.handler AND ordering_key = freed.ordering_key
+        AND ordering_key IS NOT NULL AND status IN ('queued', 'failed')
+        AND (status = 'queued' OR h.holds_key AND failure_type IS DISTINCT FROM 'held')
+        ORDER BY event
+        LIMIT 1
+    ) AS first
+    WHERE first.parked
 )
-UPDATE onceward.jobs j
-SET parked = false, available_at = clock_timestamp()
-FROM freed
-JOIN onceward.handlers h ON h.id = freed.handler
-CROSS JOIN LATERAL (
-    SELECT id, parked FROM onceward.jobs
-    WHERE handler = freed.handler AND ordering_key = freed.ordering_key
-    AND ordering_key IS NOT NULL AND status IN ('queued', 'failed')
-    AND (status = 'queued' OR h.holds_key AND failure_type IS DISTINCT FROM 'held')
-    ORDER BY event
-    LIMIT 1
-) AS first
-WHERE j.id = first.id AND first.parked AND j.status IS NOT DISTINCT FROM 'queued';
+UPDATE onceward.jobs SET parked = false, available_at = clock_timestamp()
+WHERE id = ANY(ARRAY(SELECT id FROM woken)) AND status IS NOT DISTINCT FROM 'queued';
 DELETE FROM onceward.leases WHERE id >= :lease_floor::bigint AND until = '-infinity'
 
 -- name: claim
@@ -218,11 +236,12 @@ behind_calls AS MATERIALIZED (
 ),
 postponed AS (
     UPDATE onceward.jobs j SET available_at = c.deadline_at FROM behind_calls c
-    WHERE j.id = c.id AND j.status IS NOT DISTINCT FROM 'queued'
+    WHERE j.id = c.id AND j.id = ANY(ARRAY(SELECT id FROM behind_calls))
+    AND j.status IS NOT DISTINCT FROM 'queued'
 ),
 parked AS (
-    UPDATE onceward.jobs j SET parked = true FROM blocked b
-    WHERE j.id = b.id AND j.status IS NOT DISTINCT FROM 'queued'
+    UPDATE onceward.jobs SET parked = true
+    WHERE id = ANY(ARRAY(SELECT id FROM blocked)) AND status IS NOT DISTINCT FROM 'queued'
 ),
 in_turn AS (
     -- Of one handler, two fresh jobs come before each that came back.
@@ -352,8 +371,8 @@ FROM next
 
 -- name: load_jobs
 -- The data for the handlers of some jobs. A large body is loaded when its job starts.
--- LIMIT 1 forces a lookup by key. While the tables are small the planner would rather read them whole,
--- and the connection keeps its plan.
+-- LIMIT 1 forces a lookup by key, and = ANY() does so in an UPDATE. While the tables are small the planner
+-- would rather read them whole, and the connection keeps its plan.
 -- `within_weeks` replaces the bounds, so that the plan has the partitions of the jobs alone: a plan
 -- locks all of its partitions whenever it runs.
 SELECT
@@ -361,7 +380,8 @@ SELECT
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}'::bytea) AS headers,
     CASE WHEN octet_length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key,
-    j.even_if_stale
+    j.even_if_stale, j.even_if_stale_at,
+    j.giving_up AND j.attempts >= j.max_attempts AS gives_up
 FROM unnest(:jobs::bigint[]) WITH ORDINALITY AS leased (job, position)
 CROSS JOIN LATERAL (SELECT * FROM onceward.jobs WHERE id = leased.job LIMIT 1) AS j
 CROSS JOIN LATERAL (SELECT * FROM onceward.events WHERE id = j.event LIMIT 1) AS e
@@ -416,82 +436,3 @@ returned AS (
     AND id IN (SELECT unnest(jobs) FROM fence)
 )
 SELECT pg_notify('onceward_jobs', '')
-
--- name: settle_done
--- Settle attempts that succeeded, if the lease is still held. Last in the handler's transaction.
--- Every function and operator has its schema, because the search_path is the handler's.
--- texteq() makes each settlement use the primary key instead of the index of due jobs, which has the
--- id as its last column. now() is the start of the transaction: it has changed if the handler ended
--- the transaction and began another. A trigger may return the old row: `landed` is then false.
-WITH fence AS MATERIALIZED (
-    SELECT 1 FROM onceward.leases
-    WHERE token OPERATOR(pg_catalog.=) :token AND jobs OPERATOR(pg_catalog.@>) :jobs::bigint[]
-    FOR KEY SHARE
-)
-UPDATE onceward.jobs
-SET status = 'done', attempts = attempts OPERATOR(pg_catalog.+) 1,
-    finished_at = pg_catalog.clock_timestamp(), last_error = NULL, even_if_stale = false
-WHERE id OPERATOR(pg_catalog.=) ANY(:jobs::bigint[]) AND pg_catalog.texteq(status, 'queued')
-AND EXISTS (SELECT 1 FROM fence)
--- if began
-    AND pg_catalog.now() OPERATOR(pg_catalog.=) :began
--- end
-RETURNING pg_catalog.texteq(status, 'done') AS landed
-
--- name: settle_error
--- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it. A job that
--- would wait for the outcome of an effect is queued if the outcome became known meanwhile: FOR SHARE
--- waits for an operator's answer, which wakes only jobs that have failed.
-WITH
-outcome AS MATERIALIZED (
-    SELECT status FROM onceward.effects WHERE id = :effect::bigint FOR SHARE
-),
-fence AS (
-    UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
-    WHERE token = :token AND :job::bigint = ANY(jobs)
-    RETURNING worker
-),
-settlement AS MATERIALIZED (
-    SELECT :status = 'queued' OR EXISTS (
-        SELECT 1 FROM outcome WHERE status IN ('succeeded', 'failed')
-    ) AS is_queued
-),
-settled AS (
-    UPDATE onceward.jobs
-    SET status = CASE WHEN is_queued THEN 'queued' ELSE :status END,
-        attempts = attempts + 1, solo = false,
-        available_at = clock_timestamp() + :delay_seconds * interval '1 second',
-        failure_type = CASE WHEN NOT is_queued THEN :failure_type END,
-        last_error = :error,
-        effect = CASE WHEN NOT is_queued THEN :effect::bigint END,
-        finished_at = CASE WHEN NOT is_queued THEN clock_timestamp() END
-    FROM settlement
-    WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
-    RETURNING id, attempts
-)
-INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error, traceback)
-SELECT
-    id, attempts, worker, clock_timestamp() - :elapsed_seconds * interval '1 second',
-    clock_timestamp(), :error, :traceback
-FROM settled, fence
-RETURNING 1 AS landed
-
--- name: postpone
--- Postpone a job that could not run because of the store, without counting an attempt.
-WITH fence AS (
-    UPDATE onceward.leases SET jobs = array_remove(jobs, :job::bigint)
-    WHERE token = :token AND :job::bigint = ANY(jobs)
-    RETURNING 1
-)
-UPDATE onceward.jobs
-SET available_at = clock_timestamp() + :delay_seconds * interval '1 second', last_error = :error
-WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
-RETURNING 1 AS landed
-
--- name: mark_effect
--- Mark an effect as done, unless it is done already. Waits for a concurrent transaction with the same
--- key to end. The schema of the function is given, because the search_path is the handler's.
-INSERT INTO onceward.effects (job, created_at, updated_at, idempotency_key, reference, status)
-SELECT :job, at, at, :key, :reference, 'succeeded' FROM pg_catalog.clock_timestamp() AS at
-ON CONFLICT ON CONSTRAINT effects_once DO NOTHING
-RETURNING 1 AS is_first

@@ -1,3 +1,23 @@
+-- fragment: event_state
+-- The state of an event e, from its jobs and from those that were purged; and when the last one ended,
+-- unless one is not over. The statement has the ids of the jobs under a lease as `leased`.
+    (
+        SELECT CASE
+            WHEN sum(j.status = 'queued' AND j.id IN (SELECT id FROM leased)) THEN 'processing'
+            WHEN sum(j.status = 'queued') THEN 'pending'
+            WHEN sum(j.status = 'failed') THEN 'failed'
+            WHEN sum(j.status = 'done') OR e.final_state = 'succeeded' THEN 'succeeded'
+            WHEN count(*) = 0 AND e.final_state = 'review' THEN 'review'
+            ELSE 'ignored'
+        END
+        FROM onceward_jobs j WHERE j.event = e.id
+    ) AS processing_state,
+    (
+        SELECT CASE WHEN COALESCE(sum(j.status = 'queued'), 0) = 0
+            THEN max(COALESCE(max(j.finished_at), e.processed_at), COALESCE(e.processed_at, 0)) END
+        FROM onceward_jobs j WHERE j.event = e.id
+    ) AS processed_at,
+
 -- name: events_page
 -- A page of events, newest first. A filter by state starts from an index, except for `succeeded`,
 -- which most events pass.
@@ -7,24 +27,12 @@ WITH leased AS (
 SELECT
     CAST(e.id AS text) AS id, s.name AS source, e.event_id, e.type AS event_type,
     e.reference AS related_reference, e.received_at,
-    (
-        SELECT CASE WHEN sum(j.status = 'queued') = 0 THEN max(j.finished_at) END
-        FROM onceward_jobs j WHERE j.event = e.id
-    ) AS processed_at,
-    (
-        SELECT CASE
-            WHEN sum(j.status = 'queued' AND j.id IN (SELECT id FROM leased)) THEN 'processing'
-            WHEN sum(j.status = 'queued') THEN 'pending'
-            WHEN sum(j.status = 'failed') THEN 'failed'
-            WHEN sum(j.status = 'done') THEN 'succeeded'
-            ELSE 'ignored'
-        END
-        FROM onceward_jobs j WHERE j.event = e.id
-    ) AS processing_state,
+    -- use event_state
     e.deliveries, e.conflicts,
     (
         SELECT CAST(t.original AS text) FROM onceward_duplicate_bodies t WHERE t.event = e.id
-    ) AS duplicate_body_of
+    ) AS duplicate_body_of,
+    e.routed AS type_wanted
 FROM onceward_events e
 JOIN onceward_sources s ON s.id = e.source
 WHERE TRUE
@@ -61,8 +69,12 @@ WHERE TRUE
 -- if ignored
     AND e.id IN (
         SELECT id FROM onceward_events WHERE NOT routed UNION ALL
+        SELECT id FROM onceward_events WHERE final_state = 'ignored' UNION ALL
         SELECT event FROM onceward_jobs WHERE status IN ('ignored', 'cancelled')
     )
+-- end
+-- if review
+    AND e.id IN (SELECT id FROM onceward_events WHERE final_state = 'review')
 -- end
 -- if status
     AND processing_state = :status
@@ -88,7 +100,7 @@ SELECT
          ELSE j.status END AS status,
     CAST(j.event AS text) AS event_ledger_id, s.name AS source, e.type AS event_type,
     e.event_id AS external_event_id, h.name AS handler, j.attempts, j.max_attempts, j.failure_type,
-    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key,
+    j.last_error, j.available_at, j.created_at, j.finished_at, j.ordering_key, j.even_if_stale,
     CAST(j.effect AS text) AS effect_id,
     CASE WHEN j.status <> 'queued' OR j.id IN (SELECT id FROM leased) THEN NULL
          WHEN h.paused_at IS NOT NULL THEN 'paused_handler'
@@ -138,6 +150,9 @@ WHERE TRUE
 -- if ordering_key
     AND j.ordering_key = :ordering_key AND j.handler IN (SELECT id FROM onceward_handlers)
 -- end
+-- if failure_type
+    AND j.failure_type = :failure_type
+-- end
 -- if ended
     AND j.status = :status
 -- end
@@ -152,15 +167,17 @@ LIMIT :limit
 
 -- name: requeue
 -- Queue a job that failed, was ignored or was cancelled again, with another `max_attempts` attempts, and
--- record the action.
+-- record the action. A job whose payload is gone stays as it is.
 UPDATE onceward_jobs
 SET status = 'queued', failure_type = NULL, effect = NULL, parked = 0, available_at = :now,
-    finished_at = NULL, even_if_stale = :even_if_stale,
+    giving_up = 0, finished_at = NULL, even_if_stale = :even_if_stale,
+    even_if_stale_at = CASE WHEN :even_if_stale THEN :now END,
     -- As on PostgreSQL, where the column is an integer of 32 bits.
     max_attempts = min(2147483647, attempts + (
         SELECT h.max_attempts FROM onceward_handlers h WHERE h.id = onceward_jobs.handler
     ))
-WHERE id = :job AND status IN ('failed', 'ignored', 'cancelled');
+WHERE id = :job AND status IN ('failed', 'ignored', 'cancelled')
+AND EXISTS (SELECT 1 FROM onceward_payloads p WHERE p.event = onceward_jobs.event);
 INSERT INTO onceward_audit (at, actor, authenticated_as, action, reason, subject)
 SELECT :now, :actor, :authenticated_as, :action, :reason, 'job:' || :job
 WHERE changes() = 1

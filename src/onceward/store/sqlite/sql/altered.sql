@@ -10,4 +10,9 @@ SELECT EXISTS (
 
 -- name: marked_effect
 -- The mark of an effect, if there is one.
-SELECT function FROM onceward_effects WHERE idempotency_key = :key
+SELECT function, COALESCE(used_at, updated_at) < :now - 86400000000 AS is_untouched
+FROM onceward_effects WHERE idempotency_key = :key
+
+-- name: touch_effect
+-- Store that a key was used, without a change: once a day at most.
+UPDATE onceward_effects SET used_at = :now WHERE idempotency_key = :key

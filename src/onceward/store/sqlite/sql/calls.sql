@@ -57,6 +57,7 @@ SELECT
     e.id, e.call_no, e.status, e.function, e.result, e.error_message,
     COALESCE((e.deadline_at - :now) / 1000000.0, 0.0) AS seconds_left,
     COALESCE((:now - e.first_call_at) / 1000000.0, 0.0) AS seconds_since_first,
+    COALESCE(e.used_at, e.updated_at) < :now - 86400000000 AS is_untouched,
     EXISTS (
         SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased
         WHERE l.token = :token AND leased.value = :job

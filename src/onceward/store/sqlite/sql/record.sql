@@ -3,7 +3,7 @@
 -- Rule 1 of duplicate_body flags an event whose covered content came before, rule 2 also holds its
 -- jobs.
 -- changes() tells each statement whether the previous one inserted a row. `keys` are pairs of a path
--- and the key of the event there, as a JSON array.
+-- and the key of the event there, as a JSON array; `filters` is an array of the filters that it passes.
 -- `altered` is the table whose rows a trigger discarded. The whole batch is then rolled back.
 INSERT INTO onceward_events
     (id, received_at, source, routed, event_id, type, reference, body_sha256)
@@ -31,7 +31,15 @@ SELECT DISTINCT
 FROM onceward_routes r JOIN onceward_handlers h ON h.id = r.handler
 WHERE changes() = 1
 AND r.source IN (0, :source)
-AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END;
+AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type ELSE :type = r.type END
+AND (r.filter = '' OR r.filter IN (SELECT value FROM json_each(:filters)));
+-- if filtered
+UPDATE onceward_events SET final_state = 'ignored'
+WHERE id = :id AND routed AND NOT EXISTS (SELECT 1 FROM onceward_jobs WHERE event = :id);
+-- end
+-- if reviewed
+UPDATE onceward_events SET final_state = 'review' WHERE id = :id AND NOT routed;
+-- end
 -- if duplicate_body
 INSERT INTO onceward_duplicate_bodies (event, original)
 SELECT e.id, b.event FROM onceward_events e
@@ -54,6 +62,7 @@ SELECT
             WHERE r.source IN (0, :source)
             AND CASE WHEN r.is_prefix THEN substr(:type, 1, length(r.type)) = r.type
                      ELSE :type = r.type END
+            AND (r.filter = '' OR r.filter IN (SELECT value FROM json_each(:filters)))
         ) THEN 'onceward_jobs'
     END AS altered
 FROM onceward_events WHERE id = :id

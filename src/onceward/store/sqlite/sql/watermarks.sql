@@ -1,19 +1,20 @@
 -- name: lock_watermark
 -- The newest version that a handler applied for a key. No other transaction can write meanwhile.
-SELECT version, event_id, source FROM onceward_watermarks
+SELECT version, event_id, source, applied_at FROM onceward_watermarks
 WHERE handler = (SELECT id FROM onceward_handlers WHERE name = :handler) AND key = :key
 
 -- name: add_watermark
 -- Write the first version that a handler applies for a key.
-INSERT INTO onceward_watermarks (handler, key, version, event_id, source)
-SELECT id, :key, :version, :event_id, :source FROM onceward_handlers WHERE name = :handler
+INSERT INTO onceward_watermarks (handler, key, version, event_id, source, applied_at)
+SELECT id, :key, :version, :event_id, :source, :now FROM onceward_handlers WHERE name = :handler
 ON CONFLICT (handler, key) DO NOTHING
 RETURNING 1 AS is_first
 
 -- name: set_watermark
 -- Replace the newest version that a handler applied for a key.
 UPDATE onceward_watermarks
-SET version = :version, event_id = :event_id, source = :source
+SET version = :version, event_id = :event_id, source = :source,
+    applied_at = :now
 WHERE handler = (SELECT id FROM onceward_handlers WHERE name = :handler) AND key = :key
 RETURNING version = :version AS landed
 

@@ -9,6 +9,8 @@ DELETE FROM onceward_leases WHERE token IN (SELECT value FROM json_each(:tokens)
 -- blamed and loses an attempt; the delay before the next one doubles with each attempt. Jobs that ran
 -- with others must run alone next time: a worker starts the jobs of a handler in the order of its
 -- leases, so these are the first `slots` unsettled ones. The rest have not started.
+-- A job whose attempts are used up fails, unless its handler has on_failed, which this statement cannot
+-- run: the job is then queued once more, to be ended by a worker. If that one dies too, the job fails.
 DELETE FROM temp.onceward_abandoned;
 INSERT INTO temp.onceward_abandoned (id, solo, worker, died_at, may_have_started)
 SELECT
@@ -21,17 +23,33 @@ WHERE l.until < :expired_before AND +j.status = 'queued';
 INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error)
 SELECT j.id, j.attempts + 1, a.worker, a.died_at, :now, :error
 FROM temp.onceward_abandoned a CROSS JOIN onceward_jobs j ON j.id = a.id
-WHERE a.solo
+WHERE a.solo AND NOT (j.giving_up AND j.attempts >= j.max_attempts)
 ON CONFLICT (job, number) DO NOTHING;
 UPDATE onceward_jobs
-SET attempts = attempts + 1,
-    status = CASE WHEN attempts + 1 < max_attempts THEN 'queued' ELSE 'failed' END,
-    failure_type = CASE WHEN attempts + 1 < max_attempts THEN NULL ELSE 'exhausted' END,
-    finished_at = CASE WHEN attempts + 1 < max_attempts THEN NULL ELSE :now END,
-    available_at = :now
-        + CAST(min(:base_seconds * (1 << min(attempts, 40)), :max_seconds) * 1000000 AS INTEGER),
-    last_error = :error
-WHERE id IN (SELECT id FROM temp.onceward_abandoned WHERE solo);
+SET attempts = attempts + (blamed.next <> 'fail_in_on_failed'),
+    status = CASE WHEN blamed.next IN ('retry', 'give_up') THEN 'queued' ELSE 'failed' END,
+    failure_type = CASE WHEN blamed.next IN ('retry', 'give_up') THEN NULL ELSE 'exhausted' END,
+    finished_at = CASE WHEN blamed.next IN ('retry', 'give_up') THEN NULL ELSE :now END,
+    giving_up = blamed.next = 'give_up',
+    available_at = :now + CASE blamed.next WHEN 'retry' THEN
+        CAST(min(:base_seconds * (1 << min(attempts, 40)), :max_seconds) * 1000000 AS INTEGER)
+        ELSE 0 END,
+    last_error = CASE blamed.next WHEN 'fail_in_on_failed' THEN :died_again ELSE :error END
+FROM (
+    SELECT
+        j.id AS job,
+        CASE
+            WHEN j.giving_up AND j.attempts >= j.max_attempts THEN 'fail_in_on_failed'
+            WHEN j.attempts + 1 < j.max_attempts THEN 'retry'
+            WHEN h.has_on_failed THEN 'give_up'
+            ELSE 'fail'
+        END AS next
+    FROM temp.onceward_abandoned a
+    CROSS JOIN onceward_jobs j ON j.id = a.id
+    CROSS JOIN onceward_handlers h ON h.id = j.handler
+    WHERE a.solo
+) AS blamed
+WHERE id = blamed.job;
 UPDATE onceward_jobs SET solo = a.may_have_started, available_at = :now
 FROM temp.onceward_abandoned a
 WHERE onceward_jobs.id = a.id AND NOT a.solo;
@@ -236,7 +254,8 @@ SELECT
     e.type, e.reference, e.received_at,
     COALESCE(p.headers, '{}') AS headers,
     CASE WHEN length(p.body) <= :inline_bytes THEN p.body END AS body, j.ordering_key,
-    j.even_if_stale
+    j.even_if_stale, j.even_if_stale_at,
+    j.giving_up AND j.attempts >= j.max_attempts AS gives_up
 FROM json_each(:jobs) AS leased
 CROSS JOIN onceward_jobs j ON j.id = leased.value
 JOIN onceward_handlers h ON h.id = j.handler
@@ -277,63 +296,3 @@ SET jobs = (
     WHERE value NOT IN (SELECT value FROM json_each(:jobs))
 )
 WHERE token = :token
-
--- name: settle_done
--- Settle attempts that succeeded, if the lease is still held. Last in the handler's transaction.
-UPDATE onceward_jobs
-SET status = 'done', attempts = attempts + 1, finished_at = :now, last_error = NULL,
-    even_if_stale = 0
-WHERE id IN (SELECT value FROM json_each(:jobs)) AND status = 'queued' AND id IN (
-    SELECT leased.value FROM onceward_leases l, json_each(l.jobs) AS leased WHERE l.token = :token
-)
-RETURNING 1 AS landed
-
--- name: settle_error
--- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it. A job that
--- would wait for the outcome of an effect is queued if the outcome became known meanwhile.
-UPDATE onceward_jobs
-SET status = CASE WHEN is_queued THEN 'queued' ELSE :status END, attempts = attempts + 1, solo = 0,
-    available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER),
-    failure_type = CASE WHEN NOT is_queued THEN :failure_type END, last_error = :error,
-    effect = CASE WHEN NOT is_queued THEN :effect END,
-    finished_at = CASE WHEN NOT is_queued THEN :now END
-FROM (
-    SELECT :status = 'queued' OR EXISTS (
-        SELECT 1 FROM onceward_effects e
-        WHERE e.id = :effect AND e.status IN ('succeeded', 'failed')
-    ) AS is_queued
-) AS settlement
-WHERE id = :job AND status = 'queued' AND EXISTS (
-    SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased
-    WHERE l.token = :token AND leased.value = :job
-);
-INSERT INTO onceward_attempts (job, number, worker, started_at, ended_at, error, traceback)
-SELECT
-    j.id, j.attempts, l.worker, :now - CAST(:elapsed_seconds * 1000000 AS INTEGER), :now, :error,
-    :traceback
-FROM onceward_jobs j, onceward_leases l
-WHERE changes() = 1 AND j.id = :job AND l.token = :token;
-UPDATE onceward_leases
-SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) WHERE value <> :job)
-WHERE changes() = 1 AND token = :token
-RETURNING 1 AS landed
-
--- name: postpone
--- Postpone a job that could not run because of the store, without counting an attempt.
-UPDATE onceward_jobs
-SET available_at = :now + CAST(:delay_seconds * 1000000 AS INTEGER), last_error = :error
-WHERE id = :job AND status = 'queued' AND EXISTS (
-    SELECT 1 FROM onceward_leases l, json_each(l.jobs) AS leased
-    WHERE l.token = :token AND leased.value = :job
-);
-UPDATE onceward_leases
-SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) WHERE value <> :job)
-WHERE changes() = 1 AND token = :token
-RETURNING 1 AS landed
-
--- name: mark_effect
--- Mark an effect as done, unless it is done already.
-INSERT INTO onceward_effects (job, created_at, updated_at, idempotency_key, reference, status)
-VALUES (:job, :now, :now, :key, :reference, 'succeeded')
-ON CONFLICT (idempotency_key) DO NOTHING
-RETURNING 1 AS is_first

@@ -1,0 +1,1 @@
+"""Optional services beside the ledger: faster with them, the same without them."""

@@ -1,0 +1,1 @@
+"""An id cache in Redis, with a client of its own."""

@@ -1,0 +1,1 @@
+"""The archive: old payloads as Parquet files, in a folder or an S3-compatible object store."""

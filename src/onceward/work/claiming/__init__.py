@@ -1,0 +1,1 @@
+"""Decides what a worker claims, and keeps its leases."""

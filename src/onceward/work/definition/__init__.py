@@ -1,0 +1,1 @@
+"""Handlers as a team defines them: functions and options, checked at start."""

@@ -1,0 +1,1 @@
+"""Posts events to other apps, signed after Standard Webhooks."""

@@ -1,0 +1,1 @@
+"""Handlers that run, and commit, within the request."""

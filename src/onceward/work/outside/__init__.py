@@ -1,0 +1,1 @@
+"""Calls to other systems, whose intent and outcome are committed."""

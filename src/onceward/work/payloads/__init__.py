@@ -1,0 +1,1 @@
+"""Decodes payloads, into models where handlers name them."""

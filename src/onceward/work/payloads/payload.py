@@ -1,0 +1,117 @@
+"""Decodes the body of an event. Onceward's error messages name the field and quote no value."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import Any, Final
+
+import msgspec
+
+from onceward.errors import MalformedPayload
+from onceward.model.events import INGEST_SOURCE
+from onceward.sources.forms import MAX_FIELDS, urlencoded_fields
+from onceward.work.payloads.decoders.decoder import Content, Decoder
+from onceward.work.payloads.decoders.faults import malformed
+from onceward.work.payloads.decoders.msgspec_decoder import UNCHECKED, MsgspecDecoder, TerseDecoder
+
+FORM: Final = "application/x-www-form-urlencoded"
+UNDECODABLE: Final = object()
+"""Stands for the payload of a body that cannot be decoded."""
+
+
+class _Envelope(msgspec.Struct):
+    payload: msgspec.Raw
+
+
+_ENVELOPE: Final = MsgspecDecoder(_Envelope)
+_TERSE_ENVELOPE: Final = TerseDecoder(_Envelope)
+_TERSE: Final = TerseDecoder(Any)
+_EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
+_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
+_RAW_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_HEADERS: Final = msgspec.json.Decoder(dict[str, str])
+
+
+def decode(
+    body: bytes, decoder: Decoder = UNCHECKED, *, enveloped: bool = False, content_type: str = ""
+) -> Any:
+    """Decode a body with the decoder of its model. Raise MalformedPayload.
+
+    An `enveloped` body comes from ``POST /events/ingest``: only its member ``payload`` is decoded.
+    The fields of a form are strings.
+    """
+    return _decode(body, decoder, _ENVELOPE if enveloped else None, content_type)
+
+
+def decode_without_reason(body: bytes, *, enveloped: bool, content_type: str) -> Any:
+    """Decode a body as `decode` does without a model, for callers that ignore the fault.
+
+    Raise MalformedPayload without the reason: the search for it is slow.
+    """
+    return _decode(body, _TERSE, _TERSE_ENVELOPE if enveloped else None, content_type)
+
+
+def read_document(source: str, headers: bytes, body: bytes) -> Any:
+    """Return the payload of an event as a handler without a model gets it. Never raises.
+
+    Return UNDECODABLE if the handler would get none.
+    """
+    try:
+        return decode_without_reason(
+            body, enveloped=source == INGEST_SOURCE, content_type=content_type_of(headers)
+        )
+    except (MalformedPayload, ValueError):
+        return UNDECODABLE
+
+
+def decode_exactly(body: bytes, *, enveloped: bool, content_type: str) -> Any:
+    """Decode a body as `decode` does without a model, with a Decimal for each float.
+
+    Raise MalformedPayload.
+    """
+    try:
+        return _decode(body, _EXACT, _TERSE_ENVELOPE if enveloped else None, content_type)
+    except MalformedPayload:
+        return decode(body, enveloped=enveloped, content_type=content_type)  # finds the reason
+
+
+def decode_headers(headers: bytes) -> dict[str, str]:
+    """Return the stored headers of an event, by their lower-case names."""
+    return _HEADERS.decode(headers)
+
+
+def content_type_of(headers: bytes) -> str:
+    """Return the content type in the stored headers of an event; an empty text without one."""
+    return decode_headers(headers).get("content-type", "")
+
+
+def raw_json(body: bytes, *, enveloped: bool, content_type: str) -> msgspec.Raw | None:
+    """Return the payload of a body as it was received; None if it is not valid JSON in UTF-8."""
+    if _is_form(body, content_type):
+        return None
+    try:
+        body.decode()  # msgspec looks only at the syntax of a raw value
+        return _RAW_ENVELOPE.decode(body).payload if enveloped else _RAW.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _is_form(body: bytes, content_type: str) -> bool:
+    return content_type.startswith(FORM) and not body.lstrip().startswith((b"{", b"["))
+
+
+def _decode(body: bytes, decoder: Decoder, envelope: Decoder | None, content_type: str) -> Any:
+    if _is_form(body, content_type):
+        return decoder.decode_form(_form_fields(body))
+    content: Content = body if envelope is None else envelope.decode_json(body).payload
+    return decoder.decode_json(content)
+
+
+def _form_fields(body: bytes) -> dict[str, str]:
+    try:
+        fields = urlencoded_fields(body.decode())
+    except UnicodeDecodeError:
+        raise malformed("not a form") from None
+    if fields is None:
+        raise malformed(f"a form of more than {MAX_FIELDS:,} fields, or with invalid escapes")
+    return dict(fields)

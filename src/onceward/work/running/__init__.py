@@ -1,0 +1,1 @@
+"""Runs jobs: the transaction, the call of the handler, and what it may get wrong."""

@@ -1,0 +1,1 @@
+"""Settles attempts that raised an error: retry, fail, or postpone."""

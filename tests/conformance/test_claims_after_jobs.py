@@ -1,0 +1,119 @@
+"""A worker claims when a job ends only if the claim may find another one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from onceward import Event, Inbox, RetryLater
+from onceward.model.jobs import Claim, ClaimRequest
+from onceward.work import worker as worker_module
+from onceward.work.claiming import scheduler
+from support.database import RawDatabase
+from support.processes import eventually_async
+from tests.conformance.test_stopping import handling
+from tests.inprocess import RunningInbox, run_inbox
+
+LONG_SECONDS = 60.0
+LIMIT_SECONDS = 5.0
+
+
+@pytest.fixture
+def no_later_claims(monkeypatch: pytest.MonkeyPatch, no_polls: None) -> None:
+    """Let no claim come by itself: a job that is missed is missed for long."""
+    monkeypatch.setattr(worker_module, "_END_LEASES_SECONDS", LONG_SECONDS)
+
+
+@pytest.fixture
+def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "ASK_INTERVAL_SECONDS", LONG_SECONDS)
+    monkeypatch.setattr(scheduler, "STUCK_SECONDS", LONG_SECONDS)
+
+
+@asynccontextmanager
+async def counting_claims(
+    url: str, **settings: Any
+) -> AsyncIterator[tuple[RunningInbox, list[ClaimRequest]]]:
+    """Run a worker with a quick handler, and note its claims."""
+    inbox, requests = Inbox(), []
+
+    @inbox.on("a")
+    async def handle() -> None: ...
+
+    async with run_inbox(inbox, url, poll_seconds=LONG_SECONDS, **settings) as bench:
+        claim = bench.store.claim
+
+        async def note(request: ClaimRequest) -> Claim:
+            requests.append(request)
+            return await claim(request)
+
+        bench.store.claim = note  # type: ignore[method-assign] # the claims are counted
+        yield bench, requests
+
+
+@pytest.mark.usefixtures("no_later_claims")
+async def test_no_claim_follows_a_job_if_none_was_left_behind(database_url: str) -> None:
+    async with counting_claims(database_url) as (bench, requests):
+        await bench.run_event("a")  # the first one may take any time
+        await asyncio.sleep(0.2)
+        requests.clear()
+        for number in range(3):
+            await bench.post("a", event_id=f"later_{number}")
+            await bench.wait_until_idle()
+            await asyncio.sleep(0.1)
+        assert len(requests) == 3
+
+
+@pytest.mark.usefixtures("no_polls")
+async def test_the_lease_of_a_job_ends_soon_after_it(
+    database_url: str, raw_db: RawDatabase
+) -> None:
+    async with counting_claims(database_url) as (bench, _):
+        await bench.run_event("a")
+        await asyncio.sleep(0.3)  # the claims of the start are over
+        await bench.post("a", event_id="later")
+        await bench.wait_until_idle()
+
+        async def has_ended() -> bool:
+            return raw_db.count("onceward.leases") == 0
+
+        await eventually_async(has_ended, "the lease has ended", LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize("reason", ["slot", "cap", "key", "retry"])
+@pytest.mark.usefixtures("no_later_claims")
+async def test_a_job_that_another_one_kept_waiting_runs_at_once(
+    database_url: str, reason: str
+) -> None:
+    options: dict[str, dict[str, Any]] = {"cap": {"concurrency": 1}, "key": {"ordering_key": "key"}}
+    inbox, failed = Inbox(), set[str]()
+
+    @inbox.on("a", **options.get(reason, {}))
+    async def handle(event: Event[Any]) -> None:
+        if reason == "retry" and event.id not in failed:
+            failed.add(event.id)
+            raise RetryLater(0.05)
+        await asyncio.sleep(0.02)
+
+    workers = 1 if reason == "slot" else 4
+    async with run_inbox(inbox, database_url, workers=workers, poll_seconds=LONG_SECONDS) as bench:
+        for number in range(1 if reason == "retry" else 5):
+            await bench.post("a", {"key": "k"}, event_id=f"evt_{number}")
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await bench.wait_until_idle()
+        assert {job.status for job in (await bench.jobs()).values()} == {"done"}
+
+
+@pytest.mark.usefixtures("no_later_claims")
+async def test_a_job_that_was_announced_while_enough_were_held_is_claimed_later(
+    database_url: str,
+) -> None:
+    async with handling(database_url, 20) as running:
+        await running.bench.post("a", event_id="later")
+        await asyncio.sleep(0.2)  # its announcement arrives
+        running.may_end.set()
+        async with asyncio.timeout(LIMIT_SECONDS):
+            await running.bench.wait_until_idle()
+        await running.stop()

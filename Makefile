@@ -10,7 +10,8 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint
 PINS := pyproject.toml constraints.txt
 
 # LOWEST_TESTED and HIGHEST_TESTED of store/postgres/driver.py.
-DRIVERS := 3.2.3 3.3.8
+PSYCOPG_VERSIONS := 3.2.3 3.3.8
+DRIVERS := $(if $(OLDEST),$(firstword $(PSYCOPG_VERSIONS)),$(PSYCOPG_VERSIONS))
 # The oldest psycopg is tested together with the oldest of these, the newest with the pinned ones.
 OLDEST_SERVER := uvicorn==0.30 httptools==0.6.4
 DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postgres_waiting.py \
@@ -26,7 +27,7 @@ help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
-	@echo 'make drivers test with the oldest and the newest supported psycopg and uvicorn'
+	@echo 'make drivers test with the oldest and the newest supported psycopg and uvicorn (OLDEST=1: the oldest)'
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
 	@echo 'make prove-edge compare the HTTP server with h11, attack it    (ARGS="--only framing" for one stage)'
@@ -38,7 +39,7 @@ serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .
@@ -87,7 +88,7 @@ clean:
 	@.venv-drivers/$*/bin/python -m pip --disable-pip-version-check -qq install \
 		--constraint .venv-drivers/$*/constraints.txt \
 		--editable '.[dev]' 'psycopg[binary]==$*' \
-		$(if $(filter $(firstword $(DRIVERS)),$*),$(OLDEST_SERVER),$(shell grep -E '^(uvicorn|httptools)==' constraints.txt))
+		$(if $(filter $(firstword $(PSYCOPG_VERSIONS)),$*),$(OLDEST_SERVER),$(shell grep -E '^(uvicorn|httptools)==' constraints.txt))
 	@touch $@
 
 # The peers have their own environment, so that their dependencies do not constrain ours.

@@ -17,10 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prove.honest_sender import HonestSender, Latency, ingest_request
-from support.postgres import TEMPORARY as DISK
+from support.postgres import memory_folder
 from support.processes import Serve
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that is made in it has a random name
 APP = Path(__file__).parent / "app.py"
 MEGABYTE = 1024 * 1024
 MAX_GROWTH_MEGABYTES = 50.0
@@ -355,7 +354,7 @@ def victim_with_sender(scale: Scale) -> Iterator[tuple[Victim, HonestSender]]:
     The database is in memory where that is possible: a slow disk is no effect of an attack.
     """
     with ExitStack() as stack:
-        parent = MEMORY if MEMORY.is_dir() else DISK
+        parent = memory_folder()
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onceward-", dir=parent))
         serve = stack.enter_context(
             Serve(

@@ -39,6 +39,8 @@ SETTINGS = {
 }
 SUPERUSER = "postgres"
 TEMPORARY = Path("/tmp")  # noqa: S108 - a socket path is limited to 107 bytes
+_MEMORY = Path("/dev/shm")  # noqa: S108 - every folder in it gets a random name
+_MIN_MEMORY_BYTES = 4_000_000_000
 START_SECONDS = 30
 STOP_SECONDS = 30
 POLL_SECONDS = 0.02
@@ -58,6 +60,16 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 done
 rm -rf "$1"
 """
+
+
+def memory_folder() -> Path:
+    """Return a folder whose files stay in memory, or the usual one if it has too little room.
+
+    A crash of the server loses nothing there, and no test waits for the disk.
+    """
+    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MIN_MEMORY_BYTES:
+        return _MEMORY
+    return TEMPORARY
 
 
 class ServerFailed(Exception):

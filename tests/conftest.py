@@ -10,14 +10,15 @@ import pytest
 
 from onceward.ports import Store
 from support.database import RawDatabase
-from support.postgres import Cluster, free_port
+from support.postgres import Cluster, free_port, memory_folder
 from support.redis import IN_MEMORY, RedisServer
 from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
-# Each kind of tests has a test runner of its own: two of them mostly wait.
+# Each kind of tests has a test runner of its own: those of processes mostly wait.
 RUNNERS = {
-    "processes": ("acceptance", "crash", "integration"),
+    "crashes": ("crash",),
+    "processes": ("acceptance", "integration"),
     "databases": ("conformance",),
 }
 
@@ -44,7 +45,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:
     """Start one PostgreSQL server for the whole run, when a test first needs it."""
-    with Cluster() as cluster:
+    with Cluster(memory_folder()) as cluster:
         yield cluster
 
 

@@ -64,11 +64,10 @@ from bench.schedule import BENCHMARKS, PUBLISHED
 from bench.suite import fairness, ingest, process, receive, recovery, retention
 from bench.tables import make_tables
 from onceward.settings import Settings
-from support.postgres import TEMPORARY
+from support.postgres import memory_folder
 
 MODULES = Path(results.__file__).parent / "contenders"
 SHORT = Schedule(rounds=1, seconds=0.2)
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is created in it
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +75,7 @@ def run() -> Iterator[Run]:
     """Yield a run with little load, and without waits for the disk: no figure is tested."""
     contenders = (ONCEWARD, EMPTY_ENDPOINT, BARE_PROTOCOL)
     options = Options(contenders=contenders, connections=16, max_jobs=2_000)
-    folder = MEMORY if MEMORY.is_dir() else TEMPORARY
-    with pytest.MonkeyPatch.context() as patch, PostgresDatabases(folder) as databases:
+    with pytest.MonkeyPatch.context() as patch, PostgresDatabases(memory_folder()) as databases:
         patch.setattr(os, "sync", lambda: None)
         patch.setattr(run_module, "WARM_UP_SECONDS", 0.1)
         patch.setattr(run_module, "WARM_UP_REQUESTS", 2_000)

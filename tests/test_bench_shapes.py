@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -36,9 +35,8 @@ from bench.shapes import EFFECTS, OWN, SYNC, WAITING, effect_key
 from bench.suite import latency, process, shapes
 from bench.suite.process import _Reading, measure_work
 from bench.tables import make_tables
-from support.postgres import TEMPORARY
+from support.postgres import memory_folder
 
-MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of its own is created in it
 SHORT = Schedule(rounds=1, seconds=0.3)
 KEYS = {
     ONCEWARD_OWN: "SELECT idempotency_key FROM onceward.effects",
@@ -50,8 +48,7 @@ KEYS = {
 def run() -> Iterator[Run]:
     """Yield a run with few jobs, and without waits for the disk: no figure is tested."""
     names = (ONCEWARD_OWN, SHAPES_LOOP, IN_REQUEST)
-    folder = MEMORY if MEMORY.is_dir() else TEMPORARY
-    with pytest.MonkeyPatch.context() as patch, PostgresDatabases(folder) as databases:
+    with pytest.MonkeyPatch.context() as patch, PostgresDatabases(memory_folder()) as databases:
         patch.setattr(os, "sync", lambda: None)
         patch.setattr(process, "WARM_UP_SECONDS", 0.1)
         run = Run(Options(contenders=names, max_jobs=5_000), databases)

@@ -35,6 +35,8 @@ class Case:
     limits: tuple[tuple[ModuleType, str], ...] = ()
     """Limits of time that the sabotage will exceed."""
     limit_seconds: float = 1.0
+    or_violation: Violation | None = None
+    """What is found instead on a busy machine."""
 
 
 CASES = [
@@ -85,6 +87,7 @@ CASES = [
         {},
         ((experiment, "RECOVERY_SECONDS"),),
         limit_seconds=5.0,  # session mode must recover within it
+        or_violation=Violation.UNFINISHED,
     ),
     Case(
         Sabotage.IGNORE_FILE,
@@ -109,7 +112,7 @@ def test_a_sabotaged_store_is_found(monkeypatch: pytest.MonkeyPatch, case: Case)
     case.run(runner)
     for reason in runner.result.not_run.values():
         pytest.skip(reason)
-    assert runner.result.counts[case.violation] > 0, runner.result
+    assert {case.violation, case.or_violation} & runner.result.counts.keys(), runner.result
 
 
 @pytest.mark.parametrize("store", ["postgres", "sqlite"])

@@ -36,9 +36,10 @@ from onceward.settings import Settings
 _log = logging.getLogger("onceward.maintenance")
 
 MAINTENANCE_INTERVAL_SECONDS: Final = 3600.0
-PAGE_ROWS: Final = 200
-"""Rows that one transaction of a purge looks at. A receiver that commits waits for its WAL too."""
-PAUSES_PER_PAGE: Final = 3
+PAGE_ROWS: Final = 50
+"""Rows that one transaction of a purge looks at. While it runs, it takes a core of the database,
+and a receiver that commits waits for its WAL too."""
+PAUSES_PER_PAGE: Final = 9
 """The pause after a page, in units of the time that the page took."""
 MAX_PAUSE_SECONDS: Final = 1.0
 COUNTED_ROWS: Final = 1_000

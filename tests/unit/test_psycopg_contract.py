@@ -114,7 +114,7 @@ def test_the_tested_range_is_the_one_that_the_project_declares() -> None:
     pyproject = (ROOT / "pyproject.toml").read_text()
     constraints = (ROOT / "constraints.txt").read_text()
     lowest, highest = map(version_text, (LOWEST_TESTED, HIGHEST_TESTED))
-    assert f"\nDRIVERS := {lowest} {highest}\n" in makefile
+    assert f"\nPSYCOPG_VERSIONS := {lowest} {highest}\n" in makefile
     assert f'"psycopg[binary]>={lowest}"' in pyproject
     assert f"\npsycopg=={highest}\n" in constraints
 

@@ -12,6 +12,22 @@ from support.processes import APPS, Serve, Work, eventually
 MISCHIEF = APPS / "mischief.py"
 PROBE = APPS / "probe.py"
 KILLED = "The worker died while it ran this job alone"
+COUNTS_FROZEN = """
+import gc
+from onceward import Inbox, Transaction
+
+inbox = Inbox()
+
+
+@inbox.at_start
+async def create(tx: Transaction):
+    await tx.execute("CREATE TABLE notes (event varchar(20))")
+
+
+@inbox.on("count")
+async def count(tx: Transaction):
+    await tx.execute("INSERT INTO notes VALUES (:count)", {"count": str(gc.get_freeze_count())})
+"""
 
 
 def notes(raw_db: RawDatabase) -> Counter[str]:
@@ -42,6 +58,19 @@ def test_a_requeue_wakes_a_worker_in_another_process_at_once(postgres_url: str) 
         assert answer.status_code == 200
         service.wait_until_idle(2)
         assert service.job("evt_1")["attempts"] == 2
+
+
+def test_full_collections_do_not_walk_what_was_loaded_at_the_start(
+    sqlite_url: str, tmp_path: Path
+) -> None:
+    """They would block the event loop, and with it receivers and handlers, for 50 ms."""
+    app = tmp_path / "app.py"
+    app.write_text(COUNTS_FROZEN)
+    with Serve(app, sqlite_url) as service:
+        service.accept("evt_1", "count", {})
+        service.wait_until_idle()
+    (frozen,) = notes(RawDatabase(sqlite_url))
+    assert int(frozen) > 10_000
 
 
 def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(

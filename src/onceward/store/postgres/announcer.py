@@ -17,9 +17,9 @@ from onceward.errors import StoreError
 PAUSE_SECONDS: Final = 0.001
 """Pause after a notification. Jobs that are created meanwhile share the next one."""
 
-MAX_PAUSE_SECONDS: Final = 0.01
-"""The pause doubles up to this while jobs are created in every pause: under load, throughput counts
-more than latency."""
+MAX_PAUSE_SECONDS: Final = 0.004
+"""The pause doubles up to this while jobs are created in every pause: each notification costs every
+worker a claim."""
 
 CLOSE_SECONDS: Final = 1.0
 """Time to send the last notification."""

@@ -132,6 +132,7 @@ async def claim(
     slots: int = ANY_NUMBER,
     ended: Sequence[str] = (),
     settled: Sequence[int] = (),
+    looks_for_lost: bool = True,
 ) -> Claim:
     """Claim jobs. A mapping of handlers has the number of jobs wanted of each."""
     wanted = handlers if isinstance(handlers, Mapping) else dict.fromkeys(handlers, limit)
@@ -147,6 +148,7 @@ async def claim(
             lease_seconds=60.0,
             ended=ended,
             settled=settled,
+            looks_for_lost=looks_for_lost,
         )
     )
 

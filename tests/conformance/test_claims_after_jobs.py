@@ -66,6 +66,23 @@ async def test_no_claim_follows_a_job_if_none_was_left_behind(database_url: str)
         assert len(requests) == 3
 
 
+@pytest.mark.parametrize(("interval", "looks"), [(LONG_SECONDS, 0), (0.0, 3)])
+@pytest.mark.usefixtures("no_later_claims")
+async def test_a_busy_worker_looks_for_lost_jobs_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, database_url: str, interval: float, looks: int
+) -> None:
+    monkeypatch.setattr(worker_module, "_RECLAIM_SECONDS", interval)
+    async with counting_claims(database_url) as (bench, requests):
+        await bench.run_event("a")
+        await asyncio.sleep(0.2)
+        requests.clear()
+        for number in range(3):
+            await bench.post("a", event_id=f"later_{number}")
+            await bench.wait_until_idle()
+            await asyncio.sleep(0.1)
+        assert sum(request.looks_for_lost for request in requests) == looks
+
+
 @pytest.mark.usefixtures("no_polls")
 async def test_the_lease_of_a_job_ends_soon_after_it(
     database_url: str, raw_db: RawDatabase

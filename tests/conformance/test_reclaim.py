@@ -45,6 +45,16 @@ async def test_jobs_of_an_expired_lease_must_run_alone_and_lose_no_attempt(
         assert (item.status, item.attempts, item.last_error) == (JobStatus.QUEUED, 0, None)
 
 
+async def test_a_claim_that_does_not_look_leaves_lost_leases_to_the_next_one(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    await expired_lease(store, raw_db, 3)
+    after = await claim(store, looks_for_lost=False)
+    assert (after.lease, after.solo_waiting) == (None, False)
+    assert raw_db.count("onceward.leases") == 1
+    assert (await claim(store)).solo_waiting
+
+
 async def claimed_alone(store: Store) -> list[int]:
     """Claim the jobs that must run alone, one after the other."""
     jobs = []

@@ -199,6 +199,8 @@ class ClaimRequest:
     """Leases whose jobs are all settled."""
     settled: Sequence[int] = ()
     """Jobs with an ordering key that were settled: the next of their keys may run."""
+    looks_for_lost: bool = True
+    """Whether to reclaim the jobs of leases that expired or whose worker died."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -167,7 +167,7 @@ class Queue(Protocol):
     """Shared transactions that a process may have open concurrently."""
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        """Lease due jobs. End the leases that are over, and reclaim those of dead workers first."""
+        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
 
     async def end_leases(self, tokens: Sequence[str], settled: Sequence[int] = ()) -> None:
         """Delete leases whose jobs are all settled, and wake the next jobs of the settled keys."""

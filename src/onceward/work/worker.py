@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
@@ -31,6 +32,8 @@ RENEWALS_PER_LEASE: Final = 3
 _MIN_PAUSE_SECONDS: Final = 0.02
 _END_LEASES_SECONDS: Final = 0.2
 """How long the lease of a job that is over waits for the next claim, which ends it."""
+_RECLAIM_SECONDS: Final = 0.25
+"""How often a busy worker looks for jobs of dead ones: that takes a fifth of a claim."""
 _OUTAGE_PAUSE_SECONDS: Final = 1.0
 _PRESENCE_PAUSE_SECONDS: Final = 60.0
 _PRESENCE_WAIT_SECONDS: Final = 2.0
@@ -70,6 +73,7 @@ class Worker:
         self._abandoned_calls = runner.abandoned_calls
         self._abandoned_calls.on_resume = self._wake_up
         self._claim_outage = ClaimOutage(name, clock)
+        self._reclaimed_at = -math.inf
         self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers, health=self.health)
         self._tasks: dict[asyncio.Task[bool], Run] = {}
         self._releases: set[asyncio.Task[None]] = set()
@@ -157,13 +161,19 @@ class Worker:
             if plan is None:
                 return min(self._settings.poll_seconds, ASK_INTERVAL_SECONDS)
             owner = self._leases.owner
+            now = self._clock.monotonic()
+            looks_for_lost = now - self._reclaimed_at >= _RECLAIM_SECONDS
             try:
-                claim = await self._leases.claim(plan.wanted, plan.limit, solo=plan.solo)
+                claim = await self._leases.claim(
+                    plan.wanted, plan.limit, solo=plan.solo, looks_for_lost=looks_for_lost
+                )
             except StoreError as error:
                 self._claim_outage.claim_failed(error)
                 self._scheduler.may_have_due = True
                 return _OUTAGE_PAUSE_SECONDS
             self._claim_outage.claim_succeeded()
+            if looks_for_lost:
+                self._reclaimed_at = now
             if plan.solo and claim.lease is not None:
                 _log_solo(claim.lease.jobs)
             pause = self._scheduler.add(plan, claim, self._clock.monotonic())

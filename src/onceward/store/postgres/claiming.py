@@ -1,4 +1,4 @@
-"""Claims on PostgreSQL: one message that ends, reclaims, wakes and leases."""
+"""Claims on PostgreSQL: one message that ends leases, reclaims and wakes jobs, and leases some."""
 
 from __future__ import annotations
 
@@ -66,9 +66,10 @@ class Claims:
         }
         ends = [_LOCK_CLAIMS, *queries("end_leases")]
         self._end = PreparedMessage("end", [*ends, *queries("wake_keys")])
-        names = ("reclaim", "wake_keys", "claim", "next_due")
-        statements = [statement for name in names for statement in queries(name)]
-        self._claim = PreparedMessage("claim", [*ends, *statements])
+        reclaims = [*queries("reclaim"), *queries("wake_keys")]
+        claims = [*queries("claim"), *queries("next_due")]
+        self._claim = PreparedMessage("claim", [*ends, *claims])
+        self._reclaim_and_claim = PreparedMessage("reclaim", [*ends, *reclaims, *claims])
         self._floors = _Floors()
         self._full_look_at = -math.inf
         self._connection: ref[Connection] | None = None
@@ -96,7 +97,10 @@ class Claims:
             "lease_floor": floors.lease,
             **_floor_arrays(wanted, _Floors() if request.solo else floors),
         }
-        *_, (leased,), (next_due,) = await self._claim.run(connection, parameters)
+        # Keys are woken by the same statements, for settled jobs and for lost ones.
+        is_short = not (request.looks_for_lost or request.settled)
+        message = self._claim if is_short else self._reclaim_and_claim
+        *_, (leased,), (next_due,) = await message.run(connection, parameters)
         if leased["has_jobs"] and leased["jobs"] is None:
             raise StoreBlocked(ALTERED_ROWS.format(table="onceward.leases"))
         floors.lease = leased["lease_floor"]

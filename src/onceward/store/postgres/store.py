@@ -243,7 +243,7 @@ class PostgresStore(
         await self._writers.check(self._settings.commit_timeout_seconds)
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        """Lease due jobs. End the leases that are over, and reclaim those of dead workers first."""
+        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
         async with self._claiming.use_for_ledger() as connection:
             await self._restore_registration(connection)
             leased, next_due = await self._claims.claim(connection, request, self._handler_ids)

@@ -1,4 +1,4 @@
-"""Claims on SQLite: one transaction that ends, reclaims, wakes and leases."""
+"""Claims on SQLite: one transaction that ends leases, reclaims and wakes jobs, and leases some."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Claims:
         handler_ids: Mapping[str, int],
         now: int,
     ) -> Claim:
-        """Lease due jobs. End the leases that are over, and reclaim expired ones first."""
+        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
         wanted = {handler_ids[name]: number for name, number in request.wanted.items()}
         values = {
             **self._reclaim,
@@ -63,7 +63,11 @@ class Claims:
             "settled": json.dumps(list(request.settled)),
         }
         # Leases that ended must not be reclaimed: their jobs would be blamed.
-        self._run(connection, values, "end_leases", "reclaim", "wake_keys")
+        self._run(connection, values, "end_leases")
+        if request.looks_for_lost:
+            self._run(connection, values, "reclaim")
+        if request.looks_for_lost or request.settled:
+            self._run(connection, values, "wake_keys")
         leased = run(connection, self._queries("claim"), values)
         if not leased and connection.execute(_CHOSEN).fetchone():
             raise StoreBlocked(ALTERED_ROWS.format(table="onceward_leases"))

@@ -196,7 +196,7 @@ class SqliteStore(
         return receipts
 
     async def claim(self, request: ClaimRequest) -> Claim:
-        """Lease due jobs. End the leases that are over, and reclaim expired ones first."""
+        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
         now = self._now()
         claim = await self._commit(
             lambda connection: self._claims.claim(connection, request, self._handler_ids, now)

@@ -64,7 +64,9 @@ class Leases:
         """The handlers of which a key may have become free since the last claim."""
         return {job.handler for job in self._settled}
 
-    async def claim(self, wanted: Mapping[str, int], limit: int, *, solo: bool) -> Claim:
+    async def claim(
+        self, wanted: Mapping[str, int], limit: int, *, solo: bool, looks_for_lost: bool = True
+    ) -> Claim:
         """Claim up to `limit` jobs, and end the leases whose jobs have all finished."""
         ended, self._ended = self._ended, []
         settled, self._settled = self._settled, []
@@ -80,6 +82,7 @@ class Leases:
             lease_seconds=self._lease_seconds,
             ended=ended,
             settled=[job.id for job in settled],
+            looks_for_lost=looks_for_lost,
         )
         try:
             claim = await self._queue.claim(request)

@@ -1,5 +1,5 @@
--- A claim runs these statements in one message, under the lock of claims: end_leases, reclaim, wake_keys,
--- claim, next_due.
+-- A claim runs these statements in one message, under the lock of claims: end_leases, claim, next_due;
+-- now and then, or for a key that became free, reclaim and wake_keys in between.
 
 -- name: end_leases
 -- Delete leases whose jobs are all settled.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +82,7 @@ def _commit(environment: Mapping[str, Any]) -> str:
 
 
 def _environment(every: Sequence[Results]) -> str:
-    environment = every[0].environment
+    environment = max((results.environment for results in every), key=itemgetter("date"))
     stores = dict.fromkeys(
         f"{results.environment['store']} {results.environment['server_version']}"
         for results in every

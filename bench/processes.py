@@ -70,8 +70,13 @@ class ContenderProcess:
     @property
     def log(self) -> str:
         """The end of the process's standard error."""
+        return self.whole_log[-LOG_CHARACTERS:]
+
+    @property
+    def whole_log(self) -> str:
+        """The process's standard error."""
         self._log.seek(0)
-        return self._log.read().decode(errors="replace")[-LOG_CHARACTERS:]
+        return self._log.read().decode(errors="replace")
 
     def wait_until_serving(self) -> None:
         """Wait until the process responds on its port. Raises TrialFailed."""
@@ -106,6 +111,10 @@ class ContenderProcess:
     def cpu_seconds(self) -> float:
         """Return the CPU time of the process and its children so far, user and system."""
         return group_cpu_seconds(self._process.pid)
+
+    def own_cpu_seconds(self) -> float:
+        """Return the CPU time of the process so far, without its children, to the nanosecond."""
+        return _process_cpu_seconds(self._process.pid)
 
     def stop(self) -> None:
         """Ask the process to drain, and wait until it has exited."""

@@ -1,6 +1,6 @@
 """The benchmarks, and the rounds and seconds behind the published figures.
 
-Together they take under 45 minutes on two cores.
+Together they take about 75 minutes on two cores.
 """
 
 from collections.abc import Callable, Mapping

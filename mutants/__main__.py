@@ -13,6 +13,7 @@ from mutants import document, results
 from mutants.coverage import load_tests
 from mutants.mutant import Mutant, one_line
 from mutants.results import Result
+from mutants.targets import files_of_tests
 from mutants.tree import Tree
 from mutants.trials import KILLED, Inconclusive, MutantRunner, Trial, all_mutants, in_random_order
 
@@ -47,6 +48,9 @@ def main(
 ) -> None:
     """Mutate the core one line at a time, and see which mutants the tests kill."""
     console = Console(stderr=as_json, highlight=False)
+    if unknown := set(tests) - set(files_of_tests()):
+        message = f"{', '.join(sorted(unknown))}: name files such as tests/unit/test_slots.py"
+        raise click.BadParameter(message, param_hint="--tests")
     mutants = all_mutants()
     if page:
         _keep(results.load(), mutants)
@@ -119,8 +123,11 @@ def _try(
     trials: list[Trial] = []
     with Tree() as tree, _progress(console) as bar:
         task = bar.add_task("tracing the tests", total=None)
-        tests = load_tests(tree, lambda done, total: bar.update(task, completed=done, total=total))
-        tests = [test for test in tests if not files or test.name.startswith(tuple(files))]
+        tests = load_tests(
+            tree,
+            lambda done, total: bar.update(task, completed=done, total=total),
+            only=files,
+        )
         runner = MutantRunner(tree, tests, test_seconds)
         for mutant in mutants:
             if time.monotonic() > ends_at:

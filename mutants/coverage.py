@@ -29,15 +29,21 @@ class Test:
     """The lines that it runs by file, and the names of its statements."""
 
 
-def load_tests(tree: Tree, show: Callable[[int, int], None]) -> list[Test]:
-    """Return all tests with the lines that they cover. Trace tests that are new or changed."""
+def load_tests(
+    tree: Tree, show: Callable[[int, int], None], *, only: Sequence[str] = ()
+) -> list[Test]:
+    """Return tests with the lines that they cover: all, or those of the files in `only`.
+
+    Trace those that are new or changed.
+    """
     known = json.loads(COVERAGE.read_text()) if COVERAGE.exists() else {}
     sources = _hash(ROOT / path for path in files(MODULES))
     hashes = {name: sources + _hash([ROOT / name]) for name in files_of_tests()}
     known = {
         name: known[name] for name in hashes if known.get(name, {}).get("hash") == hashes[name]
     }
-    missing = [name for name in hashes if name not in known]
+    wanted = [name for name in hashes if not only or name in only]
+    missing = [name for name in wanted if name not in known]
     for index in range(0, len(missing), FILES_PER_RUN):
         show(index, len(missing))
         names = missing[index : index + FILES_PER_RUN]
@@ -48,8 +54,8 @@ def load_tests(tree: Tree, show: Callable[[int, int], None]) -> list[Test]:
         COVERAGE.write_text(json.dumps(known))
     return [
         Test(name, entry["seconds"], {file: frozenset(at) for file, at in entry["covered"].items()})
-        for each in known.values()
-        for name, entry in each["tests"].items()
+        for file in wanted
+        for name, entry in known[file]["tests"].items()
         if entry["passed"] and entry.get("covered")
     ]
 

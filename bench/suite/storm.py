@@ -138,13 +138,13 @@ def _check_redis(fleet: Fleet, lookups: Mapping[str, int], breaks: int) -> None:
 
 def _breaks(fleet: Fleet) -> int:
     """Return how often receivers began to leave Redis alone, because it timed out."""
-    return sum(server.log.count("is not used for now") for server in fleet.servers)
+    return sum(server.whole_log.count("is not used for now") for server in fleet.servers)
 
 
 def _cpu_seconds(run: Run, fleet: Fleet) -> dict[str, float]:
     redis = run.redis_servers.get(fleet.config.redis_port)
     return {
-        "receivers": sum(server.cpu_seconds() for server in fleet.servers),
+        "receivers": sum(server.own_cpu_seconds() for server in fleet.servers),
         "postgres": server_cpu_seconds(run.databases.server_pids()),
         "redis": server_cpu_seconds([redis.pid]) if redis else 0.0,
     }

@@ -66,6 +66,14 @@ async def test_no_claim_follows_a_job_if_none_was_left_behind(database_url: str)
         assert len(requests) == 3
 
 
+async def test_a_job_that_may_run_with_others_is_not_said_to_run_alone(
+    database_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with counting_claims(database_url) as (bench, _):
+        await bench.run_event("a")
+    assert "runs alone" not in caplog.text
+
+
 @pytest.mark.parametrize(("interval", "looks"), [(LONG_SECONDS, 0), (0.0, 3)])
 @pytest.mark.usefixtures("no_later_claims")
 async def test_a_busy_worker_looks_for_lost_jobs_now_and_then(

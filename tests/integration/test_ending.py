@@ -65,3 +65,39 @@ def test_a_handler_that_raises_keyboard_interrupt_fails_its_job(sqlite_url: str)
             "interrupt tried to exit the process",
         )
         assert service.running
+
+
+STUBBORN_TASK = """
+import asyncio
+from onceward import Inbox
+
+inbox = Inbox()
+kept = []
+
+
+async def stubborn():
+    while True:
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            pass
+
+
+@inbox.at_start
+async def start(tx):
+    kept.append(asyncio.create_task(stubborn()))
+
+
+@inbox.on("a")
+async def handle(): ...
+"""
+
+
+def test_a_task_of_the_start_that_does_not_stop_is_named(sqlite_url: str, tmp_path: Path) -> None:
+    """The garbage collector does not list frozen objects."""
+    app = tmp_path / "app.py"
+    app.write_text(STUBBORN_TASK)
+    with Serve(app, sqlite_url) as service:
+        service.terminate()
+        assert service.wait(15) == 0
+        assert "was ended with the process, at " in service.log

@@ -81,3 +81,13 @@ def test_an_app_without_sources_does_not_forget_the_ids_of_others(folder: Path) 
     done = run("maintain", "app.py", cwd=folder)
     assert done.returncode == 2
     assert "a source of another app can resend an event for 30 days" in done.stderr
+
+
+@pytest.mark.parametrize("command", [("maintain", "app.py", "--dry-run"), ("archive", "ls")])
+def test_a_command_does_not_create_a_database(tmp_path: Path, command: tuple[str, ...]) -> None:
+    (tmp_path / "app.py").write_text(APP.format(arguments="'sqlite:///typo.db'"))
+    options = () if "app.py" in command else ("--database", "sqlite:///typo.db")
+    done = run(*command, *options, cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"There is no file {tmp_path / 'typo.db'}" in done.stderr
+    assert not (tmp_path / "typo.db").exists()

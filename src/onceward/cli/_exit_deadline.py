@@ -6,12 +6,12 @@ import gc
 import inspect
 import logging
 import os
-import sys
 import threading
 import time
 from types import CoroutineType
 from typing import Any, Final, TypeGuard
 
+from onceward.cli._loop_watchdog import main_thread_location
 from onceward.runtime.clock import Clock
 from onceward.runtime.code_location import frame_location, is_library, is_own
 
@@ -71,19 +71,9 @@ class ExitDeadline:
             return
         _log.error(
             "the process did not stop in time and was ended. %s. No event is lost: its jobs run "
-            "again",
-            _main_thread_location(),
+            "again, unless their attempts are used up",
+            main_thread_location(),
         )
-
-
-def _main_thread_location() -> str:
-    """Return a sentence about where the event loop is now: in the app's code if that blocks it."""
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001 - the only API that shows another thread
-    while frame is not None and not is_own(frame.f_code.co_filename):
-        if not is_library(frame.f_code.co_filename):
-            return f"The event loop is blocked at {frame_location(frame)}"
-        frame = frame.f_back
-    return "The database does not respond, or a library blocks the event loop"
 
 
 def _leftover_locations() -> str:

@@ -12,6 +12,7 @@ from typing import Final
 import uvloop
 
 from onceward.cli._exit_deadline import EXIT_GRACE_SECONDS, ExitDeadline
+from onceward.cli._loop_watchdog import LoopWatchdog
 from onceward.http.server.server import Server, allow_connections
 from onceward.runtime.clock import SystemClock
 from onceward.service import Service
@@ -56,15 +57,19 @@ async def _run(
     has_work = service.settings.workers > 0 and service.handlers
     worker = service.worker() if has_work else None
     await service.open(receives=listener is not None)
+    watchdog = LoopWatchdog(SystemClock())
     try:
         token = await service.create_first_token() if listener else None
         server = _server(service) if listener else None
         _stop_on_signals(server, worker, deadline, service.settings.drain_seconds)
         on_started(token)
         _freeze_objects()
+        watchdog.start()
         await _run_until_stopped(service, server, listener, worker)
     finally:
-        gc.unfreeze()  # libraries in C report objects that outlive the interpreter as leaks
+        watchdog.close()
+        # The exit deadline looks for leftover coroutines, and libraries in C for leaked objects.
+        gc.unfreeze()
         await service.close()
 
 

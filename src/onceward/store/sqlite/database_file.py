@@ -50,6 +50,14 @@ class DatabaseFile:
         with suppress(OSError):  # FileExistsError, or SQLite reports why it cannot open the file
             _create(self.path)
 
+    def require_existing(self) -> None:
+        """Raise ConfigurationError if there is no file: SQLite would create one."""
+        if not Path(self.path).exists():
+            raise ConfigurationError(
+                f"There is no file {self.path}. Check the path and the current folder: it is "
+                "created by `onceward serve`, `onceward work` or `onceward migrate`"
+            )
+
     def warn_if_readable(self) -> None:
         """Log a warning for each file that other users may open."""
         for path in map(Path, (self.path, *(self.path + suffix for suffix in _BESIDE))):

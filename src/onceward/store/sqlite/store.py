@@ -108,6 +108,8 @@ class SqliteStore(
                 self._file.prepare()
                 self._file.warn_if_readable()
                 self._file_lock.acquire()
+            else:
+                self._file.require_existing()
             await self._start(serving=serving)
         except BaseException:
             await self.close()

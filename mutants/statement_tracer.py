@@ -1,6 +1,7 @@
 """Traces the names of the SQL statements that run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,9 +63,12 @@ class _Tracer:
         return traced
 
     def preparing(self, prepare: Callable[..., None]) -> Callable[..., None]:
-        def traced(prepared: Prepared, name: str, statements: Sql | Iterable[Sql]) -> None:
+        def traced(
+            prepared: Prepared, name: str, statements: Sql | Mapping[str, Iterable[Sql]]
+        ) -> None:
             prepare(prepared, name, statements)
-            found = [statements] if isinstance(statements, Sql) else statements
+            several = {"": [statements]} if isinstance(statements, Sql) else statements
+            found = chain.from_iterable(several.values())
             self._prepared[prepared] = set().union(*(self._composed.get(s, ()) for s in found))
 
         return traced

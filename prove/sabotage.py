@@ -39,7 +39,7 @@ from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import SessionConnection
 from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
-from onceward.work.claiming.scheduler import Scheduler
+from onceward.work.claiming.scheduler import MAX_PREFETCH_JOBS, Scheduler
 from onceward.work.forwarding import forward
 from onceward.work.outside.calls import AttemptCalls
 from onceward.work.running.staleness import VersionedJob
@@ -340,7 +340,7 @@ def _ignore_pauses() -> None:
 
 
 def _lose_wake_ups() -> None:
-    _patch_statement("wake_keys", r"WHERE j\.id = first\.id", "WHERE false AND j.id = first.id")
+    _patch_statement("wake_keys", r"WHERE first\.parked", "WHERE false AND first.parked")
 
 
 def _reclaim_late() -> None:
@@ -356,8 +356,8 @@ def _ignore_shares() -> None:
         return heads[min(heads)] if heads else None
 
     _replace(Scheduler, "_next_handler", next_in_order)
-    _replace(Scheduler, "_is_slow", lambda *_: False)
-    _replace(Scheduler, "_wanted_quick", lambda _, quick, limit: dict.fromkeys(quick, limit))
+    _replace(Scheduler, "_slow", lambda *_: set())
+    _replace(Scheduler, "_target", lambda *_: MAX_PREFETCH_JOBS)
     _patch_statement("claim", "ORDER BY turn, available_at, id LIMIT", "ORDER BY event LIMIT")
 
 

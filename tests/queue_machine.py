@@ -132,6 +132,7 @@ class JobsMachine(RuleBasedStateMachine):
     @rule(
         limit=st.integers(1, 6),
         solo=st.sampled_from([False, False, True]),
+        looks=st.booleans(),
         wanted=st.sampled_from(
             [
                 {"credit": 4, "notify": 4, "log": 4},
@@ -141,8 +142,9 @@ class JobsMachine(RuleBasedStateMachine):
             ]
         ),
     )
-    def claim(self, limit: int, *, solo: bool, wanted: dict[str, int]) -> None:
-        self.model.reclaim()
+    def claim(self, limit: int, *, solo: bool, looks: bool, wanted: dict[str, int]) -> None:
+        if looks:
+            self.model.reclaim()
         claimed = self.run(
             claim(
                 self.store,
@@ -151,6 +153,7 @@ class JobsMachine(RuleBasedStateMachine):
                 handlers=wanted,
                 slots=SLOTS,
                 settled=self.settled,
+                looks_for_lost=looks,
             )
         )
         self.settled = []

@@ -17,6 +17,8 @@ from onceward.model.jobs import (
     Reschedule,
 )
 from onceward.ports import Queue, Store
+from onceward.store.locks import Lock
+from onceward.store.postgres.connections import lock_statement
 from onceward.work.claiming.leases import Leases
 from support.database import RawDatabase
 from tests.factories import (
@@ -33,6 +35,7 @@ from tests.factories import (
     leased_job,
     opened,
     record,
+    start_task,
 )
 
 
@@ -345,3 +348,23 @@ async def test_a_lease_whose_response_was_lost_is_ended_by_the_next_claim(
     assert leased is not None
     assert [job.event_id for job in leased.jobs] == ["evt_1"]
     assert raw_db.count("onceward.leases") == 1
+
+
+async def test_a_claim_that_does_not_look_for_lost_jobs_ends_leases(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    token, job = await leased_job(store)
+    assert await store.settle_done(token, job.id)
+    await claim(store, ended=[token], looks_for_lost=False)
+    assert raw_db.count("onceward.leases") == 0
+
+
+@pytest.mark.parametrize("looks_for_lost", [False, True])
+async def test_claims_exclude_each_other(postgres_url: str, *, looks_for_lost: bool) -> None:
+    async with opened(postgres_url) as store:
+        with RawDatabase(postgres_url).connection() as other:
+            other.execute(lock_statement(Lock.CLAIMS))
+            claiming = await start_task(claim(store, looks_for_lost=looks_for_lost))
+            await asyncio.sleep(0.1)
+            assert not claiming.done()
+        await claiming

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from onceward import Event, Inbox, RetryLater
+from onceward.errors import StoreUnavailable
 from onceward.model.jobs import Claim, ClaimRequest
 from onceward.work import worker as worker_module
 from onceward.work.claiming import scheduler
@@ -79,7 +80,7 @@ async def test_a_job_that_may_run_with_others_is_not_said_to_run_alone(
 async def test_a_busy_worker_looks_for_lost_jobs_now_and_then(
     monkeypatch: pytest.MonkeyPatch, database_url: str, interval: float, looks: int
 ) -> None:
-    monkeypatch.setattr(worker_module, "_RECLAIM_SECONDS", interval)
+    monkeypatch.setattr(worker_module, "_LOOK_SECONDS", interval)
     async with counting_claims(database_url) as (bench, requests):
         await bench.run_event("a")
         await asyncio.sleep(0.2)
@@ -89,6 +90,42 @@ async def test_a_busy_worker_looks_for_lost_jobs_now_and_then(
             await bench.wait_until_idle()
             await asyncio.sleep(0.1)
         assert sum(request.looks_for_lost for request in requests) == looks
+
+
+async def test_claims_in_quick_succession_do_not_put_off_the_look_for_lost_jobs(
+    database_url: str,
+) -> None:
+    async with counting_claims(database_url) as (bench, requests):
+        await bench.run_event("a")
+        requests.clear()
+        for number in range(12):
+            await bench.post("a", event_id=f"later_{number}")
+            await asyncio.sleep(0.1)
+        assert 2 <= sum(request.looks_for_lost for request in requests) < len(requests)
+
+
+@pytest.mark.usefixtures("no_later_claims")
+async def test_a_failed_claim_has_not_looked_for_lost_jobs(
+    monkeypatch: pytest.MonkeyPatch, database_url: str
+) -> None:
+    monkeypatch.setattr(worker_module, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(worker_module, "_OUTAGE_PAUSE_SECONDS", 0.02)
+    async with counting_claims(database_url) as (bench, requests):
+        await bench.run_event("a")
+        await asyncio.sleep(0.6)
+        requests.clear()
+        counted = bench.store.claim
+
+        async def fail_first(request: ClaimRequest) -> Claim:
+            if not requests:
+                requests.append(request)
+                raise StoreUnavailable("away")
+            return await counted(request)
+
+        bench.store.claim = fail_first  # type: ignore[method-assign] # the first claim fails
+        await bench.post("a", event_id="later")
+        await bench.wait_until_idle()
+        assert [request.looks_for_lost for request in requests[:2]] == [True, True]
 
 
 @pytest.mark.usefixtures("no_polls")

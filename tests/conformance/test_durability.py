@@ -133,7 +133,7 @@ async def test_recording_waits_for_the_disk_and_claiming_does_not(postgres_url: 
         ("jobs INSERT", "on"),
         ("leases INSERT", "off"),
         ("leases UPDATE", "off"),
-        ("jobs UPDATE", "off"),  # the reclaim, a part of every claim
+        ("jobs UPDATE", "off"),  # the reclaim, a part of a claim
         ("jobs UPDATE", "on"),
     }
 

@@ -55,6 +55,14 @@ async def test_a_claim_that_does_not_look_leaves_lost_leases_to_the_next_one(
     assert (await claim(store)).solo_waiting
 
 
+async def test_a_claim_that_only_wakes_keys_reclaims_nothing(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    (job,) = (await expired_lease(store, raw_db)).jobs
+    await claim(store, settled=[job.id + 1], looks_for_lost=False)
+    assert raw_db.count("onceward.leases") == 1
+
+
 async def claimed_alone(store: Store) -> list[int]:
     """Claim the jobs that must run alone, one after the other."""
     jobs = []
@@ -173,6 +181,29 @@ async def test_a_job_that_kills_its_worker_every_time_fails(
         (number, f"victim-{number}", item.last_error) for number in (1, 2, 3)
     ]
     assert (await claim(store, solo=True)).lease is None
+
+
+async def test_each_death_and_the_last_one_are_logged(
+    store: Store, raw_db: RawDatabase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No other line says so: the process that could have written it is gone."""
+    await expired_lease(store, raw_db)
+    await claim(store)
+    assert not caplog.records
+    raw_db.rows("UPDATE onceward.jobs SET max_attempts = 2")
+    for level, text in (
+        ("WARNING", "failed, attempt 1 of 2: The worker died"),
+        ("ERROR", "failed for good after 2 attempts (exhausted): The worker died"),
+    ):
+        raw_db.rows("UPDATE onceward.jobs SET available_at = created_at")
+        await lease(store, solo=True)
+        raw_db.expire_leases()
+        caplog.clear()
+        await claim(store)
+        (record,) = caplog.records
+        assert record.levelname == level
+        assert record.getMessage().startswith(f"job 1 of handler 'credit' {text}")
+        assert vars(record)["event_id"] == "evt_0"
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from onceward.runtime.failpoints import FailpointReached
 from support.database import RawDatabase
 from tests.factories import (
     ACT,
+    BROKEN,
     EVERYTHING,
     arrival,
     arrivals,
@@ -298,3 +299,16 @@ async def test_a_postponed_job_is_due_later_and_counts_no_attempt(
     raw_db.make_due()
     assert [again.id for again in (await lease(store)).jobs] == [job.id]
     assert not await store.settle_error(token, job.id, Postpone(30.0, "late"), 0.1)
+
+
+async def test_a_job_whose_attempts_were_reset_manually_is_settled(
+    store: Store, raw_db: RawDatabase
+) -> None:
+    """Its attempt of this number exists. Otherwise it would fail to settle again and again."""
+    token, job = await leased_job(store)
+    assert await store.settle_error(token, job.id, BROKEN, 0.1)
+    raw_db.rows("UPDATE onceward.jobs SET status = 'queued', attempts = 0, finished_at = NULL")
+    leased = await lease(store)
+    assert await store.settle_error(leased.token, job.id, BROKEN, 0.1)
+    assert await store.job_status(job.id) is JobStatus.FAILED
+    assert raw_db.count("onceward.attempts") == 1

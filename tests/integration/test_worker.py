@@ -149,6 +149,7 @@ def test_a_handler_that_outlasts_the_drain_is_cancelled_and_released(
         service.terminate()
         assert service.wait() == 0
         assert time.monotonic() - started < 5
+        assert "of handler 'slow' was interrupted, because it ran for longer than" in service.log
     raw_db = RawDatabase(database_url)
     assert notes(raw_db) == {}
     state = "SELECT status, attempts FROM onceward.jobs"

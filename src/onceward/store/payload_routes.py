@@ -11,13 +11,18 @@ from onceward.model.events import Arrival
 from onceward.model.jobs import Route
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
-from onceward.work.definition.filters import filter_text, missing_path, passes
+from onceward.work.definition.filters import filter_text, missing_path, other_kind, passes
 from onceward.work.definition.ordering_keys import keys_in
 from onceward.work.payloads.payload import UNDECODABLE, read_document
 
 _NOTHING_THERE: Final = (
     "source %r: an event of type '%s' has nothing at %r, so that the filter `when %s` rejects it; "
     "compare the path with the payload"
+)
+
+_OTHER_KIND: Final = (
+    "source %r: an event of type '%s' has %s at %r, and the filter `when %s` has %s, so that it "
+    "rejects the event; nothing is converted: change the value in the filter"
 )
 
 _log = logging.getLogger("onceward.routing")
@@ -112,13 +117,17 @@ class PayloadRoutes:
     def _check_paths(self, filter: str, arrival: Arrival, document: Any) -> None:
         """Warn once if a path leads nowhere, unless an earlier event had it: it may be misspelled.
 
+        Warn as well if the value there is of another kind than the filter's: no event will match.
         A body that cannot be decoded says nothing about a path.
         """
         if filter in self._settled_filters or document is UNDECODABLE:
             return
         self._settled_filters.add(filter)
+        shown, text = printable(arrival.type), filter_text(filter)
+        fields = LogFields(source=arrival.source, type=shown)
         if (path := missing_path(filter, document)) is not None:
-            shown = printable(arrival.type)
-            fields = LogFields(source=arrival.source, type=shown)
-            text = filter_text(filter)
             _log.warning(_NOTHING_THERE, arrival.source, shown, path, text, extra=fields)
+        elif (other := other_kind(filter, document)) is not None:
+            path, found, wanted = other
+            values = arrival.source, shown, found, path, text, wanted
+            _log.warning(_OTHER_KIND, *values, extra=fields)

@@ -32,8 +32,8 @@ RENEWALS_PER_LEASE: Final = 3
 _MIN_PAUSE_SECONDS: Final = 0.02
 _END_LEASES_SECONDS: Final = 0.2
 """How long the lease of a job that is over waits for the next claim, which ends it."""
-_RECLAIM_SECONDS: Final = 0.25
-"""How often a busy worker looks for jobs of dead ones: that takes a fifth of a claim."""
+_LOOK_SECONDS: Final = 0.25
+"""How often a busy worker looks for lost leases: that takes a fifth of a claim."""
 _OUTAGE_PAUSE_SECONDS: Final = 1.0
 _PRESENCE_PAUSE_SECONDS: Final = 60.0
 _PRESENCE_WAIT_SECONDS: Final = 2.0
@@ -73,7 +73,8 @@ class Worker:
         self._abandoned_calls = runner.abandoned_calls
         self._abandoned_calls.on_resume = self._wake_up
         self._claim_outage = ClaimOutage(name, clock)
-        self._reclaimed_at = -math.inf
+        self._looked_at = -math.inf
+        """When the last claim began that looked for lost leases."""
         self._heartbeat = Heartbeat(registry, worker=name, handlers=handlers, health=self.health)
         self._tasks: dict[asyncio.Task[bool], Run] = {}
         self._releases: set[asyncio.Task[None]] = set()
@@ -162,7 +163,7 @@ class Worker:
                 return min(self._settings.poll_seconds, ASK_INTERVAL_SECONDS)
             owner = self._leases.owner
             now = self._clock.monotonic()
-            looks_for_lost = now - self._reclaimed_at >= _RECLAIM_SECONDS
+            looks_for_lost = now - self._looked_at >= _LOOK_SECONDS
             try:
                 claim = await self._leases.claim(
                     plan.wanted, plan.limit, solo=plan.solo, looks_for_lost=looks_for_lost
@@ -173,7 +174,7 @@ class Worker:
                 return _OUTAGE_PAUSE_SECONDS
             self._claim_outage.claim_succeeded()
             if looks_for_lost:
-                self._reclaimed_at = now
+                self._looked_at = now
             if plan.solo and claim.lease is not None:
                 _log_solo(claim.lease.jobs)
             pause = self._scheduler.add(plan, claim, self._clock.monotonic())
@@ -395,7 +396,9 @@ class Worker:
             task.cancel()
         if slow:
             await asyncio.wait(slow, timeout=2 * GRACE_SECONDS)
-        await self._release(leased for run in slow.values() for leased in run.jobs)
+        interrupted = [leased for run in slow.values() for leased in run.jobs]
+        _log_interrupted(interrupted)
+        await self._release(interrupted)
         if not self._is_store_away:
             await self._end_leases()
 
@@ -425,6 +428,16 @@ class Worker:
             for lease, leased in by_lease.values():  # their leases end with the next claim
                 for job in leased:
                     self._leases.finish(lease, job)
+
+
+def _log_interrupted(jobs: Iterable[LeasedJob]) -> None:
+    message = (
+        "job %s of handler %r was interrupted, because it ran for longer than drain_seconds after "
+        "the stop; it runs again, and no attempt is counted"
+    )
+    for _, job in jobs:
+        fields = LogFields(handler=job.handler, job=job.id, source=job.source)
+        _log.warning(message, job.id, job.handler, extra=fields)
 
 
 def _log_solo(jobs: Iterable[Job]) -> None:

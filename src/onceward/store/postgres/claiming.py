@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 from weakref import ref
@@ -15,6 +15,7 @@ from onceward.ports import Row
 from onceward.runtime.sql_text import parse
 from onceward.settings import Settings
 from onceward.store.base import ALTERED_ROWS, MIN_LOOK_JOBS, RATE_BURST_SECONDS
+from onceward.store.blamed_jobs import log_blamed
 from onceward.store.locks import PRESENCE_NAMESPACE, Lock
 from onceward.store.postgres.connections import Connection, lock_statement
 from onceward.store.postgres.prepared import PreparedMessage
@@ -32,7 +33,9 @@ GRACE_SECONDS: Final = 2.0
 WATCH_SECONDS: Final = 1.0
 """Interval at which an idle worker looks whether others that hold leases have died."""
 
-_LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))[0]
+_LOCK_CLAIMS: Final = parse(lock_statement(Lock.CLAIMS))
+_STATEMENTS: Final = ("end_leases", "reclaim", "wake_keys", "claim", "next_due")
+"""The statements of a claim, in their order, under the lock of claims."""
 _NO_FLOOR: Final = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -64,12 +67,8 @@ class Claims:
             "min_look": MIN_LOOK_JOBS,
             "late_seconds": LATE_SECONDS,
         }
-        ends = [_LOCK_CLAIMS, *queries("end_leases")]
-        self._end = PreparedMessage("end", [*ends, *queries("wake_keys")])
-        reclaims = [*queries("reclaim"), *queries("wake_keys")]
-        claims = [*queries("claim"), *queries("next_due")]
-        self._claim = PreparedMessage("claim", [*ends, *claims])
-        self._reclaim_and_claim = PreparedMessage("reclaim", [*ends, *reclaims, *claims])
+        self._claim = _message("claim", queries)
+        self._end = _message("end", queries, without=("reclaim", "claim", "next_due"))
         self._floors = _Floors()
         self._full_look_at = -math.inf
         self._connection: ref[Connection] | None = None
@@ -97,10 +96,9 @@ class Claims:
             "lease_floor": floors.lease,
             **_floor_arrays(wanted, _Floors() if request.solo else floors),
         }
-        # Keys are woken by the same statements, for settled jobs and for lost ones.
-        is_short = not (request.looks_for_lost or request.settled)
-        message = self._claim if is_short else self._reclaim_and_claim
-        *_, (leased,), (next_due,) = await message.run(connection, parameters)
+        rows = await self._claim.run(connection, parameters, without=_needless(request))
+        log_blamed(rows.get("reclaim", ()))
+        (leased,), (next_due,) = rows["claim"], rows["next_due"]
         if leased["has_jobs"] and leased["jobs"] is None:
             raise StoreBlocked(ALTERED_ROWS.format(table="onceward.leases"))
         floors.lease = leased["lease_floor"]
@@ -130,6 +128,18 @@ class Claims:
             self._connection, self._full_look_at = ref(connection), now
             return self._floors
         return floors
+
+
+def _message(name: str, queries: Queries, without: Collection[str] = ()) -> PreparedMessage:
+    statements = {each: queries(each) for each in _STATEMENTS if each not in without}
+    return PreparedMessage(name, {"lock": _LOCK_CLAIMS, **statements})
+
+
+def _needless(request: ClaimRequest) -> tuple[str, ...]:
+    """Return the statements that a claim can do without. Keys are woken for lost jobs, too."""
+    if request.looks_for_lost:
+        return ()
+    return ("reclaim",) if request.settled else ("reclaim", "wake_keys")
 
 
 def _floor_arrays(handlers: Iterable[int], floors: _Floors) -> dict[str, list[datetime]]:

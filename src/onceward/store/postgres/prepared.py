@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final
 from weakref import WeakSet
 
@@ -19,42 +20,53 @@ _PARAMETER: Final = re.compile(rb"%\((\w+)\)s")
 
 
 class PreparedMessage:
-    """Statements that run in one transaction, sent as one message.
+    """Named statements that run in one transaction, sent as one message: all, or some of them.
 
     The server runs the whole message even if this process freezes after sending it, so that no
     lock stays behind. A pipeline would hold its locks until the last part is sent. Planning the
     statements of a claim anew would take longer than running them.
     """
 
-    def __init__(self, name: str, statements: Iterable[Sql]) -> None:
-        prepare, execute = [], []
-        for number, statement in enumerate(statements):
-            prepared = f"onceward_{name}_{number}".encode()
+    def __init__(self, name: str, statements: Mapping[str, Sequence[Sql]]) -> None:
+        prepare: list[bytes] = []
+        self._execute: dict[str, list[bytes]] = {part: [] for part in statements}
+        for part, statement in _flat(statements):
             names = list(dict.fromkeys(_PARAMETER.findall(statement.pyformat)))
             if not names:  # a lock needs no plan
-                execute.append(statement.pyformat)
+                self._execute[part].append(statement.pyformat)
                 continue
+            prepared = f"onceward_{name}_{len(prepare)}".encode()
             prepare.append(b"PREPARE " + prepared + b" AS " + _numbered(statement, names))
             arguments = b", ".join(b"%(" + each + b")s" for each in names)
-            execute.append(b"EXECUTE " + prepared + b"(" + arguments + b")")
+            self._execute[part].append(b"EXECUTE " + prepared + b"(" + arguments + b")")
         self._prepare = b";\n".join(prepare)
-        self._execute = b";\n".join(execute)
         self._connections: WeakSet[Connection] = WeakSet()
         """The connections that have prepared the statements."""
 
-    async def run(self, connection: Connection, parameters: Mapping[str, Any]) -> list[list[Row]]:
-        """Run the statements and return the rows of each."""
+    async def run(
+        self,
+        connection: Connection,
+        parameters: Mapping[str, Any],
+        *,
+        without: Collection[str] = (),
+    ) -> dict[str, list[Row]]:
+        """Run the statements, and return the rows of the last one under each name."""
         if connection not in self._connections:
             await _prepare(connection, self._prepare)
             self._connections.add(connection)
+        parts = {name: texts for name, texts in self._execute.items() if name not in without}
         cursor = psycopg.AsyncClientCursor(connection)
-        await cursor.execute(self._execute, parameters)
-        rows = []
-        has_more: bool | None = True
-        while has_more:
-            rows.append(await cursor.fetchall() if cursor.description else [])
-            has_more = cursor.nextset()
+        await cursor.execute(b";\n".join(chain.from_iterable(parts.values())), parameters)
+        rows: dict[str, list[Row]] = {}
+        for name, texts in parts.items():
+            for _ in texts:
+                rows[name] = await cursor.fetchall() if cursor.description else []
+                cursor.nextset()
         return rows
+
+
+def _flat(statements: Mapping[str, Sequence[Sql]]) -> Iterator[tuple[str, Sql]]:
+    return ((name, statement) for name, several in statements.items() for statement in several)
 
 
 class PreparedStatement:

@@ -1,8 +1,8 @@
 """The presence of a worker: a session that holds a lock for as long as the worker lives.
 
-The server ends the session with the worker's process, and then the lock is free: other workers see
-in their next claim that the worker is dead, long before its leases expire. No handler is lent this
-session, because its reset between two jobs would release the lock.
+The server ends the session with the worker's process, and then the lock is free: other workers that
+look for lost leases see that the worker is dead, long before its leases expire. No handler is lent
+this session, because its reset between two jobs would release the lock.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from onceward.store.base import (
     RATE_BURST_SECONDS,
     inline_body_bytes,
 )
+from onceward.store.blamed_jobs import log_blamed
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
 
@@ -65,7 +66,7 @@ class Claims:
         # Leases that ended must not be reclaimed: their jobs would be blamed.
         self._run(connection, values, "end_leases")
         if request.looks_for_lost:
-            self._run(connection, values, "reclaim")
+            self._reclaim_expired(connection, values)
         if request.looks_for_lost or request.settled:
             self._run(connection, values, "wake_keys")
         leased = run(connection, self._queries("claim"), values)
@@ -99,7 +100,11 @@ class Claims:
     def reclaim_all(self, connection: sqlite3.Connection, now: int) -> None:
         """Reclaim every lease."""
         values = {**self._reclaim, "now": now, "expired_before": _END_OF_TIME, "settled": "[]"}
-        self._run(connection, values, "reclaim", "wake_keys")
+        self._reclaim_expired(connection, values)
+        self._run(connection, values, "wake_keys")
+
+    def _reclaim_expired(self, connection: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+        log_blamed(run(connection, self._queries("reclaim"), values))
 
     def _load(self, connection: sqlite3.Connection, jobs: str) -> tuple[Job, ...]:
         inline_bytes = inline_body_bytes(len(json.loads(jobs)))

@@ -67,7 +67,10 @@ class Leases:
     async def claim(
         self, wanted: Mapping[str, int], limit: int, *, solo: bool, looks_for_lost: bool = True
     ) -> Claim:
-        """Claim up to `limit` jobs, and end the leases whose jobs have all finished."""
+        """Claim up to `limit` jobs, and end the leases whose jobs have all finished.
+
+        Reclaim lost leases of any worker if it `looks_for_lost` ones.
+        """
         ended, self._ended = self._ended, []
         settled, self._settled = self._settled, []
         token = uuid.uuid4().hex

@@ -48,7 +48,8 @@ END AS settled
 -- name: settle_error
 -- Settle an attempt that failed, if the lease is still held: queue the job again, or fail it. A job that
 -- would wait for the outcome of an effect is queued if the outcome became known meanwhile: FOR SHARE
--- waits for an operator's answer, which wakes only jobs that have failed.
+-- waits for an operator's answer, which wakes only jobs that have failed. An attempt of this number
+-- exists if somebody reset the attempts of the job manually: it stays.
 WITH
 outcome AS MATERIALIZED (
     SELECT status FROM onceward.effects WHERE id = :effect::bigint FOR SHARE
@@ -75,13 +76,16 @@ settled AS (
     FROM settlement
     WHERE id = :job AND status IS NOT DISTINCT FROM 'queued' AND EXISTS (SELECT 1 FROM fence)
     RETURNING id, attempts
+),
+attempt AS (
+    INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error, traceback)
+    SELECT
+        id, attempts, worker, clock_timestamp() - :elapsed_seconds * interval '1 second',
+        clock_timestamp(), :error, :traceback
+    FROM settled, fence
+    ON CONFLICT (job, number) DO NOTHING
 )
-INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error, traceback)
-SELECT
-    id, attempts, worker, clock_timestamp() - :elapsed_seconds * interval '1 second',
-    clock_timestamp(), :error, :traceback
-FROM settled, fence
-RETURNING 1 AS landed
+SELECT 1 AS landed FROM settled
 
 -- name: settle_failed
 -- Fail a job in the transaction of its on_failed, if the lease is still held and the outcome of the

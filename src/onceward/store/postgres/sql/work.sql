@@ -1,5 +1,5 @@
--- A claim runs these statements in one message, under the lock of claims: end_leases, claim, next_due;
--- now and then, or for a key that became free, reclaim and wake_keys in between.
+-- A claim runs these statements in one message, under the lock of claims: end_leases, claim, next_due. In
+-- between it runs reclaim and wake_keys if it looks for lost jobs, and wake_keys if a key became free.
 
 -- name: end_leases
 -- Delete leases whose jobs are all settled.
@@ -12,6 +12,7 @@ DELETE FROM onceward.leases WHERE token = ANY(:tokens::text[])
 -- leases, so these are the first `slots` unsettled ones. The rest have not started.
 -- A job whose attempts are used up fails, unless its handler has on_failed, which this statement cannot
 -- run: the job is then queued once more, to be ended by a worker. If that one dies too, the job fails.
+-- Returns the blamed jobs.
 -- The first statement notes which owners of leases are gone: the lock on their number is free. A worker
 -- that took its lock again is no longer dead. This transaction keeps the locks that it took, so that no
 -- owner returns before the reclaim.
@@ -84,12 +85,19 @@ blamed AS (
     FROM abandoned a
     WHERE j.id = a.id AND j.id = ANY(ARRAY(SELECT id FROM abandoned))
     AND j.status IS NOT DISTINCT FROM 'queued' AND a.solo
-    RETURNING j.id, j.attempts, a.worker, a.died_at
+    RETURNING j.id, j.event, j.handler, j.status, j.attempts, j.max_attempts, a.worker, a.died_at
+),
+noted AS (
+    INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
+    SELECT id, attempts, worker, died_at, clock_timestamp(), :error::text
+    FROM blamed
+    ON CONFLICT (job, number) DO NOTHING
 )
-INSERT INTO onceward.attempts (job, number, worker, started_at, ended_at, error)
-SELECT id, attempts, worker, died_at, clock_timestamp(), :error::text
-FROM blamed
-ON CONFLICT (job, number) DO NOTHING
+SELECT b.id, h.name AS handler, s.name AS source, e.event_id, b.status, b.attempts, b.max_attempts
+FROM blamed b
+JOIN onceward.handlers h ON h.id = b.handler
+CROSS JOIN LATERAL (SELECT source, event_id FROM onceward.events WHERE id = b.event LIMIT 1) AS e
+JOIN onceward.sources s ON s.id = e.source
 
 -- name: wake_keys
 -- Wake the next job of each key that may have become free: of jobs that were settled, and of leases

@@ -34,7 +34,8 @@ SELECT
     j.id, j.attempts, l.worker, :now - CAST(:elapsed_seconds * 1000000 AS INTEGER), :now, :error,
     :traceback
 FROM onceward_jobs j, onceward_leases l
-WHERE changes() = 1 AND j.id = :job AND l.token = :token;
+WHERE changes() = 1 AND j.id = :job AND l.token = :token
+ON CONFLICT (job, number) DO UPDATE SET number = number;  -- unlike DO NOTHING, a change
 UPDATE onceward_leases
 SET jobs = (SELECT json_group_array(value) FROM json_each(onceward_leases.jobs) WHERE value <> :job)
 WHERE changes() = 1 AND token = :token

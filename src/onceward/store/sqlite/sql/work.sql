@@ -1,5 +1,5 @@
--- A claim runs these statements in one transaction: end_leases, claim, next_due; now and then, or for a
--- key that became free, reclaim and wake_keys in between.
+-- A claim runs these statements in one transaction: end_leases, claim, next_due. In between it runs
+-- reclaim and wake_keys if it looks for lost jobs, and wake_keys if a key became free.
 
 -- name: end_leases
 -- Delete leases whose jobs are all settled.
@@ -12,6 +12,7 @@ DELETE FROM onceward_leases WHERE token IN (SELECT value FROM json_each(:tokens)
 -- leases, so these are the first `slots` unsettled ones. The rest have not started.
 -- A job whose attempts are used up fails, unless its handler has on_failed, which this statement cannot
 -- run: the job is then queued once more, to be ended by a worker. If that one dies too, the job fails.
+-- Returns the blamed jobs.
 DELETE FROM temp.onceward_abandoned;
 INSERT INTO temp.onceward_abandoned (id, solo, worker, died_at, may_have_started)
 SELECT
@@ -54,7 +55,14 @@ WHERE id = blamed.job;
 UPDATE onceward_jobs SET solo = a.may_have_started, available_at = :now
 FROM temp.onceward_abandoned a
 WHERE onceward_jobs.id = a.id AND NOT a.solo;
-UPDATE onceward_leases SET until = -1 WHERE until < :expired_before
+UPDATE onceward_leases SET until = -1 WHERE until < :expired_before;
+SELECT j.id, h.name AS handler, s.name AS source, e.event_id, j.status, j.attempts, j.max_attempts
+FROM temp.onceward_abandoned a
+CROSS JOIN onceward_jobs j ON j.id = a.id
+CROSS JOIN onceward_handlers h ON h.id = j.handler
+CROSS JOIN onceward_events e ON e.id = j.event
+CROSS JOIN onceward_sources s ON s.id = e.source
+WHERE a.solo
 
 -- name: wake_keys
 -- Wake the next job of each key that may have become free: of jobs that were settled, and of leases

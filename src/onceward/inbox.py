@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, Unpack
 
@@ -304,8 +304,6 @@ class Inbox:
     def forward(
         self,
         *patterns: str,
-        to: str,
-        secret: str | Sequence[str],
         **options: Unpack[ForwardOptions],
     ) -> None:
         """Post each event of some types to another app, signed after Standard Webhooks.
@@ -323,7 +321,7 @@ class Inbox:
         Raise ConfigurationError for what cannot work.
         """
         line = frame_line(sys._getframe(1))  # noqa: SLF001
-        handler, effect = make_forward(patterns, to=to, secret=secret, line=line, **options)
+        handler, effect = make_forward(patterns, line=line, **options)
         self._add_handler(handler)
         self._effects.add(effect)
 

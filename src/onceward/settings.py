@@ -336,9 +336,19 @@ def _empty(options: Mapping[str, Any], known: Mapping[str, Field[Any]]) -> list[
     ]
 
 
+_SOURCE_OPTIONS: Final = {
+    "mode": 'mode="inline"',
+    "inline": 'mode="inline"',
+    "unknown_types": 'unknown_types="review"',
+    "secrets": 'secrets=["…"]',
+}
+"""Options of sources that are passed to the inbox by mistake, each as it should be written."""
+
+
 def _unknown(name: str, known: Collection[str]) -> str:
-    if name in {"mode", "inline"}:
-        advice = 'mode is an option of inbox.source: inbox.source("…", mode="inline")'
+    if example := _SOURCE_OPTIONS.get(name):
+        option = example.partition("=")[0]
+        advice = f'{option} is an option of inbox.source: inbox.source("…", {example})'
         return f"unknown setting {name!r}; {advice}"
     return f"unknown setting {name!r}{suggest_or_list(name, known, 'the settings are')}"
 

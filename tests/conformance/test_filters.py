@@ -98,6 +98,28 @@ async def test_an_event_that_no_filter_lets_pass_is_ignored_and_not_unknown(
     assert raw_db.count("onceward.payloads") == 3
 
 
+async def test_a_value_of_another_kind_is_reported_once(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    handlers = [filtered("number", {"status": 5}), filtered("text", PAID)]
+    await store.register(SOURCES, handlers, ["credit", "notify"])
+    await record(store, invoice("a", {"status": "5"}), invoice("b", {"status": "6"}))
+    (line,) = caplog.messages
+    assert line == (
+        "source 'stripe': an event of type 'invoice.paid' has a text at 'status', and the filter "
+        "`when status is 5` has a number, so that it rejects the event; nothing is converted: "
+        "change the value in the filter"
+    )
+
+
+async def test_a_null_is_no_value_of_another_kind(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    await store.register(SOURCES, [filtered("text", PAID)], ["credit", "notify"])
+    await record(store, invoice("a", {"status": None}))
+    assert not caplog.messages
+
+
 async def test_a_path_that_leads_nowhere_is_reported_once(
     store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -24,7 +24,7 @@ def fault(url: str) -> str:
 @pytest.mark.parametrize(
     ("url", "reason"),
     [
-        ("/srv/archive", "no known scheme"),
+        ("/srv/archive", "write file:///srv/archive"),
         ("gs://bucket", "no known scheme"),
         ("file://archive", "is not the absolute path of a folder"),
         ("file:archive", "is not the absolute path of a folder"),
@@ -46,7 +46,7 @@ def test_an_invalid_location_is_refused(url: str, reason: str) -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    assert "does not exist" in fault((tmp_path / "file").as_uri())
+    assert "is not a folder" in fault((tmp_path / "file").as_uri())
 
 
 def test_a_folder_that_is_not_writable_is_refused(

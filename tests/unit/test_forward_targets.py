@@ -268,3 +268,17 @@ def test_plain_http_does_not_leave_private_networks() -> None:
     require_allowed(target, own, allow_private=True)
     with pytest.raises(EffectNotApplied, match=r"app.example has the public address 8.8.8.8"):
         require_allowed(target, ["10.0.0.1", "8.8.8.8"], allow_private=True)
+
+
+def test_a_forward_without_its_arguments_says_what_to_write() -> None:
+    options: Any = {"url": URL, "secrets": [SECRET]}
+    with pytest.raises(ConfigurationError) as raised:
+        Inbox().forward("order.*", **options)
+    found = [fault.partition("): ")[2] for fault in raised.value.faults]
+    assert [fault.partition(";")[0] for fault in found] == [
+        "unknown option 'url'",
+        "unknown option 'secrets'",
+        "to is missing",
+        "secret is missing",
+    ]
+    assert found[1].endswith("did you mean 'secret'?")

@@ -98,3 +98,10 @@ def test_versions_and_shared_transactions_exclude_each_other_for_a_reason() -> N
 def test_a_number_out_of_range_is_named_in_a_dict_too(model: Any) -> None:
     with pytest.raises(PermanentError, match=r"^Malformed payload: plan\.price: number out of"):
         decode(b'{"plan": {"price": 1e400}}', make_decoder(model))
+
+
+def test_an_option_of_a_source_is_no_setting() -> None:
+    assert fault_of(Inbox, unknown_types="review") == (
+        "unknown setting 'unknown_types'; unknown_types is an option of inbox.source: "
+        'inbox.source("…", unknown_types="review")'
+    )

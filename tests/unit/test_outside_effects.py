@@ -92,3 +92,33 @@ def test_a_key_that_cannot_be_passed_by_name_is_no_key() -> None:
     assert not make_effect(pay).takes_key
     with pytest.raises(ConfigurationError, match="add a parameter"):
         make_effect(pay, retry_safe_for="24h")
+
+
+async def mail(to: str, subject: str = "", *, idempotency_key: str) -> None: ...
+
+
+async def find_by_key(key: str) -> None: ...
+
+
+async def find(key: str, to: str) -> None: ...
+
+
+async def find_with_subject(key: str, to: str, subject: str) -> None: ...
+
+
+async def find_any(key: str, *arguments: object, **named: object) -> None: ...
+
+
+def test_a_reconcile_that_cannot_take_the_arguments_is_refused() -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        make_effect(mail, reconcile=find_by_key)
+    (fault,) = refused.value.faults
+    assert fault.endswith(
+        "reconcile gets the key of the effect and the arguments of the function; write "
+        "find_by_key(key, to, subject)"
+    )
+
+
+@pytest.mark.parametrize("reconcile", [find, find_with_subject, find_any])
+def test_a_reconcile_that_may_take_the_arguments_is_accepted(reconcile: Any) -> None:
+    assert make_effect(mail, reconcile=reconcile).reconcile is reconcile

@@ -28,6 +28,8 @@ class Folder:
 
     def check(self) -> None:
         """Raise ConfigurationError unless files can be created here."""
+        if self._path.exists() and not self._path.is_dir():
+            raise ConfigurationError(f"archive: {self._path} is not a folder; name its folder")
         if not self._path.is_dir():
             raise ConfigurationError(
                 f"archive: the folder {self._path} does not exist. Create it, or mount its disk: "

@@ -31,6 +31,9 @@ def make_archive(
 def _files(url: str, environment: Mapping[str, str]) -> Folder | ObjectStore:
     parts = urlsplit(url)
     # A user, a query or a fragment may be a secret, so that the URL is not repeated.
+    if not parts.scheme and not parts.query and not parts.fragment and "@" not in url:
+        path = Path(url).absolute().as_uri()
+        raise ConfigurationError(f"archive is a path without a scheme; write {path}")
     if parts.scheme not in ("file", "s3"):
         raise ConfigurationError(f"archive has no known scheme; {_FORMS}")
     if "@" in parts.netloc or parts.query or parts.fragment:

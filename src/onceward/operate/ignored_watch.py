@@ -84,12 +84,12 @@ class IgnoredWatch:
         if not count:
             return ()
         if count == 1:
-            events = "1 event waits"
+            events, type_ = "1 event waits", "its type"
         else:
             more = " or more" if count == MAX_REVIEWS_COUNTED else ""
-            events = f"{count}{more} events wait"
+            events, type_ = f"{count}{more} events wait", "their type"
         warning = (
-            f"{events} for review, because no handler wants their type: GET "
+            f"{events} for review, because no handler wants {type_}: GET "
             "/admin/events?status=review lists them. Route each to a handler, or dismiss it."
         )
         return (warning,)

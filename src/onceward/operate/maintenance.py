@@ -41,7 +41,7 @@ PAGE_ROWS: Final = 50
 and a receiver that commits waits for its WAL too."""
 PAUSES_PER_PAGE: Final = 9
 """The pause after a page, in units of the time that the page took."""
-MAX_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 5.0
 COUNTED_ROWS: Final = 1_000
 """Rows that one statement counts, if nothing is to be deleted."""
 SHOWN_JOBS: Final = 3

@@ -40,6 +40,11 @@ _ADVICE: Final = (
 _VALUES: Final = "use a text, a number, True, False or None, or a list of them"
 _SHOWN_CHARACTERS: Final = 80
 _MISSING: Final = object()
+_KIND_NAMES: Final[Mapping[type | None, str]] = {
+    str: "a text",
+    float: "a number",
+    bool: "a boolean",
+}
 _UNREADABLE: Final = (
     "the ledger has a route with a filter that this version of Onceward cannot read: a newer "
     "version registered it. Upgrade this process"
@@ -121,6 +126,19 @@ def missing_path(filter: str, document: Any) -> str | None:
         (".".join(path) for path, _ in _parse(filter) if _lacks(document, path)),
         None,
     )
+
+
+def other_kind(filter: str, document: Any) -> tuple[str, str, str] | None:
+    """Return the first path whose value is of another kind than the filter's, with both kinds.
+
+    A null is left out: it is often one of the values of a field that is a text otherwise.
+    """
+    for path, values in _parse(filter):
+        kinds = [_kind(each) for each in values]
+        found = _kind(find_value(document, path, _MISSING))
+        if found in _KIND_NAMES and found not in kinds and kinds[0] in _KIND_NAMES:
+            return ".".join(path), _KIND_NAMES[found], _KIND_NAMES[kinds[0]]
+    return None
 
 
 def filter_members(filter: str) -> dict[tuple[str, ...], Scalar]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import Any, Final, Unpack
+from typing import Any, Final, Required, Unpack
 
 from onceward.errors import ConfigurationError, EffectNotApplied, PermanentError, RetryLater
 from onceward.model.events import Event
@@ -24,7 +24,7 @@ from onceward.work.definition.handlers import (
 from onceward.work.forwarding.addresses import needs_encryption, special_kind
 from onceward.work.forwarding.client import HttpClient, Post, Response
 from onceward.work.forwarding.message import envelope, message_id, secret_faults, signed_headers
-from onceward.work.forwarding.target import Target, parse_target
+from onceward.work.forwarding.target import EXAMPLE, Target, parse_target
 from onceward.work.outside.declaration import OutsideEffect, make_effect
 from onceward.work.running.effects import Effects
 
@@ -38,6 +38,10 @@ _WAITS: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 _SECRET_STATUSES: Final = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 """Statuses for a signature that is not accepted."""
 _DATE_CHARACTERS: Final = 40
+_MISSING: Final = {
+    "to": f"to is missing; pass the URL of the app by its name, to={EXAMPLE!r}",
+    "secret": "secret is missing; pass a text that begins with whsec_, by its name",
+}
 _REFUSED_OPTIONS: Final = {
     name: f"{name} is not for forwards: {reason}; remove it"
     for name, reason in (
@@ -50,6 +54,8 @@ _REFUSED_OPTIONS: Final = {
 class ForwardOptions(HandlerOptions, total=False):
     """The options of a forward. `Inbox.forward` documents them."""
 
+    to: Required[str]
+    secret: Required[str | Sequence[str]]
     retry_safe_for: str | None
     allow_private: bool
 
@@ -116,8 +122,6 @@ def _retry_after_seconds(text: str, now: float) -> float:
 def make_forward(
     patterns: Sequence[str],
     *,
-    to: object,
-    secret: object,
     line: str,
     post: Post | None = None,
     clock: Clock | None = None,
@@ -127,8 +131,11 @@ def make_forward(
 
     `line` is the line of the code that forwards. Raise ConfigurationError with every fault.
     """
-    target = parse_target(to)
-    faults = [*_option_faults(options), *secret_faults(secret)]
+    faults = list(_option_faults(options))
+    given: Mapping[str, object] = options  # what is missing has its fault
+    secret = given.get("secret")
+    faults += secret_faults(secret) if "secret" in given else ()
+    target = parse_target(given["to"]) if "to" in given else []
     if isinstance(target, Target):
         faults += _reach_faults(target, allow_private=options.get("allow_private", False))
     else:
@@ -184,8 +191,9 @@ def _handler_and_effect(
 
 
 def _option_faults(options: ForwardOptions) -> Iterator[str]:
-    names = ForwardOptions.__optional_keys__ - _REFUSED_OPTIONS.keys()
-    yield from option_name_faults(options, names, _REFUSED_OPTIONS)
+    names = ForwardOptions.__annotations__.keys() | ForwardOptions.__optional_keys__
+    yield from option_name_faults(options, names - _REFUSED_OPTIONS.keys(), _REFUSED_OPTIONS)
+    yield from (fault for name, fault in _MISSING.items() if name not in options)
     timeout: object = options.get("timeout_seconds")
     if timeout is not None and not _is_timeout(timeout):
         limit = f"{MAX_TIMEOUT_SECONDS:g}"

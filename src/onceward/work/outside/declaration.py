@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, Unpack
 
@@ -116,6 +116,9 @@ def make_effect(function: EffectFunction, **options: Unpack[EffectOptions]) -> O
             "retry_safe_for repeats the call under its key, which the function does not take; add "
             f"a parameter {KEY_PARAMETER}, and send it to the other side"
         )
+    reconcile = options.get("reconcile")
+    if not faults and reconcile is not None:
+        faults += _reconcile_faults(function, reconcile)
     if faults:
         raise ConfigurationError([f"{_label(name, function)}: {fault}" for fault in faults])
     retry_safe_for, not_applied = options.get("retry_safe_for"), options.get("not_applied", ())
@@ -125,7 +128,7 @@ def make_effect(function: EffectFunction, **options: Unpack[EffectOptions]) -> O
         function=function,
         timeout_seconds=options.get("timeout_seconds"),
         retry_safe_seconds=None if retry_safe_for is None else _seconds(retry_safe_for),
-        reconcile=options.get("reconcile"),
+        reconcile=reconcile,
         not_applied=(EffectNotApplied, *classes),
     )
 
@@ -148,6 +151,36 @@ def _function_faults(function: EffectFunction, name: str) -> Iterable[str]:
         yield f"the name {fault}"
     if _is_generator(function):
         yield _GENERATOR
+
+
+def _reconcile_faults(function: EffectFunction, reconcile: EffectFunction) -> Iterable[str]:
+    """Yield a fault if `reconcile` cannot take the key and the arguments of the function."""
+    parameters = [
+        each
+        for name, each in inspect.signature(function).parameters.items()
+        if name != KEY_PARAMETER and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
+    required = [each for each in parameters if each.default is each.empty]
+    if _may_take(reconcile, required) or _may_take(reconcile, parameters):
+        return
+    names = ", ".join(("key", *(each.name for each in parameters)))
+    yield (
+        "reconcile gets the key of the effect and the arguments of the function; write "
+        f"{getattr(reconcile, '__name__', 'reconcile')}({names})"
+    )
+
+
+def _may_take(reconcile: EffectFunction, parameters: Sequence[inspect.Parameter]) -> bool:
+    """Return whether a function takes a key and such arguments, as far as its signature tells."""
+    positional = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    named = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+    try:
+        inspect.signature(reconcile).bind(KEY_PARAMETER, *positional, **named)
+    except TypeError:
+        return False
+    except ValueError:  # a builtin without a signature
+        return True
+    return True
 
 
 def _is_generator(function: EffectFunction) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import sqlite3
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -235,11 +236,20 @@ async def test_concurrent_processes_apply_each_migration_once(
 async def test_the_error_names_the_migrations_and_the_command(
     bare_database_url: str, *, serving: bool, migrate_at_start: bool
 ) -> None:
+    if bare_database_url.startswith("sqlite"):
+        Path(bare_database_url.removeprefix("sqlite:///")).touch()
     message = await error_at_open(
         bare_database_url, serving=serving, migrate_at_start=migrate_at_start
     )
     assert "0001 schema" in message
     assert message.endswith(". Run: onceward migrate app.py")
+
+
+async def test_a_process_that_does_not_serve_creates_no_file(sqlite_url: str) -> None:
+    message = await error_at_open(sqlite_url, serving=False, migrate_at_start=True)
+    path = sqlite_url.removeprefix("sqlite:///")
+    assert message.startswith(f"There is no file {path}. ")
+    assert not Path(path).exists()
 
 
 async def test_a_process_that_does_not_serve_creates_nothing(

@@ -24,7 +24,7 @@ def record(*events: int) -> Step:
 
 
 def claimed(limit: int = 6, *, solo: bool = False, **wanted: int) -> Step:
-    return "claim", {"limit": limit, "solo": solo, "wanted": wanted or ALL}
+    return "claim", {"limit": limit, "solo": solo, "looks": True, "wanted": wanted or ALL}
 
 
 WORK_OFF_A_KEY: tuple[Step, ...] = (

@@ -109,6 +109,9 @@ async def find_with_subject(key: str, to: str, subject: str) -> None: ...
 async def find_any(key: str, *arguments: object, **named: object) -> None: ...
 
 
+async def find_by_name(key: str, **named: object) -> None: ...
+
+
 def test_a_reconcile_that_cannot_take_the_arguments_is_refused() -> None:
     with pytest.raises(ConfigurationError) as refused:
         make_effect(mail, reconcile=find_by_key)
@@ -119,6 +122,6 @@ def test_a_reconcile_that_cannot_take_the_arguments_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("reconcile", [find, find_with_subject, find_any])
+@pytest.mark.parametrize("reconcile", [find, find_with_subject, find_any, find_by_name])
 def test_a_reconcile_that_may_take_the_arguments_is_accepted(reconcile: Any) -> None:
     assert make_effect(mail, reconcile=reconcile).reconcile is reconcile

@@ -9,6 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict, Unpack
 
@@ -171,16 +172,19 @@ def _reconcile_faults(function: EffectFunction, reconcile: EffectFunction) -> It
 
 
 def _may_take(reconcile: EffectFunction, parameters: Sequence[inspect.Parameter]) -> bool:
-    """Return whether a function takes a key and such arguments, as far as its signature tells."""
-    positional = [None for each in parameters if each.kind is not each.KEYWORD_ONLY]
-    named = {each.name: None for each in parameters if each.kind is each.KEYWORD_ONLY}
+    """Return whether a function takes a key and such arguments, by position or by name."""
     try:
-        inspect.signature(reconcile).bind(KEY_PARAMETER, *positional, **named)
-    except TypeError:
-        return False
-    except ValueError:  # a builtin without a signature
+        signature = inspect.signature(reconcile)
+    except ValueError:  # of a builtin
         return True
-    return True
+    by_position = [each for each in parameters if each.kind is not each.KEYWORD_ONLY]
+    by_name = [each for each in parameters if each.kind is not each.POSITIONAL_ONLY]
+    for positional in (by_position, [each for each in parameters if each not in by_name]):
+        named = {each.name: None for each in parameters if each not in positional}
+        with suppress(TypeError):
+            signature.bind(KEY_PARAMETER, *[None] * len(positional), **named)
+            return True
+    return False
 
 
 def _is_generator(function: EffectFunction) -> bool:

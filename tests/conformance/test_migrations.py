@@ -230,6 +230,10 @@ async def test_concurrent_processes_apply_each_migration_once(
     assert sorted(itertools.chain(*applied)) == labels(bare_database_url)
 
 
+def file_of(url: str) -> Path:
+    return Path(url.removeprefix("sqlite:///"))
+
+
 @pytest.mark.parametrize(
     ("serving", "migrate_at_start"), [(False, True), (False, False), (True, False)]
 )
@@ -237,7 +241,7 @@ async def test_the_error_names_the_migrations_and_the_command(
     bare_database_url: str, *, serving: bool, migrate_at_start: bool
 ) -> None:
     if bare_database_url.startswith("sqlite"):
-        Path(bare_database_url.removeprefix("sqlite:///")).touch()
+        file_of(bare_database_url).touch()
     message = await error_at_open(
         bare_database_url, serving=serving, migrate_at_start=migrate_at_start
     )
@@ -247,9 +251,9 @@ async def test_the_error_names_the_migrations_and_the_command(
 
 async def test_a_process_that_does_not_serve_creates_no_file(sqlite_url: str) -> None:
     message = await error_at_open(sqlite_url, serving=False, migrate_at_start=True)
-    path = sqlite_url.removeprefix("sqlite:///")
-    assert message.startswith(f"There is no file {path}. ")
-    assert not Path(path).exists()
+    file = file_of(sqlite_url)
+    assert message.startswith(f"There is no file {file}. ")
+    assert not file.exists()
 
 
 async def test_a_process_that_does_not_serve_creates_nothing(

@@ -1,6 +1,6 @@
 """Traces the names of the SQL statements that run."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import chain
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -74,9 +74,9 @@ class _Tracer:
         return traced
 
     def sending(self, send: Callable[..., Any]) -> Callable[..., Any]:
-        def traced(prepared: Prepared, *args: Any) -> Any:
-            self._cover_all(self._prepared.get(prepared, ()))
-            return send(prepared, *args)
+        def traced(prepared: Prepared, *args: Any, without: Collection[str] = ()) -> Any:
+            self._cover_all(self._prepared.get(prepared, set()).difference(without))
+            return send(prepared, *args, **({"without": without} if without else {}))
 
         return traced
 

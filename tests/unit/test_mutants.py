@@ -157,6 +157,9 @@ def test_the_statements_of_a_message_are_covered_when_it_is_sent(
     assert covered == {"settle_done", "settle_done if committing"}
     store._claims._end.run(cast(Connection, None), {}).close()
     assert covered >= {"end_leases", "wake_keys"}
+    store._claims._claim.run(cast(Connection, None), {}, without=("reclaim",)).close()
+    assert "claim" in covered
+    assert "reclaim" not in covered
     store._queries("record_new")
     assert "record_new" in covered
 

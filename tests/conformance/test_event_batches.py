@@ -220,7 +220,7 @@ async def test_a_sync_call_that_times_out_writes_nothing_later(
     jobs = await leased_jobs(store, 2)
 
     def sleep(events: list[Event[Any]], tx: SyncTransaction) -> None:
-        time.sleep(0.2)
+        time.sleep(0.2)  # beyond its timeout: a thread cannot be stopped
         tx.execute(INSERT, {"event": "late"})
 
     assert (await run(store, jobs, sleep, timeout_seconds=0.05)).retry_alone == jobs

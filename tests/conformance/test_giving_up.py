@@ -222,7 +222,7 @@ async def _hang(tx: Transaction) -> None:
 
 def _sleep(tx: SyncTransaction) -> None:
     tx.execute(INSERT, {"text": "rolled back"})
-    time.sleep(0.2)
+    time.sleep(0.2)  # beyond its timeout: a thread cannot be stopped
 
 
 async def _return_error() -> Exception:

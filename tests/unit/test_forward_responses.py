@@ -92,7 +92,7 @@ async def test_any_other_status_is_not_applied(
 
 def test_a_date_without_a_time_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as context:
-        context.setenv("TZ", "XXX-5")
+        context.setenv("TZ", "XXX-5")  # a zone whose local time is not UTC
         time.tzset()
         seconds = _retry_after_seconds("Thu, 01 Jan 1970 00:01:00 -0000", now=0.0)
     time.tzset()

@@ -53,6 +53,7 @@ class ExitDeadline:
 
     def _run(self) -> None:
         while (seconds := (self._ends_at or 0.0) - self._clock.monotonic()) > 0:
+            # Not in one piece: close() brings the end forward.
             time.sleep(min(seconds, _LOOK_SECONDS))
         try:
             self._report()

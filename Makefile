@@ -20,6 +20,9 @@ DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postg
 	tests/unit/test_uvicorn_contract.py tests/unit/test_connection.py \
 	tests/integration/test_server_limits.py
 
+# The tests start hundreds of processes, and each would compile all modules again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help serve test check drivers prove prove-edge mutants bench oracles clean
 
@@ -39,7 +42,7 @@ serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
 
 test: .venv/.dev
-	$(BIN)/python -m pytest --numprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

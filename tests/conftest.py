@@ -12,23 +12,22 @@ from onceward.ports import Store
 from support.database import RawDatabase
 from support.postgres import Cluster, free_port, memory_folder
 from support.redis import IN_MEMORY, RedisServer
+from support.signals import give_children_default_signals
 from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
-# Each kind of tests has a test runner of its own: those of processes mostly wait.
-RUNNERS = {
-    "crashes": ("crash",),
-    "processes": ("acceptance", "integration"),
-    "databases": ("conformance",),
-}
+# Test runners take the files in this order: the last ones are short, so that all end together.
+FOLDERS = ("crash", "acceptance", "integration", "property", "conformance", "tests", "unit")
+
+
+def pytest_configure() -> None:
+    """Start services as a terminal does, wherever the tests were started."""
+    give_children_default_signals()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Split the tests between runners that wait for processes, for databases, or compute."""
-    runners = {folder: name for name, folders in RUNNERS.items() for folder in folders}
-    for item in items:
-        runner = runners.get(item.path.parent.name, "others")
-        item.add_marker(pytest.mark.xdist_group(runner))
+    """Begin with the folders whose tests take longest."""
+    items.sort(key=lambda item: FOLDERS.index(item.path.parent.name))
 
 
 def pytest_collection_finish() -> None:

@@ -88,6 +88,8 @@ class JobsMachine(RuleBasedStateMachine):
         self.leased: list[tuple[str, int]] = []
         self.settled: list[int] = []
         """Jobs with a key that were settled since the last claim: a worker's news for the queue."""
+        self.has_lost_news = False
+        """Whether a worker died with such news. The next job of its key waits for a reclaim."""
         self.seen: dict[int, JobStatus] = {}
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
@@ -143,8 +145,10 @@ class JobsMachine(RuleBasedStateMachine):
         ),
     )
     def claim(self, limit: int, *, solo: bool, looks: bool, wanted: dict[str, int]) -> None:
+        looks = looks or self.has_lost_news
         if looks:
             self.model.reclaim()
+            self.has_lost_news = False
         claimed = self.run(
             claim(
                 self.store,
@@ -293,6 +297,7 @@ class JobsMachine(RuleBasedStateMachine):
             lease.is_over = True
         held = self.model.leased()
         if forgets:
+            self.has_lost_news |= bool(held.intersection(self.settled))
             self.settled = [job for job in self.settled if job not in held]
 
     @rule()

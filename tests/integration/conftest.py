@@ -11,6 +11,11 @@ from tests.integration.running import RunningInbox, make_inbox
 
 Serve = Callable[..., RunningInbox]
 
+TRANSPORTS = ("streamed", "direct", "uvicorn")
+"""How posts arrive: in two writes, in one, or through uvicorn's own protocol."""
+STORES = ("sqlite", "postgres", "sqlite")
+"""The store that each transport is tested with."""
+
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,19 +36,36 @@ def inbox() -> Inbox:
     return inbox
 
 
-@pytest.fixture(params=["streamed", "direct", "uvicorn"])
-def serve(request: pytest.FixtureRequest) -> Iterator[Serve]:
-    """Start services that stop with the test.
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests marked `every_transport` on each, with both stores among them."""
+    if not metafunc.definition.get_closest_marker("every_transport"):
+        return
+    if "database_url" in metafunc.fixturenames:
+        names, cases = "transport, database_url", list(zip(TRANSPORTS, STORES, strict=True))
+        metafunc.definition.add_marker(pytest.mark.parametrize(names, cases, indirect=True))
+    elif "transport" in metafunc.fixturenames:
+        mark = pytest.mark.parametrize("transport", TRANSPORTS, indirect=True)
+        metafunc.definition.add_marker(mark)
 
-    Posts arrive in two writes (streamed), in one (direct), or through uvicorn's own protocol.
-    """
-    single_write = request.param == "direct"
+
+@pytest.fixture
+def transport(request: pytest.FixtureRequest) -> str:
+    """Return how posts arrive."""
+    name: str = getattr(request, "param", TRANSPORTS[0])
+    return name
+
+
+@pytest.fixture
+def serve(transport: str) -> Iterator[Serve]:
+    """Start services that stop with the test."""
+    single_write = transport == "direct"
     started: list[RunningInbox] = []
 
     def start(
         url: str | Inbox, *, dev: bool = True, host: str = "127.0.0.1", **settings: Any
     ) -> RunningInbox:
-        settings.setdefault("own_http_protocol", request.param != "uvicorn")
+        settings.setdefault("own_http_protocol", transport != "uvicorn")
         inbox = make_inbox(url, **settings) if isinstance(url, str) else url
         started.append(RunningInbox(inbox, dev=dev, host=host, single_write=single_write))
         return started[-1]

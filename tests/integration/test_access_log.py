@@ -24,6 +24,8 @@ from tests.integration.running import (
     stripe_webhook,
 )
 
+pytestmark = pytest.mark.every_transport
+
 Lines = Callable[[int], list[logging.LogRecord]]
 
 

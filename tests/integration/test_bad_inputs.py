@@ -368,6 +368,7 @@ def test_a_body_with_an_odd_value_beside_its_id_is_stored(
     assert shared.payload(event_id)[0] == body
 
 
+@pytest.mark.every_transport
 def test_malformed_bodies_are_stored_unchanged(service: RunningInbox) -> None:
     bodies = {f"d-{number}": body for number, (body, _) in enumerate(MALFORMED.values())}
     for delivery, body in bodies.items():

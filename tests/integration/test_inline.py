@@ -66,6 +66,7 @@ def with_failures(url: str, failures: int, **settings: Any) -> tuple[Inbox, list
     return inbox, calls
 
 
+@pytest.mark.every_transport
 def test_the_same_webhook_twice_is_processed_once(database_url: str, serve: Serve) -> None:
     service = serve(with_note(database_url))
     webhook = hookmesh_webhook()
@@ -100,6 +101,7 @@ def test_of_ten_at_once_the_second_runs_again_when_the_first_fails(
     assert notes(database_url) == ["evt_1"]
 
 
+@pytest.mark.every_transport
 def test_a_failure_rolls_back_and_is_recorded_with_its_reason(
     database_url: str, serve: Serve
 ) -> None:

@@ -35,6 +35,7 @@ def assert_retry_later(response: httpx.Response, *errors: str) -> None:
     assert response.json()["error"] in errors
 
 
+@pytest.mark.every_transport
 def test_a_blocked_ledger_gets_a_timely_503_and_recovers(database_url: str, serve: Serve) -> None:
     service = serve(database_url, commit_timeout_seconds=COMMIT_TIMEOUT_SECONDS, workers=0)
     with locked(service.raw_db):
@@ -50,6 +51,7 @@ def test_a_blocked_ledger_gets_a_timely_503_and_recovers(database_url: str, serv
     assert service.rows()[0] == 1
 
 
+@pytest.mark.every_transport
 def test_requests_beyond_the_pending_limit_are_rejected_at_once(
     database_url: str, serve: Serve
 ) -> None:
@@ -72,6 +74,7 @@ def test_requests_beyond_the_pending_limit_are_rejected_at_once(
     assert service.rows()[0] == 20
 
 
+@pytest.mark.every_transport
 def test_requests_beyond_the_pending_bytes_are_rejected(sqlite_url: str, serve: Serve) -> None:
     service = serve(
         sqlite_url, commit_timeout_seconds=2.0, max_pending_bytes=20_000, max_body_bytes=15_000

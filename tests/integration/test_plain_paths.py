@@ -11,6 +11,8 @@ from starlette.routing import Mount
 from tests.integration.conftest import Serve
 from tests.integration.running import RunningInbox, make_inbox, partner_webhook, request
 
+pytestmark = pytest.mark.every_transport
+
 TOKEN = "token-of-ann-0123456789"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 EVENT = json.dumps({"event_id": "evt_1", "event_type": "order.paid", "payload": {}}).encode()

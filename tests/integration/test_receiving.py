@@ -27,6 +27,8 @@ from tests.integration.running import (
     stripe_webhook,
 )
 
+pytestmark = pytest.mark.every_transport
+
 
 def test_an_event_is_in_the_ledger_when_its_sender_gets_202(service: RunningInbox) -> None:
     response = service.post("evt_1", reference="order_7")

@@ -86,6 +86,7 @@ def test_a_flood_of_rejections_is_counted_in_few_rows(service: RunningInbox) -> 
     assert len(service.items("rejections", limit="1000")) < 150
 
 
+@pytest.mark.every_transport
 def test_a_kept_request_is_recorded_once_the_secret_is_corrected(
     database_url: str, serve: Serve
 ) -> None:
@@ -296,6 +297,7 @@ def test_an_invalid_provisioned_secret_is_not_stored(database_url: str, serve: S
 # Proxies, URLs and the dedupe window.
 
 
+@pytest.mark.every_transport
 def test_the_query_always_comes_from_the_request(sqlite_url: str, serve: Serve) -> None:
     """A token in the configured URL must not authenticate a request without it."""
     inbox = Inbox(sqlite_url)
@@ -311,6 +313,7 @@ def test_the_query_always_comes_from_the_request(sqlite_url: str, serve: Serve) 
     assert service.http.post("/webhooks/asana", headers=headers).status_code == 403
 
 
+@pytest.mark.every_transport
 def test_the_signed_url_does_not_come_from_the_request(sqlite_url: str, serve: Serve) -> None:
     inbox = Inbox(sqlite_url, trusted_proxies=["127.0.0.0/8"])
     inbox.source(

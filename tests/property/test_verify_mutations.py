@@ -33,7 +33,6 @@ STRIPE: Final = make_source("stripe", secrets=[SECRET])
 GITHUB: Final = make_source("github", secrets=[SECRET])
 FAST: Final = settings(max_examples=200, deadline=None)
 SHARED: Final = settings(max_examples=10, deadline=None)
-MUTATION_COUNT: Final = 200_000
 
 
 def custom_scheme(**options: Any) -> Signature:
@@ -268,20 +267,24 @@ def test_the_eleventh_signature_is_not_tried(name: str) -> None:
         assert is_verified(scheme, crowded) == (others < 10)
 
 
-def test_two_hundred_thousand_mutations_cause_only_rejections() -> None:
-    """The few that verify must still be genuine for the independent implementation."""
+def test_mutations_cause_only_rejections() -> None:
+    reject_mutations(10_000)
+
+
+def reject_mutations(count: int) -> None:
+    """Assert that mutations that verify are genuine for the independent implementation, and few."""
     random_source = random.Random(20261116)  # noqa: S311 - repeatable, not secret
     schemes = list(SCHEMES.values())
     originals = [genuine(scheme, b'{"id":"evt_1","type":"a"}') for scheme in schemes]
     still_genuine = 0
-    for _ in range(MUTATION_COUNT):
+    for _ in range(count):
         chosen = random_source.randrange(len(schemes))
         scheme, sent = schemes[chosen], mutate_randomly(random_source, originals[chosen])
         verifies = is_verified(scheme, sent)
         still_genuine += verifies
         if verifies or not random_source.randrange(20):
             assert verifies == is_genuine(scheme, sent)
-    assert 0 < still_genuine < MUTATION_COUNT / 4
+    assert 0 < still_genuine < count / 4
 
 
 def mutate_randomly(random_source: random.Random, sent: Sent) -> Sent:

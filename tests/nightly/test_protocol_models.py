@@ -66,9 +66,6 @@ HARM = {
 }
 """The rules that prevent a harm. A trace that does another one shows a fault of the model."""
 
-# One worker of the test run has all models, and searches each of them once.
-pytestmark = pytest.mark.xdist_group("models")
-
 
 @cache
 def held(configuration: Configuration) -> Holding:

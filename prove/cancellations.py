@@ -27,8 +27,8 @@ from onceward.ports import Store
 from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import parse
-from onceward.service import make_store
 from onceward.settings import Settings
+from onceward.store.dialects import make_store
 from prove import sabotage
 from prove.probe_tables import TABLES
 from prove.workbench import Workbench

@@ -34,6 +34,12 @@ ORDERS = ROOT / "examples" / "orders.py"
 INLINE_CREDITS = ROOT / "examples" / "inline_credits.py"
 COMMAND = Path(sys.executable).with_name("onceward")
 
+PRELOADED = [
+    "pytest",
+    *("onceward.cli.serve", "onceward.cli.work"),
+    *("onceward.store.postgres.store", "onceward.store.sqlite.store"),
+]
+
 START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 READY_SECONDS = 3.0
@@ -101,7 +107,7 @@ class ForkedChild:
 
     def __init__(self, arguments: list[str], environment: dict[str, str], folder: Path) -> None:
         context = get_context("forkserver")
-        context.set_forkserver_preload(["pytest", "uvloop", "onceward.cli", __name__])
+        context.set_forkserver_preload([*PRELOADED, __name__])
         self._process: ForkServerProcess = context.Process(
             target=_run_forked, args=(arguments, environment, folder), daemon=True
         )

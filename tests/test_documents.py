@@ -16,7 +16,7 @@ import click
 import pytest
 
 from onceward import Inbox
-from onceward.cli import main
+from onceward.cli import COMMANDS, main
 from onceward.cli.sources import resend_window, retry_window
 from onceward.model.jobs import FailureType
 from onceward.settings import ENV_PREFIX, Settings
@@ -105,12 +105,14 @@ EXIT_CODES = (
 
 def cli_page() -> str:
     rows = [
-        f"| [`onceward {name}`](#onceward-{name}) | {command.get_short_help_str(limit=100)} |"
-        for name, command in main.commands.items()
+        f"| [`onceward {name}`](#onceward-{name}) | {purpose} |"
+        for name, purpose in COMMANDS.items()
     ]
     table = "\n".join(["| command | purpose |", "| --- | --- |", *rows])
     parts = ["# Command line\n", f"{table}\n", EXIT_CODES]
-    for name, command in main.commands.items():
+    for name in COMMANDS:
+        command = main.get_command(click.Context(main), name)
+        assert command is not None
         parts += command_help("##", f"onceward {name}", command)
         if isinstance(command, click.Group):
             for part, subcommand in command.commands.items():

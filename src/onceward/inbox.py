@@ -12,16 +12,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Never, TypeVar, Unpack
 
 from onceward.errors import ConfigurationError
-from onceward.http.auth import TOKENS_VARIABLE, parse_tokens
-from onceward.http.mount import MountedApp
-from onceward.http.responses import ASGIApp
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.retry import default_faults
-from onceward.runtime.clock import SystemClock
 from onceward.runtime.code_location import frame_line
-from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.suggest import suggest_or_list
-from onceward.service import Service, make_id_cache, make_store
 from onceward.settings import (
     Settings,
     SettingsOptions,
@@ -41,6 +35,10 @@ from onceward.work.definition.preparation import Preparation, preparation_faults
 from onceward.work.forwarding.forward import ForwardOptions, make_forward
 from onceward.work.inline.rules import inline_faults, inline_warnings
 from onceward.work.outside.declaration import EffectOptions, OutsideEffects, make_effect
+
+if TYPE_CHECKING:  # imported when the inbox runs: half of the package is behind it
+    from onceward.http.responses import ASGIApp
+    from onceward.service import Service
 
 _log = logging.getLogger("onceward.settings")
 
@@ -352,8 +350,7 @@ class Inbox:
 
         Sources and handlers may follow. Raises ConfigurationError for what they cannot correct.
         """
-        self._check_settings()
-        return MountedApp(self._mount, lambda service: service.receive_app(), SystemClock())
+        return self._mounted_app(lambda service: service.receive_app())
 
     @_without_arguments
     def admin_asgi(self) -> ASGIApp:
@@ -361,8 +358,7 @@ class Inbox:
 
         Raises ConfigurationError as `asgi` does.
         """
-        self._check_settings()
-        return MountedApp(self._mount, lambda service: service.admin_app(prefix=""), SystemClock())
+        return self._mounted_app(lambda service: service.admin_app(prefix=""))
 
     def __call__(self, scope: object = None, *_: object) -> Never:
         """Raise ConfigurationError: an inbox is not an application."""
@@ -384,20 +380,20 @@ class Inbox:
             advice = "" if name.startswith("__") else _alternative(name)
             raise AttributeError(f"Inbox has no {name!r}{advice}")
 
+    def _mounted_app(self, build: Callable[[Service], ASGIApp]) -> ASGIApp:
+        from onceward.service import check_service, mount_service  # noqa: PLC0415
+
+        settings = resolve(code=self._settings, environment=os.environ)
+        if faults := self._setting_faults(settings):
+            raise ConfigurationError(faults)
+        check_service(settings, os.environ)
+        return mount_service(self._mount, build)
+
     def _mount(self) -> Service:
         """Return the service that all mounted applications share."""
         if self._mounted is None or self._mounted.is_closed:
             self._mounted = self._build(None, mounted=True)
         return self._mounted
-
-    def _check_settings(self) -> None:
-        """Raise ConfigurationError for faults of the settings. Opens nothing."""
-        settings = resolve(code=self._settings, environment=os.environ)
-        if faults := self._setting_faults(settings):
-            raise ConfigurationError(faults)
-        parse_tokens(os.environ.get(TOKENS_VARIABLE, ""))
-        make_store(settings, Failpoints(), SystemClock())
-        make_id_cache(settings, (), Failpoints(), SystemClock())
 
     def _setting_faults(self, settings: Settings) -> list[str]:
         """List the sources and handlers that cannot work with the settings."""
@@ -420,6 +416,8 @@ class Inbox:
     def _build(
         self, command_line: Mapping[str, Any] | None, *, dev: bool = False, mounted: bool = False
     ) -> Service:
+        from onceward.service import Service  # noqa: PLC0415
+
         environment = dict(os.environ)
         settings = resolve(command_line=command_line, code=self._settings, environment=environment)
         if self._mounted is None:  # a mounted service that failed to open is built again
@@ -454,8 +452,7 @@ class Inbox:
             },
             preparations=self._preparations,
             retired=self._retired,
-            tokens=parse_tokens(environment.get(TOKENS_VARIABLE, "")),
-            failpoints=Failpoints(environment.get("ONCEWARD_FAILPOINTS", "")),
+            environment=environment,
             dev=dev,
             mounted=mounted,
             database_note=default_database_note(

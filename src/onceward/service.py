@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import random
 import secrets as random_secrets
@@ -13,14 +12,12 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from onceward.accelerators.redis.address import parse_address
-from onceward.accelerators.redis.id_cache import DAY_SECONDS, RedisIdCache
-from onceward.archive.location import make_archive
-from onceward.errors import ConfigurationError, RejectionCause, StoreUnavailable
+from onceward.accelerators.id_caches import make_id_cache
+from onceward.errors import RejectionCause, StoreUnavailable
 from onceward.http.access_log import AccessLog, DirectAccessLog
 from onceward.http.admin_app import ADMIN, AdminApp
-from onceward.http.auth import Authenticator, token_hash
-from onceward.http.openapi.document import document
+from onceward.http.auth import TOKENS_VARIABLE, Authenticator, parse_tokens, token_hash
+from onceward.http.mount import MountedApp
 from onceward.http.proxies import Proxies
 from onceward.http.receive_app import ReceiveApp
 from onceward.http.responses import ASGIApp
@@ -35,23 +32,21 @@ from onceward.operate.maintenance import MAINTENANCE_INTERVAL_SECONDS, Maintenan
 from onceward.operate.operator import Operator
 from onceward.operate.pause_watch import InlineNames, PauseWatch
 from onceward.operate.worker_watch import WorkerWatch
-from onceward.ports import Duty, Store
+from onceward.ports import Duty
 from onceward.ports.archive import PayloadArchive
-from onceward.ports.id_cache import IdCache
 from onceward.receive.live_sources import LiveSources
 from onceward.receive.receiver import Receiver
 from onceward.receive.recorder import CHECK_INTERVAL_SECONDS, Recorder
 from onceward.receive.rejections import FLUSH_INTERVAL_SECONDS, Rejections
 from onceward.receive.untyped_bodies import UntypedBodies
-from onceward.runtime.clock import Clock, SystemClock
+from onceward.runtime.clock import SystemClock
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.periodic import repeat
 from onceward.runtime.redact import redact_url
 from onceward.runtime.timeouts import GRACE_SECONDS
 from onceward.settings import Settings
 from onceward.sources.source import Source
-from onceward.store.postgres.store import PostgresStore
-from onceward.store.sqlite.store import SqliteStore
+from onceward.store.dialects import make_store
 from onceward.work.definition.handlers import Handler
 from onceward.work.definition.preparation import Preparation, run_preparations
 from onceward.work.inline.requests import InlineRunner
@@ -68,8 +63,6 @@ REGISTER_INTERVAL_SECONDS: Final = 60.0
 REFRESH_SECRETS_INTERVAL_SECONDS: Final = 5.0
 WAKE_INTERVAL_SECONDS: Final = 15.0
 _BACKGROUND_END_SECONDS: Final = 1.0
-DATABASE_PLACES: Final = "--database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code"
-"""Where the database is set, the strongest place first."""
 FIRST_TOKEN_NAME: Final = "admin"  # noqa: S105 - the name of a token
 """The name of the admin token that the first start creates."""
 
@@ -86,8 +79,7 @@ class Service:
         effects: OutsideEffects,
         preparations: Sequence[Preparation],
         retired: Sequence[str],
-        tokens: Mapping[str, bytes],
-        failpoints: Failpoints,
+        environment: Mapping[str, str],
         dev: bool,
         mounted: bool = False,
         database_note: str = "",
@@ -104,8 +96,8 @@ class Service:
         self.is_closed = False
         self._preparations = preparations
         self._retired = retired
-        self._tokens = dict(tokens)
-        self._failpoints = failpoints
+        self._tokens = dict(parse_tokens(environment.get(TOKENS_VARIABLE, "")))
+        self._failpoints = failpoints = Failpoints(environment.get("ONCEWARD_FAILPOINTS", ""))
         self._clock = SystemClock()
         self._id_cache = make_id_cache(settings, sources.values(), failpoints, self._clock)
         self.store = make_store(settings, failpoints, self._clock, self._id_cache)
@@ -151,7 +143,11 @@ class Service:
     def archive(self) -> PayloadArchive | None:
         """Return the archive of payloads, if one is set. Raise ConfigurationError."""
         url = self.settings.archive
-        return make_archive(url, self._failpoints) if url else None
+        if not url:
+            return None
+        from onceward.archive.location import make_archive  # noqa: PLC0415 - few have one
+
+        return make_archive(url, self._failpoints)
 
     @property
     def worker_advice(self) -> str:
@@ -415,14 +411,19 @@ class Service:
             clock=self._clock,
             authenticator=self._authenticator(),
             settings=self.settings,
-            document=document(
-                settings=self.settings,
-                sources=self.sources if prefix else None,
-                prefix=prefix,
-                dev=self.dev,
-            ),
+            document=partial(self._document, prefix),
         )
         return api.app(prefix)
+
+    def _document(self, prefix: str) -> Mapping[str, object]:
+        from onceward.http.openapi.document import document  # noqa: PLC0415 - rarely asked for
+
+        return document(
+            settings=self.settings,
+            sources=self.sources if prefix else None,
+            prefix=prefix,
+            dev=self.dev,
+        )
 
     def _authenticator(self) -> Authenticator:
         return Authenticator(
@@ -449,39 +450,13 @@ def _subscriptions(handlers: Iterable[Handler]) -> Iterator[Subscription]:
             yield Subscription(handler.name, handler.label, route)
 
 
-def make_id_cache(
-    settings: Settings, sources: Iterable[Source], failpoints: Failpoints, clock: Clock
-) -> RedisIdCache | None:
-    """Return the id cache in Redis, if there is one. Raise ConfigurationError for its URL."""
-    if not settings.redis:
-        return None
-    ttl_seconds = {source.name: source.preset.max_resend_days * DAY_SECONDS for source in sources}
-    return RedisIdCache(
-        parse_address(settings.redis),
-        ttl_seconds,
-        clock,
-        failpoints,
-        max_ttl_seconds=(settings.dedupe_window_days or math.inf) * DAY_SECONDS,
-    )
+def check_service(settings: Settings, environment: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for settings that no service can open with. Opens nothing."""
+    parse_tokens(environment.get(TOKENS_VARIABLE, ""))
+    make_store(settings, Failpoints(), SystemClock())
+    make_id_cache(settings, (), Failpoints(), SystemClock())
 
 
-def make_store(
-    settings: Settings,
-    failpoints: Failpoints,
-    clock: Clock,
-    id_cache: IdCache | None = None,
-) -> Store:
-    """Return the store for the database URL. Raise ConfigurationError for an unknown scheme."""
-    url = settings.database_url
-    if url.startswith("sqlite:///"):
-        return SqliteStore(settings, failpoints, clock)
-    if url.startswith(("postgresql://", "postgres://")):
-        return PostgresStore(settings, failpoints, id_cache)
-    scheme, separator, rest = url.partition("://")
-    if scheme == "sqlite" and rest:
-        raise ConfigurationError(f"database_url: write sqlite:///{rest}, with three slashes")
-    start = f"starts with {scheme[:20] + separator!r}" if separator else "has no scheme"
-    raise ConfigurationError(
-        f"database_url {start}; it must be sqlite:///file.db or postgresql://user@host/name; "
-        f"it is set by {DATABASE_PLACES}"
-    )
+def mount_service(service: Callable[[], Service], build: Callable[[Service], ASGIApp]) -> ASGIApp:
+    """Return an app that opens a service at startup or at its first request."""
+    return MountedApp(service, build, SystemClock())

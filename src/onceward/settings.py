@@ -17,6 +17,8 @@ from onceward.model.retry import MAX_DELAY_SECONDS
 from onceward.runtime.suggest import nearest, suggest_or_list
 
 ENV_PREFIX: Final = "ONCEWARD_"
+DATABASE_PLACES: Final = "--database, ONCEWARD_DATABASE_URL, or Inbox(…) in the code"
+"""Where the database is set, the strongest place first."""
 _OTHER_VARIABLES: Final = frozenset(
     {"FAILPOINTS", "SECRET", "TOKEN", "TEST_POSTGRES", "TEST_REDIS", "WRITE_DOCS"}
 )

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from onceward import Event, Inbox, Transaction
 from onceward.errors import (

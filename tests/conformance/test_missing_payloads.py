@@ -1,10 +1,10 @@
 """Without its payload, an event is neither requeued nor routed; the refusal says what to do."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from onceward.errors import NotInState
 from onceward.model.archive import EventKey

@@ -68,10 +68,12 @@ def environment(**more: str) -> dict[str, str]:
 # per command, with its own memory, folder, environment and exit code.
 FORK_SERVER = """
 import json, os, signal, sys, traceback
-from onceward.cli import _running as running
-from onceward.cli import main
-from onceward.store.postgres import store as postgres
-from onceward.store.sqlite import store as sqlite
+from importlib import import_module
+from onceward.cli import COMMANDS, main
+for module in ("cli._banner", "store.postgres.store", "store.sqlite.store"):
+    import_module(f"onceward.{module}")
+for command in COMMANDS:
+    import_module(f"onceward.cli.{command}")
 
 def run(command):
     os.chdir(command["cwd"])

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from onceward import Inbox
-from onceward.cli._banner import announce
+from onceward.cli._announcement import announce
 from tests.receiver import SECRET
 
 ADDRESS = "http://127.0.0.1:3000"

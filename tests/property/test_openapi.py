@@ -16,7 +16,8 @@ from onceward.errors import RequestRefused
 from onceward.http import receive_app
 from onceward.http.admin_app import ADMIN
 from onceward.http.errors import HttpError, status_of
-from onceward.http.openapi.document import INDEX_PATH, OPENAPI, document
+from onceward.http.openapi.document import document
+from onceward.http.paths import INDEX_PATH, OPENAPI
 from onceward.operate.filters import LISTS
 from onceward.settings import Settings
 from support.processes import eventually

@@ -2,32 +2,45 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Final
+
 import click
 
-from onceward.cli.archive import archive
-from onceward.cli.maintain import maintain
-from onceward.cli.migrate import migrate
-from onceward.cli.secrets import secrets
-from onceward.cli.send import send
-from onceward.cli.serve import serve
-from onceward.cli.sources import sources
-from onceward.cli.verify import verify
-from onceward.cli.work import work
 from onceward.version import __version__
 
+COMMANDS: Final = {
+    "serve": "Receive webhooks and run handlers.",
+    "work": "Run handlers without receiving.",
+    "migrate": "Apply pending database migrations.",
+    "maintain": "Create partitions ahead, and delete what is older than the settings of APP allow.",
+    "sources": "List the presets, or show one in detail.",
+    "send": "Send a signed example event to a source.",
+    "verify": "Explain why a captured request does or does not verify.",
+    "secrets": "Show the secrets that providers sent.",
+    "archive": "List, show, verify and restore archived payloads.",
+}
+"""Each command and the first sentence of its help, for a list that imports none of them."""
 
-@click.group()
+
+class _Commands(click.Group):
+    """A group that imports the file of a command when the command is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"onceward.cli.{cmd_name}"), cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@click.group(cls=_Commands)
 @click.version_option(__version__, prog_name="onceward")
 def main() -> None:
     """Onceward, a webhook inbox: record each event once, apply each effect once."""
-
-
-main.add_command(serve)
-main.add_command(work)
-main.add_command(migrate)
-main.add_command(maintain)
-main.add_command(sources)
-main.add_command(send)
-main.add_command(verify)
-main.add_command(secrets)
-main.add_command(archive)

@@ -7,19 +7,16 @@ import os
 import pwd
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
+from msgspec.structs import asdict
 from rich.table import Table
 
+from onceward.cli._console import make_console
 from onceward.cli._logging import log_option
-from onceward.cli._options import (
-    database_options,
-    drop_unset,
-    make_console,
-    print_line,
-)
+from onceward.cli._options import database_options, drop_unset, print_line
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
 from onceward.model.admin import OperatorAction
@@ -127,14 +124,14 @@ def parse_key(text: str) -> EventKey:
 
 def file_json(item: ArchiveItem) -> dict[str, Any]:
     """Return a recorded file for JSON."""
-    row = {entry.name: getattr(item, entry.name) for entry in fields(item)}
+    row = asdict(item)
     hashes = {name: row[name].hex() for name in ("sha256", "content_sha256")}
     return {**row, "week": item.week.label, **hashes}
 
 
 def event_json(event: ArchivedEvent, *, body: bool) -> dict[str, Any]:
     """Return an archived event for JSON; the body in base64, if it is asked for."""
-    row = {entry.name: getattr(event, entry.name) for entry in fields(event)}
+    row = asdict(event)
     row |= {"body_sha256": event.body_sha256.hex(), "headers": event.headers.decode("latin-1")}
     row["body_bytes"] = len(event.body)
     row["body"] = base64.b64encode(event.body).decode() if body else None

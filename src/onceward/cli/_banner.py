@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from rich.text import Text
 
+from onceward.cli._console import escaped_text, make_console
 from onceward.cli._examples import example_request
-from onceward.cli._options import escaped_text, make_console, print_json
 from onceward.cli._sample_payload import sample_payload, with_members
 from onceward.cli._sender import needs_private_key
 from onceward.errors import ConfigurationError, RequestRefused
@@ -30,42 +30,8 @@ from onceward.work.payloads.payload import decode
 TOKEN_VARIABLE: Final = "ONCEWARD_TOKEN"  # noqa: S105 - the name of a variable
 
 
-def announce(
-    service: Service, app: str, address: str | None, token: str | None, *, as_json: bool
-) -> None:
-    """Print what runs, as one line of JSON or as a banner for people."""
-    if as_json:
-        print_json(_startup_info(service, address, token))
-    else:
-        _print_banner(service, app, address, token)
-
-
-def _startup_info(service: Service, address: str | None, token: str | None) -> dict[str, Any]:
-    """Return the facts of the banner, for programs to read."""
-    return {
-        "onceward": __version__,
-        "address": address,
-        "database": service.database,
-        "dev": service.dev,
-        "workers": service.settings.workers if service.handlers else 0,
-        "sources": {name: source.preset_name for name, source in service.sources.items()},
-        "inline_sources": [name for name, each in service.sources.items() if each.is_inline],
-        "handlers": {
-            name: [route.pattern for route in handler.routes]
-            for name, handler in service.handlers.items()
-        },
-        "filters": {
-            name: handler.filter or "function"
-            for name, handler in service.handlers.items()
-            if handler.filter or handler.condition
-        },
-        "forwards": service.forwards,
-        "undefined_handlers": service.unhandled,
-        **({"admin_token": token} if token else {}),
-    }
-
-
-def _print_banner(service: Service, app: str, address: str | None, token: str | None) -> None:
+def print_banner(service: Service, app: str, address: str | None, token: str | None) -> None:
+    """Print what runs, and what to try first, for people."""
     console = make_console(soft_wrap=True)
     console.print(_title(service))
     for name, value in _rows(service, address):

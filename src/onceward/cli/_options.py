@@ -1,7 +1,7 @@
 """Shared by the commands: options, errors and output.
 
-Every text is printed here, and escaped: senders choose ids, headers and responses, and a terminal
-obeys control characters. Outside this module, no command writes to standard output.
+Every text is printed here or by `_console`, and escaped: senders choose ids, headers and responses,
+and a terminal obeys control characters.
 """
 
 from __future__ import annotations
@@ -9,15 +9,12 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import click
 import msgspec
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.segment import Segment
-from rich.text import Text
 
 from onceward.cli._loading import AppFailed, user_frames
 from onceward.errors import (
@@ -31,7 +28,7 @@ from onceward.errors import (
     StoreUnavailable,
 )
 from onceward.runtime.redact import as_sentence, escape_controls, printable, redact, redact_url
-from onceward.service import DATABASE_PLACES
+from onceward.settings import DATABASE_PLACES
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -154,31 +151,6 @@ def print_bytes(content: bytes) -> None:
     else:
         sys.stdout.buffer.write(content)
     sys.stdout.flush()
-
-
-def make_console(*, highlight: bool = False, soft_wrap: bool = False, err: bool = False) -> Console:
-    """Return a console for styled text and tables, which escapes what it prints."""
-    return _SafeConsole(highlight=highlight, soft_wrap=soft_wrap, stderr=err)
-
-
-def escaped_text(text: str, style: str = "") -> Text:
-    """Return a value for a table or a line: a line break in it is escaped too."""
-    return Text(escape_controls(text), style)
-
-
-class _SafeConsole(Console):
-    """A console that escapes control characters, other than line breaks and its own styles."""
-
-    def render(
-        self, renderable: RenderableType, options: ConsoleOptions | None = None
-    ) -> Iterable[Segment]:
-        """Yield the segments of a renderable."""
-        for segment in super().render(renderable, options):
-            if segment.control or segment.text.isprintable():
-                yield segment
-            else:
-                text = "\n".join(map(escape_controls, segment.text.split("\n")))
-                yield Segment(text, segment.style)
 
 
 def _escape_json(text: str) -> str:

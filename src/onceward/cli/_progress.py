@@ -9,7 +9,7 @@ from typing import Self
 
 from rich.progress import Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from onceward.cli._options import escaped_text, make_console
+from onceward.cli._console import escaped_text, make_console
 from onceward.operate.maintenance import Step
 
 

@@ -14,16 +14,9 @@ from urllib.parse import SplitResult, urlsplit
 import click
 from rich.text import Text
 
+from onceward.cli._console import escaped_text, make_console
 from onceward.cli._examples import example_request
-from onceward.cli._options import (
-    escaped_text,
-    json_option,
-    make_console,
-    print_bytes,
-    print_json,
-    print_line,
-    report_errors,
-)
+from onceward.cli._options import json_option, print_bytes, print_json, print_line, report_errors
 from onceward.cli._sender import Sender, needs_private_key, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.http.receive_app import WEBHOOKS

@@ -10,7 +10,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from onceward.cli._options import json_option, make_console, print_json, report_errors
+from onceward.cli._console import make_console
+from onceward.cli._options import json_option, print_json, report_errors
 from onceward.sources.presets import PRESETS, Preset, find_preset
 from onceward.sources.presets.challenges import META
 from onceward.sources.presets.preset import DEFAULT_SCHEME

@@ -14,14 +14,9 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from onceward.cli._console import escaped_text, make_console
 from onceward.cli._loading import load_inbox
-from onceward.cli._options import (
-    escaped_text,
-    json_option,
-    make_console,
-    print_json,
-    report_errors,
-)
+from onceward.cli._options import json_option, print_json, report_errors
 from onceward.cli._sender import Sender, resolve_sender, sender_options
 from onceward.errors import ConfigurationError
 from onceward.runtime.clock import SystemClock

@@ -6,7 +6,7 @@ import logging
 
 import click
 
-from onceward.cli._banner import announce
+from onceward.cli._announcement import announce
 from onceward.cli._loading import load_inbox
 from onceward.cli._logging import LogFormat, log_option, start_logging
 from onceward.cli._options import (

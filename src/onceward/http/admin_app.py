@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -17,8 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.errors import MAPPED, HttpError
-from onceward.http.openapi.document import OPENAPI
-from onceward.http.paths import no_such_path, require_plain_path, root_path
+from onceward.http.paths import OPENAPI, no_such_path, require_plain_path, root_path
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
 from onceward.http.responses import INTERNAL_ERROR, Response, error_response, json_response
@@ -106,7 +105,7 @@ class AdminApp:
         operator: Operator,
         authenticator: Authenticator,
         settings: Settings,
-        document: Mapping[str, object],
+        document: Callable[[], Mapping[str, object]],
         clock: Clock,
     ) -> None:
         self._operator = operator
@@ -114,7 +113,7 @@ class AdminApp:
         self._settings = settings
         self._bodies = BodyReader(settings)
         self._request_log = RequestLog(clock, Proxies(settings.trusted_proxies))
-        self._document = json_response(200, document)
+        self._document = functools.cache(lambda: json_response(200, document()))
 
     def app(self, prefix: str = ADMIN) -> ASGIApp:
         """Return the ASGI application with its routes below `prefix`."""
@@ -160,7 +159,7 @@ class AdminApp:
 
     async def _describe(self, request: Request) -> StarletteResponse:
         self._authenticate(request)
-        return _starlette(self._document)
+        return _starlette(self._document())
 
     async def _list(self, request: Request) -> StarletteResponse:
         self._authenticate(request)

@@ -10,6 +10,8 @@ from onceward.http.errors import HttpError
 from onceward.http.responses import Scope
 from onceward.runtime.redact import printable
 
+INDEX_PATH: Final = "/"
+OPENAPI: Final = "/openapi.json"
 _MAX_SHOWN_CHARACTERS: Final = 100
 _HIDES_ROUTES: Final = (
     'The inbox is mounted at "/", which hides every route that is added after it: '

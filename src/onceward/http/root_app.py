@@ -6,7 +6,7 @@ from typing import Final
 
 from onceward.http.admin_app import ADMIN
 from onceward.http.errors import HttpError
-from onceward.http.openapi.document import INDEX_PATH, OPENAPI
+from onceward.http.paths import INDEX_PATH, OPENAPI
 from onceward.http.receive_app import INGEST, ReceiveApp
 from onceward.http.responses import (
     ASGIApp,

@@ -7,6 +7,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal
 
+import msgspec
+
 from onceward.errors import RejectionCause
 from onceward.model.effects import EffectStatus
 from onceward.model.events import Outcome, ProcessingState, Receipt, SourceMode
@@ -16,8 +18,7 @@ MAX_WAITING_COUNTED: Final = 1000
 """The number up to which the jobs that wait behind a job are counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class EventItem:
+class EventItem(msgspec.Struct, frozen=True):
     """One entry of the list of events."""
 
     id: str
@@ -51,8 +52,7 @@ class Pausable(StrEnum):
     SOURCE = "source"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True):
     """A handler or source that an operator paused."""
 
     kind: Pausable
@@ -60,8 +60,7 @@ class Pause:
     paused_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class JobItem:
+class JobItem(msgspec.Struct, frozen=True):
     """One entry of the list of jobs."""
 
     id: str
@@ -88,8 +87,7 @@ class JobItem:
     """The job of the same handler and ordering key that must end first."""
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptItem:
+class AttemptItem(msgspec.Struct, frozen=True):
     """A failed attempt of a job."""
 
     number: int
@@ -101,8 +99,7 @@ class AttemptItem:
     """One frame a line, in calling order, without values. Empty if the handler never ran."""
 
 
-@dataclass(frozen=True, slots=True)
-class JobDetail(JobItem):
+class JobDetail(JobItem, frozen=True):
     """A job with its newest failed attempts, newest first."""
 
     failed_attempts: tuple[AttemptItem, ...]
@@ -110,8 +107,7 @@ class JobDetail(JobItem):
     """The queued jobs of the same handler and ordering key that come later."""
 
 
-@dataclass(frozen=True, slots=True)
-class RouteItem:
+class RouteItem(msgspec.Struct, frozen=True):
     """One pattern of a handler, as the ledger has it: of both versions during a deploy."""
 
     pattern: str
@@ -121,8 +117,7 @@ class RouteItem:
     """The filter, as the text of a JSON object of paths and lists of values; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerItem:
+class HandlerItem(msgspec.Struct, frozen=True):
     """One entry of the list of handlers."""
 
     id: str
@@ -138,8 +133,7 @@ class HandlerItem:
     """The URL without its query, if this process defines the handler as a forward."""
 
 
-@dataclass(frozen=True, slots=True)
-class SourceItem:
+class SourceItem(msgspec.Struct, frozen=True):
     """One entry of the list of sources."""
 
     id: str
@@ -149,8 +143,7 @@ class SourceItem:
     """Where its handlers run; None if this process does not define the source."""
 
 
-@dataclass(frozen=True, slots=True)
-class WatermarkItem:
+class WatermarkItem(msgspec.Struct, frozen=True):
     """One entry of the list of watermarks: the newest version that a handler applied for a key."""
 
     id: str
@@ -165,8 +158,7 @@ class WatermarkItem:
     """When the version was applied; None if an earlier version of Onceward did it."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectItem:
+class EffectItem(msgspec.Struct, frozen=True):
     """One entry of the list of effects."""
 
     id: str
@@ -185,8 +177,7 @@ class EffectItem:
     updated_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryItem:
+class DeliveryItem(msgspec.Struct, frozen=True):
     """One entry of the list of deliveries: the first of an event, or a redelivery."""
 
     id: str
@@ -199,8 +190,7 @@ class DeliveryItem:
     """The event that an operator recorded from a conflict."""
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionItem:
+class RejectionItem(msgspec.Struct, frozen=True):
     """One entry of the list of rejections: `count` requests that failed for the same reason."""
 
     id: str
@@ -216,8 +206,7 @@ class RejectionItem:
     """The event that was recorded when the request was verified again."""
 
 
-@dataclass(frozen=True, slots=True)
-class RejectionCount:
+class RejectionCount(msgspec.Struct, frozen=True):
     """The number of requests of a source that failed for one cause, over all time."""
 
     source: str
@@ -227,8 +216,7 @@ class RejectionCount:
     last_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
-class AuditItem:
+class AuditItem(msgspec.Struct, frozen=True):
     """One entry of the audit trail: who did what to which subject, when and why."""
 
     id: str
@@ -241,8 +229,7 @@ class AuditItem:
     created_at: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class PageQuery:
+class PageQuery(msgspec.Struct, frozen=True):
     """A page of a list, newest first.
 
     `after` is the id of the last item on the previous page; the other fields filter.
@@ -263,8 +250,7 @@ class PageQuery:
     duplicate_body: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OperatorAction:
+class OperatorAction(msgspec.Struct, frozen=True):
     """An operator's action: the actor, the authenticated identity and the reason."""
 
     actor: str
@@ -272,8 +258,7 @@ class OperatorAction:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Requeued:
+class Requeued(msgspec.Struct, frozen=True):
     """The result of a requeue."""
 
     job: str
@@ -283,8 +268,7 @@ class Requeued:
     """A warning that no worker runs the handler of the job; None if one does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Cancelled:
+class Cancelled(msgspec.Struct, frozen=True):
     """The result of a cancellation."""
 
     job: str
@@ -292,8 +276,7 @@ class Cancelled:
     audit: AuditItem
 
 
-@dataclass(frozen=True, slots=True)
-class RoutedEvent:
+class RoutedEvent(msgspec.Struct, frozen=True):
     """The job that an operator created for an event and a handler."""
 
     event: str
@@ -304,8 +287,7 @@ class RoutedEvent:
     """A warning that no worker runs the handler of the job; None if one does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Dismissed:
+class Dismissed(msgspec.Struct, frozen=True):
     """The result of ending the review of an event as ignored."""
 
     event: str
@@ -313,8 +295,7 @@ class Dismissed:
     audit: AuditItem
 
 
-@dataclass(frozen=True, slots=True)
-class ResolvedEffect:
+class ResolvedEffect(msgspec.Struct, frozen=True):
     """The result of a person's answer about an effect."""
 
     effect: str
@@ -324,16 +305,14 @@ class ResolvedEffect:
     audit: AuditItem
 
 
-@dataclass(frozen=True, slots=True)
-class ForgottenWatermark:
+class ForgottenWatermark(msgspec.Struct, frozen=True):
     """The watermark that an operator deleted, and the audit entry."""
 
     watermark: WatermarkItem
     audit: AuditItem
 
 
-@dataclass(frozen=True, slots=True)
-class PauseChange:
+class PauseChange(msgspec.Struct, frozen=True):
     """The result of a pause, or of a resume: then `paused_at` is None."""
 
     name: str
@@ -343,8 +322,7 @@ class PauseChange:
     """A warning that senders get 503, if the pause affects an inline source; else None."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rejection:
+class Rejection(msgspec.Struct, frozen=True):
     """Requests that failed verification for the same reason, to be stored as one rejection.
 
     `request` and `body` are set if the request itself is stored, to be verified again.
@@ -360,8 +338,7 @@ class Rejection:
     body: bytes | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRejection:
+class StoredRejection(msgspec.Struct, frozen=True):
     """A rejection as stored.
 
     `request` and `body` are None if the request was not stored, or has been verified since.
@@ -374,8 +351,7 @@ class StoredRejection:
     received_as: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class StoredDelivery:
+class StoredDelivery(msgspec.Struct, frozen=True):
     """A redelivery as stored, with the fields of its event that a new event would need."""
 
     outcome: Outcome
@@ -389,8 +365,7 @@ class StoredDelivery:
     body: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
-class ManualRecording:
+class ManualRecording(msgspec.Struct, frozen=True):
     """The events that an operator action recorded, and its audit entry."""
 
     events: tuple[Receipt, ...]

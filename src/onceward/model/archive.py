@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple
+
+import msgspec
 
 from onceward.model.admin import AuditItem
 from onceward.model.events import ProcessingState
@@ -24,8 +25,7 @@ class EventKey(NamedTuple):
         return f"{self.source}:{self.event_id}"
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivedEvent:
+class ArchivedEvent(msgspec.Struct, frozen=True):
     """One row of an archive file: an event with its payload, as it was when it was archived."""
 
     id: int
@@ -49,8 +49,7 @@ class ArchivedEvent:
         return EventKey(self.source, self.event_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveFile:
+class ArchiveFile(msgspec.Struct, frozen=True, kw_only=True):
     """A file that was written, read back and compared with its rows."""
 
     week: Week
@@ -68,8 +67,7 @@ class ArchiveFile:
     last_event: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveItem(ArchiveFile):
+class ArchiveItem(ArchiveFile, frozen=True, kw_only=True):
     """A recorded file."""
 
     id: int
@@ -78,8 +76,7 @@ class ArchiveItem(ArchiveFile):
     restored_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveQuery:
+class ArchiveQuery(msgspec.Struct, frozen=True, kw_only=True):
     """A page of recorded files, in the order of weeks and parts."""
 
     week: Week | None = None
@@ -89,8 +86,7 @@ class ArchiveQuery:
     limit: int = 100
 
 
-@dataclass(frozen=True, slots=True)
-class ArchivePosition:
+class ArchivePosition(msgspec.Struct, frozen=True):
     """Where the archiving of a week continues."""
 
     next_part: int
@@ -100,8 +96,7 @@ class ArchivePosition:
     """Whether no event can be received in this week any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class DamagedFile:
+class DamagedFile(msgspec.Struct, frozen=True):
     """A recorded file that could not be used."""
 
     path: str
@@ -109,8 +104,7 @@ class DamagedFile:
     """A sentence that names the file, what is wrong and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEvent:
+class FoundEvent(msgspec.Struct, frozen=True):
     """An archived event, and where it was found."""
 
     file: ArchiveItem
@@ -119,8 +113,7 @@ class FoundEvent:
     """The files that were passed over before it was found."""
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedEvent:
+class SkippedEvent(msgspec.Struct, frozen=True):
     """An archived event that was not restored, and why."""
 
     id: int
@@ -128,8 +121,7 @@ class SkippedEvent:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Restored:
+class Restored(msgspec.Struct, frozen=True):
     """The result of a restore: payloads and events put back, present, and skipped."""
 
     payloads: int = 0

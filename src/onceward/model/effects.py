@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
+
+import msgspec
 
 MAX_RESULT_BYTES: Final = 64 * 1024
 """The limit for the stored result of an effect, as JSON."""
@@ -23,25 +24,21 @@ class EffectStatus(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(msgspec.Struct, frozen=True):
     """The answer of a reconcile function: the effect was applied, with this result."""
 
     result: Any = None
 
 
-@dataclass(frozen=True, slots=True)
-class NotApplied:
+class NotApplied(msgspec.Struct, frozen=True):
     """The answer of a reconcile function: the effect was not applied, so it may be called again."""
 
 
-@dataclass(frozen=True, slots=True)
-class StillUnknown:
+class StillUnknown(msgspec.Struct, frozen=True):
     """The answer of a reconcile function: the other side cannot tell yet. Ask again later."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallIntent:
+class CallIntent(msgspec.Struct, frozen=True):
     """An outside call that a worker is about to make for a leased job."""
 
     token: str
@@ -54,8 +51,7 @@ class CallIntent:
     """A text that no other call has, to withdraw an intent whose commit was not confirmed."""
 
 
-@dataclass(frozen=True, slots=True)
-class EffectCall:
+class EffectCall(msgspec.Struct, frozen=True):
     """The last call of an effect, as the ledger has it."""
 
     id: int
@@ -88,8 +84,7 @@ class ResolvedOutcome(StrEnum):
     DID_NOT_HAPPEN = "did_not_happen"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True):
     """A person's answer about an effect."""
 
     outcome: ResolvedOutcome

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from typing import Final
+
+import msgspec
 
 from onceward.model.admin import Pause
 from onceward.model.events import Receipt
@@ -33,8 +34,7 @@ class InlineStatus(StrEnum):
     """It is durable. A worker or an operator has the rest."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerJob:
+class LedgerJob(msgspec.Struct, frozen=True):
     """A job of a recorded event. A job in progress is still queued."""
 
     id: int
@@ -55,8 +55,7 @@ class LedgerJob:
         return self.status is JobStatus.FAILED and self.failure_type == FailureType.INLINE
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerEvent:
+class LedgerEvent(msgspec.Struct, frozen=True):
     """A recorded event and its jobs."""
 
     id: int
@@ -67,8 +66,7 @@ class LedgerEvent:
     """The state of those of its jobs that were purged, or of an event that had none."""
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerView:
+class LedgerView(msgspec.Struct, frozen=True):
     """The rows of the events of one request, as the ledger has them."""
 
     events: Sequence[LedgerEvent | None]
@@ -76,12 +74,11 @@ class LedgerView:
     held: frozenset[int]
     """The positions of new events that will be held, because their body came under another id."""
     pauses: Sequence[Pause]
-    wanted: Mapping[int, frozenset[str]] = field(default_factory=dict)
+    wanted: Mapping[int, frozenset[str]] = msgspec.field(default_factory=dict)
     """The handlers that will get a job for the new event at a position, if filters are in use."""
 
 
-@dataclass(frozen=True, slots=True)
-class InlineRun:
+class InlineRun(msgspec.Struct, frozen=True):
     """A handler that ran for the event of a delivery.
 
     A job that does not exist yet has a provisional id, which is negative.
@@ -100,8 +97,7 @@ class InlineRun:
         return self.job < 0
 
 
-@dataclass(frozen=True, slots=True)
-class InlineSettlement:
+class InlineSettlement(msgspec.Struct, frozen=True):
     """The deliveries of a request as they are recorded once its transaction commits."""
 
     receipts: list[Receipt]
@@ -111,8 +107,7 @@ class InlineSettlement:
     """Whether one of these other jobs is queued, for a worker."""
 
 
-@dataclass(frozen=True, slots=True)
-class InlineFailure:
+class InlineFailure(msgspec.Struct, frozen=True):
     """Why a run was rolled back: its own error, or that of another handler of the request."""
 
     run: InlineRun
@@ -121,8 +116,7 @@ class InlineFailure:
     elapsed_seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class InlineResult:
+class InlineResult(msgspec.Struct, frozen=True):
     """The result for one event of a request."""
 
     event_id: str

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, Literal, NamedTuple
+
+import msgspec
 
 
 class JobStatus(StrEnum):
@@ -72,8 +73,7 @@ REQUEUEABLE: Final = frozenset(start for start, end in TRANSITIONS if end is Job
 """The states from which an operator may requeue a job."""
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(msgspec.Struct, frozen=True):
     """The event types a handler subscribes to. A `source` of None means any source."""
 
     pattern: str
@@ -98,8 +98,7 @@ class Route:
         return type.startswith(self.literal) if self.is_prefix else type == self.literal
 
 
-@dataclass(frozen=True, slots=True)
-class UnroutedType:
+class UnroutedType(msgspec.Struct, frozen=True):
     """A type of recorded events that no handler wanted, and the id of the newest."""
 
     source: str
@@ -111,8 +110,7 @@ OnHeadFailed = Literal["hold", "continue"]
 """Whether a job that failed for good holds up the later jobs of its key."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRules:
+class QueueRules(msgspec.Struct, frozen=True):
     """The order and the limits of a handler's jobs, over all processes."""
 
     ordering_key: str | None = None
@@ -125,8 +123,7 @@ class QueueRules:
     """The time between two jobs, on average."""
 
 
-@dataclass(frozen=True, slots=True)
-class HandlerEntry:
+class HandlerEntry(msgspec.Struct, frozen=True):
     """A handler as registered in the store."""
 
     name: str
@@ -161,24 +158,21 @@ class Job(NamedTuple):
     """Whether the worker of its last attempt died: it only has to be ended, with `on_failed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(msgspec.Struct, frozen=True):
     """The exclusive right to settle some jobs, until it expires."""
 
     token: str
     jobs: tuple[Job, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Renewal:
+class Renewal(msgspec.Struct, frozen=True):
     """The leases that a worker still holds, and those of its jobs that an operator cancelled."""
 
     held: frozenset[str]
     cancelled: frozenset[int] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimRequest:
+class ClaimRequest(msgspec.Struct, frozen=True):
     """The jobs that a worker wants to lease, and the news that it has for the queue."""
 
     token: str
@@ -203,8 +197,7 @@ class ClaimRequest:
     """Whether to reclaim the jobs of leases that expired or whose worker died."""
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(msgspec.Struct, frozen=True):
     """The result of a claim."""
 
     lease: Lease | None
@@ -214,8 +207,7 @@ class Claim:
     """The time until the next claim may find a job or a dead worker; None if it will not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reschedule:
+class Reschedule(msgspec.Struct, frozen=True):
     """The attempt failed with a transient error."""
 
     delay_seconds: float
@@ -223,8 +215,7 @@ class Reschedule:
     traceback: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Postpone:
+class Postpone(msgspec.Struct, frozen=True):
     """The job could not run: it runs again later, and no attempt is counted."""
 
     delay_seconds: float
@@ -234,8 +225,7 @@ class Postpone:
     """Whether the store was unavailable. Else an earlier outside call may be under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(msgspec.Struct, frozen=True):
     """The attempt failed, and the job with it."""
 
     failure_type: FailureType
@@ -247,8 +237,7 @@ class Fail:
     """Whether to count this attempt. If its worker died, a claim has counted it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ignore:
+class Ignore(msgspec.Struct, frozen=True):
     """The event is not applied: its key has applied a newer version, or a filter rejects it."""
 
     error: str

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
+
+import msgspec
 
 
 class Purgeable(StrEnum):
@@ -18,16 +19,14 @@ class Purgeable(StrEnum):
     EVENTS = "events"
 
 
-@dataclass(frozen=True, slots=True)
-class PurgeProgress:
+class PurgeProgress(msgspec.Struct, frozen=True):
     """The number of rows deleted, and the position to continue after; None at the end."""
 
     rows: int
     next: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class DroppedPayloads:
+class DroppedPayloads(msgspec.Struct, frozen=True):
     """The payloads of a week that were dropped, and those that a job still needs."""
 
     dropped: int | None
@@ -36,8 +35,7 @@ class DroppedPayloads:
     """Their number; None if they were not counted."""
 
 
-@dataclass(frozen=True, slots=True)
-class UnfinishedJob:
+class UnfinishedJob(msgspec.Struct, frozen=True):
     """A queued or failed job. The payload of its event and the effects of its time are kept."""
 
     id: int
@@ -51,8 +49,7 @@ class UnfinishedJob:
         return f"job {self.id} of {self.handler!r} ({self.status}, received {received})"
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(msgspec.Struct, frozen=True):
     """Whether this process does the maintenance now, or why it does not."""
 
     reason: str = ""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
+
+import msgspec
 
 HEARTBEAT_SECONDS: Final = 10.0
 """Interval at which a worker renews its row, and at which receiving processes read the rows."""
@@ -14,11 +15,10 @@ WORKER_TIMEOUT_SECONDS: Final = 3.5 * HEARTBEAT_SECONDS
 """Time without a heartbeat after which a worker counts as dead."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerHealth:
+class WorkerHealth(msgspec.Struct, frozen=True):
     """The reasons why jobs of a worker that is alive may wait. A healthy worker has none."""
 
-    paused: Mapping[str, datetime] = field(default_factory=dict)
+    paused: Mapping[str, datetime] = msgspec.field(default_factory=dict)
     """The handlers that start no jobs because their timed-out calls still run, with the start."""
     claims_failed_since: datetime | None = None
     claim_error: str = ""
@@ -28,8 +28,7 @@ class WorkerHealth:
 HEALTHY: Final = WorkerHealth()
 
 
-@dataclass(frozen=True, slots=True)
-class LiveWorker:
+class LiveWorker(msgspec.Struct, frozen=True):
     """A worker that has renewed its row recently."""
 
     name: str

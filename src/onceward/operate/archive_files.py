@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from onceward.errors import ArchiveDamaged, NotFound
 from onceward.model.admin import OperatorAction

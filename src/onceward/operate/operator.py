@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
+
+from msgspec.structs import replace
 
 from onceward.errors import NotFound, NotInState, RequestRefused, SignatureRejected, StoreError
 from onceward.model.admin import (

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple
+
+from msgspec.structs import asdict
 
 from onceward.errors import StoreBlocked
 from onceward.model.jobs import HandlerEntry, QueueRules

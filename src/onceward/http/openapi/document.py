@@ -21,6 +21,7 @@ from onceward.http.openapi.schemas import (
     text,
 )
 from onceward.http.openapi.success import RECORDED, success_statuses, success_text
+from onceward.http.paths import INDEX_PATH, OPENAPI
 from onceward.http.receive_app import HEALTHZ, INGEST, READYZ, WEBHOOKS
 from onceward.model.events import INGEST_SOURCE
 from onceward.model.jobs import CANCELLABLE, REQUEUEABLE, FailureType
@@ -30,9 +31,6 @@ from onceward.sources.configure import SOURCE_NAME
 from onceward.sources.schemes import Scheme
 from onceward.sources.source import Source
 from onceward.version import __version__
-
-OPENAPI: Final = "/openapi.json"
-INDEX_PATH: Final = "/"
 
 _TOKEN: Final = "admin_token"  # noqa: S105 - a scheme's name, not a token
 _ITEM_NAMES: Final = {"audit": "audit entries", "rejections": "rejected requests"}

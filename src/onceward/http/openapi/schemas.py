@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 from datetime import datetime
 from enum import StrEnum
 from types import UnionType
@@ -94,8 +93,7 @@ def schema_of(kind: Any) -> Json:
 
 
 def _item(item: type) -> Json:
-    types = get_type_hints(item)
-    properties = {entry.name: schema_of(types[entry.name]) for entry in fields(item)}
+    properties = {name: schema_of(kind) for name, kind in get_type_hints(item).items()}
     ids = {name: ID for name in properties if name == "id"}
     return _object(item.__doc__ or "", **properties | ids)
 

@@ -11,8 +11,9 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from onceward.errors import (
     EventBusy,

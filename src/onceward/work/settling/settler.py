@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from onceward.errors import EventFiltered, OncewardError, StaleEvent, StoreError
 from onceward.model.jobs import Fail, FailureType, Ignore, Job, Postpone, Reschedule

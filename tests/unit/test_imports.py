@@ -1,0 +1,59 @@
+"""What each entry point imports: a process should start with little more than it needs."""
+
+import subprocess
+import sys
+from time import perf_counter
+
+import click
+import pytest
+
+import onceward
+from onceward.cli import COMMANDS, main
+
+STANDARD = "import msgspec, sqlite3, asyncio"
+HEAVY = {"cryptography", "duckdb", "h11", "psycopg", "rich", "starlette", "uvicorn"}
+NEEDED = {
+    "onceward.cli": set(),
+    "onceward.inbox": {"h11"},  # the framing of forwards
+    "onceward.cli.serve": {"h11", "starlette", "uvicorn"},
+}
+
+
+def run(code: str) -> str:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("module", NEEDED)
+def test_an_entry_point_imports_only_the_libraries_it_needs(module: str) -> None:
+    loaded = run(f"import {module}, sys; print(*sys.modules)").split()
+    assert HEAVY & set(loaded) <= NEEDED[module]
+
+
+def test_the_package_imports_in_little_more_time_than_what_it_stands_on() -> None:
+    """The limit is 1.6; the fastest of several runs in turns is all but free of other load."""
+    fastest = dict.fromkeys((STANDARD, "import onceward"), 1e9)
+    for _ in range(5):
+        for code in fastest:
+            start = perf_counter()
+            run(code)
+            fastest[code] = min(fastest[code], perf_counter() - start)
+    assert fastest["import onceward"] < 1.6 * fastest[STANDARD]
+
+
+def test_every_export_is_found() -> None:
+    missing = [name for name in onceward.__all__ if getattr(onceward, name, None) is None]
+    assert missing == []
+    assert set(onceward.__all__) <= set(dir(onceward))
+
+
+def test_another_name_of_the_package_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'Inbx'"):
+        _ = onceward.Inbx  # type: ignore[attr-defined]
+
+
+def test_the_list_of_commands_shows_the_first_sentence_of_each() -> None:
+    context = click.Context(main)
+    commands = {name: main.get_command(context, name) for name in main.list_commands(context)}
+    sentences = {name: each and each.get_short_help_str(200) for name, each in commands.items()}
+    assert sentences == COMMANDS

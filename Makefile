@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -qq install --constraint
 PINS := pyproject.toml constraints.txt
 
 # LOWEST_TESTED and HIGHEST_TESTED of store/postgres/driver.py.
-PSYCOPG_VERSIONS := 3.2.3 3.3.8
+PSYCOPG_VERSIONS := 3.2.3 3.3.9
 DRIVERS := $(if $(OLDEST),$(firstword $(PSYCOPG_VERSIONS)),$(PSYCOPG_VERSIONS))
 # The oldest psycopg is tested together with the oldest of these, the newest with the pinned ones.
 OLDEST_SERVER := uvicorn==0.30 httptools==0.6.4

@@ -128,7 +128,7 @@ def test_a_tested_version_gets_the_fast_wait(
     assert caplog.records == []
 
 
-@pytest.mark.parametrize("version", ["3.1.20", "3.2.2", "3.3.9", "3.4.0.dev1", "4.0"])
+@pytest.mark.parametrize("version", ["3.1.20", "3.2.2", "3.3.10", "3.4.0.dev1", "4.0"])
 def test_an_untested_version_gets_the_wait_of_psycopg_and_a_warning(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,7 +11,7 @@ import psycopg
 from onceward.store.postgres.session import SessionConnection
 
 LOWEST_TESTED: Final = (3, 2, 3)
-HIGHEST_TESTED: Final = (3, 3, 8)
+HIGHEST_TESTED: Final = (3, 3, 9)
 """The psycopg versions that `waiting` was tested with: `make drivers` runs both ends."""
 
 _log = logging.getLogger("onceward.store")

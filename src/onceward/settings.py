@@ -62,8 +62,8 @@ class Settings:
     )
     driver_fast_wait: bool = _setting(
         default=True,
-        doc="Use psycopg's internals in tested versions: a cheaper wait, and the commit and the "
-        "reset in one message",
+        doc="Use psycopg's internals in tested minor versions: a cheaper wait, and the commit and "
+        "the reset in one message",
     )
     own_http_protocol: bool = _setting(
         default=True, doc="Serve HTTP with Onceward's own connection; false uses uvicorn's"

@@ -105,11 +105,6 @@ async def test_an_idle_connection_does_not_keep_the_loop_busy(
     assert await value(connection, "SELECT 1") == 1
 
 
-def test_no_other_attribute_of_the_connection_is_overridden() -> None:
-    own = {name for name in vars(FastWaitConnection) if not name.startswith("__")}
-    assert own & set(dir(psycopg.AsyncConnection)) == {"wait", "close"}
-
-
 @pytest.mark.parametrize("fast_wait", [True, False])
 async def test_every_connection_of_a_store_obeys_the_setting(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, fast_wait: bool

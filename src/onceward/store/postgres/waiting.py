@@ -5,8 +5,8 @@ third of the CPU time of a short statement. `FastWaitConnection` keeps both whil
 also sends Onceward's own messages without a cursor, and keeps psycopg from deallocating Onceward's
 prepared statements together with its own.
 
-Only this module relies on internals of psycopg, and `driver` loads it only for versions that it was
-tested with. `tests/unit/test_psycopg_contract.py` checks each of the internals.
+Only this module relies on internals of psycopg. `psycopg_contract` checks each of them, and
+`driver` returns this connection only for tested minor versions that keep the contract.
 """
 
 from __future__ import annotations

@@ -1,8 +1,11 @@
-"""The log of the command line: text by default, JSON with --log json."""
+"""The log of the command line: its form, and whose lines it has."""
 
 import json
 import re
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -69,3 +72,64 @@ def test_an_unknown_form_is_refused(command: str, folder: Path) -> None:
     done = run(command, "app.py", "--log", "xml", cwd=folder)
     assert done.returncode == 2
     assert "'text', 'json'" in done.stderr
+
+
+# Whose lines are logged.
+
+CALLING_APP = """
+import logging
+
+import httpx
+
+from onceward import Inbox
+
+inbox = Inbox()
+
+@inbox.on("order.paid")
+def charge(event):
+    httpx.get("{url}/?api_key={key}")
+    logging.getLogger(__name__).info("charged")
+    logging.getLogger(__name__).error("the handler has run")
+"""
+API_KEY = "sk_live_4eC39HqLyjWDarjtT1zdp7dc"
+
+
+class Silent(BaseHTTPRequestHandler):
+    """Respond 200, and log nothing."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def calling_folder(tmp_path: Path) -> Iterator[Path]:
+    """Create a folder that contains an app whose handler calls an API with a key in the URL."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Silent) as api:
+        Thread(target=api.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{api.server_port}"
+        (tmp_path / "app.py").write_text(CALLING_APP.format(url=url, key=API_KEY))
+        yield tmp_path
+        api.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("options", "informing"),
+    [
+        ((), {"app", "onceward"}),
+        (("--log-level", "info"), {"app", "httpx", "onceward"}),
+        (("--log-level", "warning"), set()),
+    ],
+)
+def test_other_libraries_log_their_calls_only_if_asked(
+    calling_folder: Path, options: tuple[str, ...], informing: set[str]
+) -> None:
+    with started(*serve("app.py", "--dev", "--access-log", *options), cwd=calling_folder) as it:
+        assert post(it.address, "evt_1").status_code == 202
+        eventually(lambda: "the handler has run" in it.log, "the handler has run")
+        log = it.log
+    assert set(re.findall(rf"^{TIME} INFO +(\w+)", log, re.MULTILINE)) == informing
+    assert (API_KEY in log) is ("httpx" in informing)

@@ -15,7 +15,7 @@ from msgspec.structs import asdict
 from rich.table import Table
 
 from onceward.cli._console import make_console
-from onceward.cli._logging import log_option
+from onceward.cli._logging import log_options
 from onceward.cli._options import database_options, drop_unset, print_line
 from onceward.errors import ConfigurationError
 from onceward.inbox import Inbox
@@ -44,9 +44,9 @@ actor_options: Final = (
 )
 
 
-def archive_options(command: F) -> F:
+def archive_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of every command that reads files."""
-    return database_options(archive_option(log_option(command)))
+    return database_options(archive_option(log_options(command)))
 
 
 def operator_options(command: F) -> F:

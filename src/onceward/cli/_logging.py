@@ -1,4 +1,4 @@
-"""The logs of a process on standard error: lines of text, or JSON with --log json."""
+"""The logs of a process on standard error: their form (--log) and their level (--log-level)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Literal, TypeVar
+from functools import wraps
+from pathlib import Path
+from typing import Any, Final, Literal
 
 import click
 import msgspec
@@ -14,7 +16,6 @@ import msgspec
 from onceward.runtime.log_fields import seconds_text
 from onceward.runtime.redact import escape_controls
 
-F = TypeVar("F", bound=Callable[..., Any])
 LogFormat = Literal["text", "json"]
 
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {
@@ -30,24 +31,52 @@ _INDENT: Final = "    "
 _MAX_INTEGER: Final = 2**63
 
 
-def log_option(command: F) -> F:
-    """Add --log."""
-    return click.option(
+def log_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add --log and --log-level, and start the log before the command runs."""
+
+    @click.option(
         "--log",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
         help="Form of the log on standard error.",
-    )(command)
+    )
+    @click.option(
+        "--log-level",
+        type=click.Choice(["debug", "info", "warning", "error"]),
+        metavar="LEVEL",
+        show_default="info for Onceward and the app, warning for other libraries",
+        help="Log from debug, info, warning or error on, for every library.",
+    )
+    @wraps(command)
+    def logged(*, log: LogFormat, log_level: str | None, **options: Any) -> None:
+        _start_logging(log, log_level, options.get("app"))
+        command(**options)
+
+    return logged
 
 
-def start_logging(log: LogFormat) -> None:
-    """Write logs to standard error, as text or as JSON lines."""
+def _start_logging(log: LogFormat, level: str | None, app: str | None) -> None:
+    """Write logs to standard error, as text or as JSON lines.
+
+    Without a level, only Onceward and the app log at INFO: libraries log secrets there, such as
+    httpx the query of each URL.
+    """
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter() if log == "json" else TextFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about every malformed request
-    logging.getLogger("psycopg").setLevel(logging.ERROR)
+    logging.basicConfig(level=(level or "warning").upper(), handlers=[handler])
+    if level is None:
+        for name in ("onceward", *([_top_level_name(app)] if app else [])):
+            logging.getLogger(name).setLevel(logging.INFO)
+    # uvicorn warns about every malformed request, and psycopg about errors that it ignores.
+    for name in ("uvicorn", "psycopg"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _top_level_name(app: str) -> str:
+    """Return the name of the module that APP is loaded as, or of its package."""
+    location = app.partition(":")[0]
+    return Path(location).stem if location.endswith(".py") else location.partition(".")[0]
 
 
 class TextFormatter(logging.Formatter):

@@ -19,7 +19,6 @@ from onceward.cli._archive import (
     print_facts,
     print_files,
 )
-from onceward.cli._logging import LogFormat, start_logging
 from onceward.cli._options import print_bytes, print_json, print_line, report_errors
 from onceward.cli._progress import show_progress
 from onceward.errors import NotFound
@@ -37,9 +36,8 @@ def archive() -> None:
 
 @archive.command()
 @archive_options
-def ls(database: str | None, archive: str | None, as_json: bool, log: LogFormat) -> None:
+def ls(database: str | None, archive: str | None, as_json: bool) -> None:
     """List the recorded files."""
-    start_logging(log)
     with report_errors():
         items = uvloop.run(_list(database, archive, ArchiveQuery()))
         if as_json:
@@ -64,7 +62,6 @@ def show(
     database: str | None,
     archive: str | None,
     as_json: bool,
-    log: LogFormat,
 ) -> None:
     """Show the files of a week, or an archived event.
 
@@ -72,7 +69,6 @@ def show(
     --actor and --reason: as it is, or in base64 with --json. Exits with 1 if a file that may have
     the event is damaged or missing.
     """
-    start_logging(log)
     week = Week.parse(target)
     if week is not None and body:
         raise click.UsageError("--body shows the body of one event: write SOURCE:ID, not a week.")
@@ -104,14 +100,12 @@ def restore(
     database: str | None,
     archive: str | None,
     as_json: bool,
-    log: LogFormat,
 ) -> None:
     """Put the payloads of a WEEK back into the ledger, with the rows of events that are gone.
 
     No job is created, and nothing is queued. WEEK is one of its days, such as 20260105. A file that
     is damaged or missing is passed over and listed, and the command exits with 1.
     """
-    start_logging(log)
     chosen, key = parse_week(week), parse_key(event) if event else None
     action = operator_action(actor, reason)
     with report_errors():
@@ -123,14 +117,11 @@ def restore(
 @archive.command()
 @click.argument("week", required=False)
 @archive_options
-def verify(
-    week: str | None, database: str | None, archive: str | None, as_json: bool, log: LogFormat
-) -> None:
+def verify(week: str | None, database: str | None, archive: str | None, as_json: bool) -> None:
     """Read every recorded file, or those of a WEEK, and compare them with their records.
 
     Exits with 1 if a file is damaged or missing.
     """
-    start_logging(log)
     query = ArchiveQuery(week=parse_week(week) if week else None)
     with report_errors():
         faults = uvloop.run(_verify(database, archive, query, as_json=as_json))

@@ -10,7 +10,7 @@ import click
 import uvloop
 
 from onceward.cli._loading import load_inbox
-from onceward.cli._logging import LogFormat, log_option, start_logging
+from onceward.cli._logging import log_options
 from onceward.cli._options import (
     database_options,
     drop_unset,
@@ -29,13 +29,12 @@ from onceward.service import Service
     "--dry-run", is_flag=True, help="Print what would be dropped and deleted; change nothing."
 )
 @database_options
-@log_option
-def maintain(app: str, dry_run: bool, database: str | None, as_json: bool, log: LogFormat) -> None:
+@log_options
+def maintain(app: str, dry_run: bool, database: str | None, as_json: bool) -> None:
     """Create partitions ahead, and delete what is older than the settings of APP allow.
 
     `serve` and `work` do the same every hour, in one process of all, if their role owns the tables.
     """
-    start_logging(log)
     with report_errors():
         service = load_inbox(app).service(drop_unset(database_url=database))
         with StepProgress() as progress:

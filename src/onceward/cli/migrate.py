@@ -8,7 +8,7 @@ import click
 import uvloop
 
 from onceward.cli._loading import load_inbox
-from onceward.cli._logging import LogFormat, log_option, start_logging
+from onceward.cli._logging import log_options
 from onceward.cli._options import (
     database_options,
     drop_unset,
@@ -30,13 +30,12 @@ NO_DATABASE: Final = (
 @click.command()
 @click.argument("app", required=False)
 @database_options
-@log_option
-def migrate(app: str | None, database: str | None, as_json: bool, log: LogFormat) -> None:
+@log_options
+def migrate(app: str | None, database: str | None, as_json: bool) -> None:
     """Apply pending database migrations.
 
     The database is --database, that of APP, or ONCEWARD_DATABASE_URL: one of them is needed.
     """
-    start_logging(log)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
         service = inbox.service(drop_unset(database_url=database))

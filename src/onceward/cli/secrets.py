@@ -6,7 +6,7 @@ import click
 import uvloop
 
 from onceward.cli._loading import load_inbox
-from onceward.cli._logging import LogFormat, log_option, start_logging
+from onceward.cli._logging import log_options
 from onceward.cli._options import (
     database_options,
     drop_unset,
@@ -26,20 +26,18 @@ from onceward.ports import Store
     "--forget", "deleted_source", metavar="SOURCE", help="Delete the secrets of this source first."
 )
 @database_options
-@log_option
+@log_options
 def secrets(
     app: str | None,
     deleted_source: str | None,
     database: str | None,
     as_json: bool,
-    log: LogFormat,
 ) -> None:
     """Show the secrets that providers sent.
 
     Asana and Notion send the secret in their first request. The database is that of APP, or
     --database.
     """
-    start_logging(log)
     with report_errors():
         inbox = load_inbox(app) if app else Inbox()
         store = inbox.service(drop_unset(database_url=database)).store

@@ -6,7 +6,7 @@ import click
 
 from onceward.cli._announcement import announce
 from onceward.cli._loading import load_inbox
-from onceward.cli._logging import LogFormat, log_option, start_logging
+from onceward.cli._logging import log_options
 from onceward.cli._options import (
     drop_unset,
     report_errors,
@@ -32,7 +32,7 @@ MAX_PORT = 65535
 )
 @click.option("--access-log", is_flag=True, default=None, help="Log a line for each request.")
 @service_options
-@log_option
+@log_options
 def serve(
     app: str,
     host: str,
@@ -43,13 +43,11 @@ def serve(
     workers: int | None,
     allow_weak_durability: bool | None,
     as_json: bool,
-    log: LogFormat,
 ) -> None:
     """Receive webhooks and run handlers.
 
     APP is file.py, file.py:inbox or module:inbox. With --workers 0, the process only receives.
     """
-    start_logging(log)
     with report_errors():
         if dev and not is_loopback(host):
             msg = f"--dev opens the admin API, so it needs a loopback address; {host!r} is not one"

@@ -8,7 +8,7 @@ import click
 
 from onceward.cli._announcement import announce
 from onceward.cli._loading import load_inbox
-from onceward.cli._logging import LogFormat, log_option, start_logging
+from onceward.cli._logging import log_options
 from onceward.cli._options import (
     drop_unset,
     report_errors,
@@ -24,21 +24,19 @@ _log = logging.getLogger("onceward.workers")
 @click.command()
 @click.argument("app")
 @service_options
-@log_option
+@log_options
 def work(
     app: str,
     database: str | None,
     workers: int | None,
     allow_weak_durability: bool | None,
     as_json: bool,
-    log: LogFormat,
 ) -> None:
     """Run handlers without receiving.
 
     APP is file.py, file.py:inbox or module:inbox. Any number of these processes can share one
     PostgreSQL database.
     """
-    start_logging(log)
     with report_errors():
         settings = drop_unset(
             database_url=database, workers=workers, allow_weak_durability=allow_weak_durability

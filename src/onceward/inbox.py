@@ -346,7 +346,7 @@ class Inbox:
 
     @_without_arguments
     def asgi(self) -> ASGIApp:
-        """Return an ASGI application that only receives.
+        """Return an ASGI application that receives, and runs the handlers of inline sources.
 
         Sources and handlers may follow. Raises ConfigurationError for what they cannot correct.
         """

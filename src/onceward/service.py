@@ -155,9 +155,10 @@ class Service:
         if self.settings.uses_sqlite:
             if self._mounted:
                 return (
-                    "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run "
-                    "`onceward work app.py` beside this app, or remove the mount and run "
-                    "`onceward serve app.py`, which serves the webhooks alone"
+                    "On SQLite no worker can run beside a mounted inbox, and only inline sources "
+                    '(mode="inline") run their handlers. Use PostgreSQL and run `onceward work '
+                    "app.py` beside this app, or remove the mount and run `onceward serve app.py`, "
+                    "which serves the webhooks alone"
                 )
             return (
                 "SQLite supports one process: run `onceward serve app.py`, which receives and "
@@ -360,7 +361,7 @@ class Service:
         return DirectAccessLog(app, self._clock) if self.settings.access_log else app
 
     def receive_app(self) -> ReceiveApp | DirectAccessLog:
-        """Return an application that only receives."""
+        """Return an application that receives, and runs the handlers of inline sources."""
         app = self._receive_app()
         return DirectAccessLog(app, self._clock) if self.settings.access_log else app
 

@@ -134,7 +134,9 @@ class Settings:
         "",
         "Where payloads are archived before they are dropped: s3://bucket/prefix or file:///folder",
     )
-    workers: int = _setting(4, "Handlers that run concurrently in a process; 0 only receives")
+    workers: int = _setting(
+        4, "Handlers that run concurrently in a process; 0 runs only those of inline sources"
+    )
     max_jobs_per_transaction: int = _setting(
         64, 'Most jobs in one commit, for handlers with transaction="shared"; 1 disables', minimum=1
     )

@@ -206,7 +206,7 @@ async def test_a_watch_warns_while_no_worker_is_alive(
     await watch.refresh()
     (warning,) = watch.warnings
     assert warning.startswith("No worker has been seen since this process started: ")
-    assert warning.endswith("events are recorded, but no handler runs. Run one.")
+    assert warning.endswith("events are recorded, and their jobs wait. Run one.")
     assert "(credit, notify). Run one. It is x." in caplog.text
     await watch.refresh()
     assert [*watch.warnings] == [warning]

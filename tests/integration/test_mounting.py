@@ -216,7 +216,8 @@ async def test_a_mounted_inbox_on_sqlite_names_the_one_process(sqlite_url: str) 
 
     async with running(app), client(app) as http:
         (warning,) = await eventually_async(warnings, "the inbox warns")
-        assert "A mounted inbox cannot run handlers on SQLite: use PostgreSQL and run" in warning
+        assert 'only inline sources (mode="inline") run their handlers' in warning
+        assert "Use PostgreSQL and run `onceward work app.py`" in warning
         assert "or remove the mount and run `onceward serve app.py`" in warning
 
 

@@ -82,7 +82,7 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
     if not service.handlers:
         rows.append(("Handlers", "none: events are recorded and end as ignored"))
     elif service.settings.workers == 0:
-        rows.append(("Workers", f"0: this process only receives. {service.worker_advice}"))
+        rows.append(("Workers", f"0: this process runs no jobs. {service.worker_advice}"))
     if service.unhandled:
         names = ", ".join(service.unhandled)
         text = "jobs are created for these handlers, but this app does not define them"

@@ -46,7 +46,8 @@ def serve(
 ) -> None:
     """Receive webhooks and run handlers.
 
-    APP is file.py, file.py:inbox or module:inbox. With --workers 0, the process only receives.
+    APP is file.py, file.py:inbox or module:inbox. With --workers 0, only handlers of
+    inline sources run.
     """
     with report_errors():
         if dev and not is_loopback(host):

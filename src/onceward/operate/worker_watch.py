@@ -211,7 +211,7 @@ class WorkerWatch:
             since = f"since {_time(datetime.fromtimestamp(self._clock.now(), UTC))}"
         names = ", ".join(sorted(waiting))
         if not has_worker:
-            effect = "events are recorded, but no handler runs"
+            effect = "events are recorded, and their jobs wait"
             text = f"No worker has been seen {since}: {effect}"
             self._handler_warnings = (f"{text}. {self._advice}.",)
             message = "%s (%s). %s. %s."

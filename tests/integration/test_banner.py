@@ -1,5 +1,6 @@
-"""The banner of ``onceward serve`` proposes a command that reaches a handler."""
+"""The banner of ``onceward serve``: its addresses work, and its command reaches a handler."""
 
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -7,6 +8,8 @@ import pytest
 
 from onceward import Inbox
 from onceward.cli._announcement import announce
+from onceward.operate.filters import LISTS
+from tests.integration.running import RunningInbox
 from tests.receiver import SECRET
 
 ADDRESS = "http://127.0.0.1:3000"
@@ -35,6 +38,16 @@ def banner(capsys: pytest.CaptureFixture[str]) -> Banner:
         return capsys.readouterr().out
 
     return show
+
+
+def test_the_admin_address_lists_the_lists(
+    inbox: Inbox, banner: Banner, service: RunningInbox
+) -> None:
+    (path,) = re.findall(rf"Admin +{ADDRESS}(\S+)", banner(inbox))
+    for each in (path, f"{path}/"):
+        index = service.http.get(each).json()
+        assert index["look"] == [f"/admin/{kind}" for kind in LISTS]
+        assert service.http.get(index["document"]).json()["openapi"]
 
 
 def test_handlers_that_are_all_limited_to_a_source_get_a_webhook(

@@ -154,6 +154,16 @@ async def test_the_admin_app_has_its_lists_at_its_root(inbox: Inbox) -> None:
         assert response.status_code == 401
 
 
+@pytest.mark.parametrize("path", ["/ops/inbox", "/ops/inbox/"])
+async def test_a_mounted_admin_app_lists_its_lists(inbox: Inbox, path: str) -> None:
+    async with client(mounted(inbox)) as http:
+        response = await http.get(path, headers=BEARER, follow_redirects=True)
+        index = response.json()
+        assert "/ops/inbox/jobs" in index["look"]
+        for each in (*index["look"], index["document"]):
+            assert (await http.get(each, headers=BEARER)).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("root", "path"),
     [

@@ -158,7 +158,7 @@ async def test_a_mounted_admin_app_describes_only_itself(
         "/watermarks/forget",
         *(f"/{kind}/{{name}}/{verb}" for kind in ("handlers", "sources") for verb in PAUSING),
     }
-    assert set(served["paths"]) == {f"/{kind}" for kind in LISTS} | actions | {OPENAPI}
+    assert set(served["paths"]) == {"/", *(f"/{kind}" for kind in LISTS), *actions, OPENAPI}
     assert list(served["components"]["securitySchemes"]) == ["admin_token"]
     assert responses == [200] * len(lists)
 

@@ -71,7 +71,7 @@ def _rows(service: Service, address: str | None) -> list[tuple[str, str]]:
         rows.append(("Receive", f"{address}{INGEST}"))
         labels = [_source_label(source) for source in service.sources.values()]
         rows += [("", f"{address}{WEBHOOKS}{label}") for label in labels]
-        rows.append(("Admin", f"{address}{ADMIN}/"))
+        rows.append(("Admin", f"{address}{ADMIN}"))
         rows.append(("", "  ".join(LISTS)))
     rows.append(("Database", service.database))
     for index, (name, handler) in enumerate(service.handlers.items()):

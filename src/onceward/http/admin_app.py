@@ -121,6 +121,7 @@ class AdminApp:
             self._request_log,
             routes=[
                 Route(OPENAPI, self._describe, methods=["GET"]),
+                Route(f"{prefix}/", self._index, methods=["GET"]),
                 Route(f"{prefix}/{{kind}}", self._list, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}", self._job, methods=["GET"]),
                 Route(f"{prefix}/jobs/{{id}}/requeue", self._requeue, methods=["POST"]),
@@ -160,6 +161,16 @@ class AdminApp:
     async def _describe(self, request: Request) -> StarletteResponse:
         self._authenticate(request)
         return _starlette(self._document())
+
+    async def _index(self, request: Request) -> StarletteResponse:
+        """List the lists below the path of the request, which ends with a slash."""
+        self._authenticate(request)
+        index = {
+            "message": "The admin API. Look at the lists. The document has filters and actions.",
+            "look": [f"{request.scope['path']}{kind}" for kind in LISTS],
+            "document": f"{root_path(request.scope)}{OPENAPI}",
+        }
+        return _starlette(json_response(200, index))
 
     async def _list(self, request: Request) -> StarletteResponse:
         self._authenticate(request)

@@ -41,6 +41,9 @@ class RootApp:
         if self._dev and path == INDEX_PATH:
             await _index(scope["method"]).send(send)
             return
+        if path == ADMIN:
+            path = f"{ADMIN}/"
+            scope = {**scope, "path": path}
         is_admin = path.startswith(f"{ADMIN}/") or path == OPENAPI
         await (self._admin if is_admin else self._receiving)(scope, receive, send)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from onceward.http.openapi.schemas import (
+    ADMIN_INDEX,
     HEALTH,
     ID,
     INDEX,
@@ -177,6 +178,13 @@ def _filter(kind: str, name: str) -> Json:
 
 
 def _admin_paths(prefix: str, guard: _Guard) -> Json:
+    index = _operation(
+        "get_admin_index",
+        "List the lists",
+        guard,
+        {200: _json_content("The paths of the lists and of this document.", ADMIN_INDEX)},
+        tags=["admin"],
+    )
     lists = {
         f"{prefix}/{kind}": {
             "get": _operation(
@@ -232,7 +240,13 @@ def _admin_paths(prefix: str, guard: _Guard) -> Json:
         requestBody=_body(ref("schemas", "ForgetAction")),
     )
     actions[f"{prefix}/watermarks/forget"] = {"post": forget}
-    return {**lists, **details, **actions, OPENAPI: {"get": openapi}}
+    return {
+        f"{prefix}/": {"get": index},
+        **lists,
+        **details,
+        **actions,
+        OPENAPI: {"get": openapi},
+    }
 
 
 def _or(statuses: Collection[str]) -> str:

@@ -319,6 +319,12 @@ READY: Final = _object(
 NOT_READY: Final = _object(
     "The ledger does not respond.", ready={"const": False}, message={"type": "string"}
 )
+ADMIN_INDEX: Final = _object(
+    "The paths of the lists and of the OpenAPI document.",
+    message={"type": "string"},
+    look={"type": "array", "items": {"type": "string"}},
+    document={"type": "string"},
+)
 INDEX: Final = _object(
     "The entry points.",
     message={"type": "string"},

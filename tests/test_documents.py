@@ -39,6 +39,7 @@ TABLE_BEGINS, TABLE_ENDS = "<!-- presets: begin -->", "<!-- presets: end -->"
 LINK = re.compile(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)")
 FENCED_BLOCK = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 DECISIONS = ROOT / "docs" / "decisions"
+PRESET_COUNT = re.compile(r"\b(\d+) (presets|providers)\b")
 HEADING = re.compile(r"^#+ .*$", re.MULTILINE)
 INDEXED_DECISION = re.compile(r"^\| \[(\d+)\]\(([^)]+)\) \| (.+?) \| ", re.MULTILINE)
 
@@ -243,6 +244,17 @@ def test_every_link_has_a_target() -> None:
         if is_broken(document, target, anchor)
     ]
     assert broken == []
+
+
+def test_the_documents_agree_on_the_number_of_presets() -> None:
+    counts = {len(PRESETS), len(json.loads(LIBRARIES.read_text()))}
+    wrong = [
+        f"{document.relative_to(ROOT)}: {count} {noun}"
+        for document in documents()
+        for count, noun in PRESET_COUNT.findall(document.read_text())
+        if int(count) not in counts
+    ]
+    assert wrong == []
 
 
 def test_every_option_of_a_source_is_documented() -> None:

@@ -338,7 +338,10 @@ def _receiving_paths(sources: Mapping[str, Source], settings: Settings, guard: _
         },
         *(*_BODY_ERRORS, 400, 404, *([500] if has_inline else []), 503),
         tags=["receiving"],
-        description=f"Any content type. {largest} No signed request is refused for its content.",
+        description=(
+            f"Any content type. {largest} A signed event with a usable id is never refused for its "
+            "content."
+        ),
         parameters=[
             _parameter("path", "source", "The name of a source.", _source_name_schema(sources))
         ],

@@ -116,7 +116,19 @@ async def test_the_queries_find_what_they_promise(
     assert about == ["stripe", "invoice.paid", "evt_1", "credit", "done", None]
     assert found["The body of an event"] == [("{}",)]
     assert found["Rejected requests, by source and cause"] == []
-    assert len(found) == 10
+    assert found["Workers that are alive"] == []
+    assert len(found) == 11
+
+
+async def test_the_query_for_workers_leaves_out_the_dead(store: Store, raw_db: RawDatabase) -> None:
+    for name in ("alive", "dead", "from the future"):
+        await store.renew_worker(name, ["credit"], is_start=True)
+    second = "1000000" if raw_db.is_sqlite else "interval '1 second'"
+    for name, seconds in (("alive", -30), ("dead", -40), ("from the future", 40)):
+        moved = f"seen_at = seen_at + {seconds} * {second}"
+        raw_db.rows(f"UPDATE onceward.workers SET {moved} WHERE name = '{name}'")  # noqa: S608
+    shown = [row[0] for row in query("Workers that are alive", raw_db)]
+    assert shown == [worker.name for worker in await store.live_workers()] == ["alive"]
 
 
 async def test_a_payload_that_was_erased_fails_its_job_with_a_reason(

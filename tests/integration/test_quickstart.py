@@ -1,4 +1,4 @@
-"""The quickstarts run when they are pasted into an empty folder, with the output they show.
+"""What the pages tell people to paste runs, in an empty folder, with the output they show.
 
 In a section, a ``python`` block is app.py, ``sql`` prepares PostgreSQL, ``sh`` is a command, and
 ``text`` is the output of the command before it, where ``…`` stands for anything.
@@ -16,18 +16,28 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+import httpx
 import psycopg
 import pytest
 
 from support.postgres import Cluster
 from support.processes import eventually
-from tests.integration.commands import environment
+from tests.integration.commands import environment, post, serve, started
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PUBLISHED_PORTS = re.compile(r"(?<=127\.0\.0\.1:)(?:3000|8000)")
 LONG_RUNNING = ("onceward serve", "onceward work", "uvicorn")
 DATABASE_HOST = "@localhost/"
+FAILING_APP = """
+from onceward import Inbox
+
+inbox = Inbox()
+
+@inbox.on("order.paid", max_attempts=1)
+async def billing():
+    raise ConnectionError("billing is still down")
+"""
 STOP_SECONDS = 30
 
 pytestmark = pytest.mark.skipif(
@@ -201,3 +211,27 @@ def test_the_quickstarts_show_their_results() -> None:
         shown = "".join(text for language, text in section(document, heading) if language == "text")
         for fact in ('"duplicate":true', '"status":"done"', '"last_error":"'):
             assert fact in shown, f"{document}: {heading} does not show {fact}"
+
+
+@pytest.mark.skipif(not shutil.which("jq"), reason="jq, which the loop uses, is missing")
+def test_the_loop_requeues_each_failed_job_once_even_if_it_fails_again(tmp_path: Path) -> None:
+    ((_, loop),) = section("docs/operating.md", "Act on many")
+    (tmp_path / "app.py").write_text(FAILING_APP)
+    with started(*serve("app.py", "--dev"), cwd=tmp_path) as running:
+
+        def failed_after(attempts: int) -> bool:
+            jobs = httpx.get(f"{running.address}/admin/jobs?status=failed").json()["items"]
+            return [job["attempts"] for job in jobs] == [attempts] * 5
+
+        for number in range(5):
+            assert post(running.address, f"evt_{number}").status_code == 202
+        eventually(lambda: failed_after(1), "the jobs have failed")
+        pasted = loop.replace("https://inbox.example", running.address).replace("=200", "=2")
+        done = subprocess.run(
+            ["/bin/sh", "-c", pasted],
+            env=environment(), capture_output=True, text=True, timeout=20, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        eventually(lambda: failed_after(2), "the jobs have failed again")
+        entries = httpx.get(f"{running.address}/admin/audit").json()["items"]
+    assert sorted(entry["job_id"] for entry in entries) == ["1", "2", "3", "4", "5"]

@@ -199,11 +199,11 @@ def test_the_banner(folder: Path) -> None:
     assert_clean(banner)
 
 
-def test_only_one_module_prints() -> None:
-    """Escaping has one place: a command that prints by itself would evade it."""
+def test_only_modules_that_escape_print() -> None:
+    """A command that prints by itself would evade the escaping."""
     found = []
     for path in sorted(CLI.glob("*.py")):
-        if path.name in ("_options.py", "_logging.py"):  # the log has formatters that escape
+        if path.name in ("_console.py", "_options.py", "_logging.py"):
             continue
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             names = {"echo", "secho", "print", "Console", "stdout", "stderr"}

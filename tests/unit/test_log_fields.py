@@ -70,10 +70,9 @@ def loggers() -> Iterator[str]:
     for path in (ROOT / "src").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_bytes(), path)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "getLogger":
-                (name,) = node.args
-                assert isinstance(name, ast.Constant)
-                if str(name.value).startswith("onceward"):
-                    yield str(name.value)
+                match node.args:
+                    case [ast.Constant(value=str(name))] if name.startswith("onceward."):
+                        yield name
 
 
 @pytest.mark.parametrize(

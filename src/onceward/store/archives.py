@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
+from msgspec import structs
+
 from onceward.errors import NotArchived
 from onceward.model.admin import AuditItem, OperatorAction
 from onceward.model.archive import (
@@ -53,7 +55,7 @@ class SqlArchives(BaseStore):
 
     async def add_archive(self, file: ArchiveFile) -> ArchiveItem | None:
         """Record a verified file. Return None if another archiver recorded the same part."""
-        facts = {name: getattr(file, name) for name in ArchiveFile.__dataclass_fields__}
+        facts = structs.asdict(file)
         async with self._transaction(Lock.LEDGER) as transaction:
             rows = await transaction.run("add_archive", **{**facts, "week": file.week.label})
         return ArchiveItem(**facts, **rows[0]) if rows else None

@@ -50,7 +50,7 @@ async def maintain(store: Store, failure: str = "", /, **settings: Any) -> dict[
         lambda step: steps.update({step.subject: step} if step.action in CHANGES else {})
     )
     assert bool(reason) == bool(failure), reason
-    assert failure in reason
+    assert failure in reason, reason
     return steps
 
 

@@ -111,6 +111,16 @@ async def test_one_process_does_the_maintenance(
     assert caplog.messages == [f"maintenance is not done here: {reason}"]  # once, not every hour
 
 
+async def test_the_next_maintenance_may_start_before_the_server_notices_the_end_of_the_last(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres_maintenance, "drop_connection", lambda _: None)
+    async with opened(postgres_url) as one, opened(postgres_url) as two:
+        for store in (one, two, one):
+            async with store.elect() as election:
+                assert election.is_elected
+
+
 async def test_two_maintenances_at_once_do_no_harm(postgres_url: str, raw_db: RawDatabase) -> None:
     """A lost connection ends an election while its process goes on."""
     async with opened(postgres_url) as one, opened(postgres_url) as two:

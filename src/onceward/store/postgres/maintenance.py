@@ -6,7 +6,7 @@ import asyncio
 import functools
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
@@ -27,6 +27,7 @@ from onceward.store.postgres.connections import LOCK_NAMESPACE, Connection, ledg
 from onceward.store.postgres.partitions import AUDIT, PAYLOADS, Partition
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.pool import drop as drop_connection
+from onceward.store.postgres.time_limit import RESPONSE_SECONDS, time_limit
 
 T = TypeVar("T")
 
@@ -77,6 +78,7 @@ class PostgresMaintenance(SqlMaintenance):
         async with self._election_session.use() as connection:
             try:
                 yield _election(await _elect(connection))
+                await _resign(connection)
             finally:
                 drop_connection(connection)
 
@@ -170,6 +172,12 @@ async def _elect(connection: Connection) -> Row:
     except psycopg.Error as error:
         raise ledger_error(error) from error
     return rows[0]
+
+
+async def _resign(connection: Connection) -> None:
+    """Release the lock: the server may notice the end of the session late."""
+    with suppress(psycopg.Error), time_limit(connection, RESPONSE_SECONDS):
+        await connection.execute("SELECT pg_advisory_unlock_all()")
 
 
 def _election(row: Row) -> Election:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -74,6 +74,7 @@ for module in ("cli._banner", "store.postgres.store", "store.sqlite.store"):
     import_module(f"onceward.{module}")
 for command in COMMANDS:
     import_module(f"onceward.cli.{command}")
+import_module("duckdb")  # of the archive
 
 def run(command):
     os.chdir(command["cwd"])
@@ -147,11 +148,13 @@ def run(*arguments: object, cwd: Path, **env: str) -> Finished:
 
 
 @contextmanager
-def started(*arguments: object, cwd: Path, **env: str) -> Iterator[Started]:
+def started(
+    *arguments: object, cwd: Path, launcher: Sequence[str] = (), **env: str
+) -> Iterator[Started]:
     """Run a command with --json until the block ends, then kill it."""
     with tempfile.NamedTemporaryFile("w") as log:
         process = subprocess.Popen(
-            [COMMAND, *map(str, arguments), "--json"],
+            [*launcher, COMMAND, *map(str, arguments), "--json"],
             cwd=cwd,
             env=environment(**env),
             stdin=subprocess.DEVNULL,

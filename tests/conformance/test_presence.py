@@ -18,6 +18,8 @@ SESSIONS = (
     f"classid = {PRESENCE_NAMESPACE} AND mode = 'ExclusiveLock' AND granted"
 )
 
+GRACE_SECONDS = claiming.GRACE_SECONDS
+
 
 @asynccontextmanager
 async def present(store: Store) -> AsyncIterator[int]:
@@ -39,6 +41,10 @@ async def claimed_until(store: Store, owner: int, is_enough: Callable[[Claim], b
 @pytest.fixture(autouse=True)
 def short_grace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claiming, "GRACE_SECONDS", 0.3)
+
+
+def test_the_grace_is_seconds() -> None:
+    assert GRACE_SECONDS <= 3
 
 
 async def test_jobs_of_a_dead_worker_come_back_after_the_grace(postgres_url: str) -> None:

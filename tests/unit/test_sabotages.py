@@ -1,7 +1,13 @@
-"""Each sabotage of the proof still finds the code that it changes."""
+"""Each sabotage of the proof finds the code that it changes, and has a fast test."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+from prove.sabotage import Sabotage
+from tests.sabotages import FAST_TESTS
+
+TESTS = Path(__file__).parents[1]
 
 # Sabotages change the modules of their process: each gets a child of its own.
 APPLY_EACH = """
@@ -27,3 +33,10 @@ def test_every_sabotage_can_be_applied() -> None:
         [sys.executable, "-c", APPLY_EACH], capture_output=True, text=True, check=True
     )
     assert done.stdout == ""
+
+
+def test_every_sabotage_has_a_fast_test() -> None:
+    """Every night, each is seen red under its sabotage."""
+    assert set(FAST_TESTS) == set(Sabotage) - {Sabotage.NONE}
+    for path, _, name in (test.partition("::") for test in FAST_TESTS.values()):
+        assert f"def {name}" in (TESTS / path).read_text()

@@ -24,12 +24,14 @@ DRIVER_TESTS := tests/unit/test_psycopg_contract.py tests/conformance/test_postg
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test check drivers prove prove-edge mutants bench oracles clean
+.PHONY: help serve test test-all nightly nightly-tests check drivers prove prove-edge mutants bench oracles clean
 
 help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
+	@echo 'make nightly run what takes hours: all that follows, and the tests in tests/nightly'
+	@echo 'make test-all run everything: check, test, nightly'
 	@echo 'make drivers test with the oldest and the newest supported psycopg and uvicorn (OLDEST=1: the oldest)'
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
 	@echo 'make prove   kill, freeze, cut the power; check that nothing is lost (LONG=1: a million events)'
@@ -43,6 +45,18 @@ serve: .venv/.runtime
 
 test: .venv/.dev
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+test-all:
+	$(MAKE) check
+	$(MAKE) test
+	$(MAKE) nightly
+
+# A part that fails does not keep the others from running.
+nightly:
+	$(MAKE) --keep-going nightly-tests drivers oracles prove mutants LONG=1
+
+nightly-tests: .venv/.dev
+	$(BIN)/python -m pytest tests/nightly tests/acceptance tests/integration --every-store --numprocesses 2 $(ARGS)
 
 check: .venv/.dev
 	$(BIN)/ruff check .

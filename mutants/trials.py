@@ -22,7 +22,7 @@ from mutants.tree import Run, Tree
 START_SECONDS: Final = 60.0
 SLOWNESS: Final = 4.0
 """How much longer tests may take than they did without a mutant."""
-FAILED: Final = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+FAILED: Final = re.compile(r"^(?:SUBFAILED|FAILED|ERROR)\S* (\S+)", re.MULTILINE)
 NOT_IMPORTED: Final = re.compile(
     r"^ImportError while loading conftest '[^']*?(tests/\S+)'", re.MULTILINE
 )

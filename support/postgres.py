@@ -63,13 +63,14 @@ rm -rf "$1"
 
 
 def memory_folder() -> Path:
-    """Return a folder whose files stay in memory, or the usual one if it has too little room.
+    """Return a folder whose files stay in memory, or the usual one if it cannot be used.
 
     A crash of the server loses nothing there, and no test waits for the disk.
     """
-    if _MEMORY.is_dir() and shutil.disk_usage(_MEMORY).free >= _MIN_MEMORY_BYTES:
-        return _MEMORY
-    return TEMPORARY
+    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _MIN_MEMORY_BYTES:
+        return TEMPORARY
+    runs_programs = not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
+    return _MEMORY if runs_programs else TEMPORARY
 
 
 class ServerFailed(Exception):

@@ -2,6 +2,9 @@
 
 import asyncio
 import gc
+import os
+import shutil
+import tempfile
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,12 +20,44 @@ from tests.database_pool import DatabasePool
 from tests.factories import make_store, opened
 
 # Test runners take the files in this order: the last ones are short, so that all end together.
-FOLDERS = ("crash", "acceptance", "integration", "property", "conformance", "tests", "unit")
+FOLDERS = (
+    *("crash", "acceptance", "integration", "property", "conformance", "tests", "unit"),
+    "nightly",
+)
+ABOVE_THE_STORES = ("acceptance", "integration")
+"""Folders whose tests run on SQLite: the conformance suite holds what both stores promise."""
+QUIET = {"autovacuum": "off"}
+"""Nothing in the background takes time from the tests, or gives tables statistics."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option of a nightly run."""
+    parser.addoption(
+        "--every-store",
+        action="store_true",
+        help="Run the tests of tests/integration on each store.",
+    )
 
 
 def pytest_configure() -> None:
-    """Start services as a terminal does, wherever the tests were started."""
+    """Start services as a terminal does, wherever the tests were started; keep files in memory."""
     give_children_default_signals()
+    os.environ["TMPDIR"] = str(memory_folder())  # no test waits for the disk's commits
+    tempfile.tempdir = None
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests above the stores on SQLite, and on each store if they are marked or every night."""
+    definition = metafunc.definition
+    if (
+        "database_url" in metafunc.fixturenames
+        and definition.path.parent.name in ABOVE_THE_STORES
+        and not metafunc.config.getoption("every_store")
+        and not definition.get_closest_marker("every_store")
+        and not definition.get_closest_marker("every_transport")
+    ):
+        definition.add_marker(pytest.mark.parametrize("database_url", ["sqlite"], indirect=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -44,7 +79,7 @@ def pytest_sessionfinish() -> None:
 @pytest.fixture(scope="session")
 def postgres_cluster() -> Iterator[Cluster]:
     """Start one PostgreSQL server for the whole run, when a test first needs it."""
-    with Cluster(memory_folder()) as cluster:
+    with Cluster(memory_folder(), settings=QUIET) as cluster:
         yield cluster
 
 
@@ -52,15 +87,26 @@ def postgres_cluster() -> Iterator[Cluster]:
 def postgres_template(postgres_cluster: Cluster) -> str:
     """Return the URL of a database with the schema and without rows, to make copies of."""
     url = postgres_cluster.create_database()
-    with ThreadPoolExecutor(1) as pool:  # the test may run an event loop in this thread
-        pool.submit(asyncio.run, _migrate(url)).result()
+    _migrate(url)
     return url
 
 
-async def _migrate(url: str) -> None:
-    store = make_store(url)
-    await store.migrate()
-    await store.close()
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a database file with the schema and without rows, to make copies of."""
+    path = tmp_path_factory.mktemp("template") / "onceward.db"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+def _migrate(url: str) -> None:
+    async def migrate() -> None:
+        store = make_store(url)
+        await store.migrate()
+        await store.close()
+
+    with ThreadPoolExecutor(1) as pool:  # the test may run an event loop in this thread
+        pool.submit(asyncio.run, migrate()).result()
 
 
 @pytest.fixture(scope="session")
@@ -101,8 +147,11 @@ def sqlite_url(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def database_url(request: pytest.FixtureRequest) -> str:
-    """Return the URL of a fresh database, once for each store."""
+    """Return the URL of a fresh database with the schema, once for each store."""
     url: str = request.getfixturevalue(f"{request.param}_url")
+    if request.param == "sqlite":
+        template = request.getfixturevalue("sqlite_template")
+        shutil.copyfile(template, url.removeprefix("sqlite:///"))
     return url
 
 

@@ -7,7 +7,7 @@ ORDER = {"order": "o_1", "email": "jane@shop.example"}
 
 
 def test_two_events_of_one_order_are_charged_once(database_url: str, raw_db: RawDatabase) -> None:
-    with Serve(CHARGES, database_url) as service:
+    with Serve(CHARGES, database_url, forked=True) as service:
         service.accept("evt_1", "order.placed", ORDER)
         service.wait_until_idle()
         service.accept("evt_2", "order.placed", ORDER)
@@ -24,10 +24,10 @@ def test_two_events_of_one_order_are_charged_once(database_url: str, raw_db: Raw
 def test_a_process_that_dies_after_the_charge_repeats_it_under_its_key(
     sqlite_url: str,
 ) -> None:
-    with Serve(CHARGES, sqlite_url, failpoints="effect.called:kill:1") as service:
+    with Serve(CHARGES, sqlite_url, failpoints="effect.called:kill:1", forked=True) as service:
         service.accept("evt_1", "order.placed", ORDER)
         service.wait()
-    with Serve(CHARGES, sqlite_url) as service:
+    with Serve(CHARGES, sqlite_url, forked=True) as service:
         service.wait_until_idle()
         assert service.job("evt_1")["status"] == "done"
         effects = service.items("effects")

@@ -40,14 +40,18 @@ def test_a_process_that_dies_after_the_request_repeats_it_under_its_id(
     url, database = receiver
     environment = {"BILLING_URL": url}
     with Serve(
-        FORWARDING, database_url, failpoints="effect.called:kill:1", environment=environment
+        FORWARDING,
+        database_url,
+        failpoints="effect.called:kill:1",
+        forked=True,
+        environment=environment,
     ) as service:
         service.accept("evt_1", "order.placed", {"order": "o_1", "total": 12.5})
         service.wait()
     assert orders(database) == [("order.placed", '{"order": "o_1", "total": 12.5}')]
     # The call may be under way until its deadline, which is over.
     service.raw_db.rows(f"UPDATE onceward.effects SET deadline_at = {service.raw_db.past}")  # noqa: S608
-    with Serve(FORWARDING, database_url, environment=environment) as service:
+    with Serve(FORWARDING, database_url, environment=environment, forked=True) as service:
         service.wait_until_idle()
         assert service.job("evt_1")["status"] == "done"
         (effect,) = service.items("effects")

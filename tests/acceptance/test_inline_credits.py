@@ -19,7 +19,7 @@ def test_the_sender_learns_whether_the_credits_were_booked(
 ) -> None:
     paid = hookmesh_webhook(customer="ann", credits=5)
     empty = hookmesh_webhook("evt_2", customer="ann", credits=0)
-    with Serve(INLINE_CREDITS, database_url) as service:
+    with Serve(INLINE_CREDITS, database_url, forked=True) as service:
         assert send(service, paid) == (200, {"status": "processed", "event_id": "evt_1"})
         assert send(service, paid) == (200, {"status": "already_processed", "event_id": "evt_1"})
         assert send(service, empty) == (

@@ -7,7 +7,7 @@ ORDER = {"order": "o_1", "email": "jane@shop.example"}
 
 
 def test_two_events_about_one_order_ship_it_once(database_url: str, raw_db: RawDatabase) -> None:
-    with Serve(ORDERS, database_url) as service:
+    with Serve(ORDERS, database_url, forked=True) as service:
         for event_id, event_type, email in (
             ("evt_1", "order.placed", "old@shop.example"),
             ("evt_2", "order.changed", "new@shop.example"),

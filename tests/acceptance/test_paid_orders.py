@@ -29,7 +29,7 @@ def act(service: Serve, path: str, **more: str) -> httpx.Response:
 def test_only_paid_orders_are_shipped_and_unknown_types_wait(
     database_url: str, raw_db: RawDatabase
 ) -> None:
-    with Serve(PAID_ORDERS, database_url) as service:
+    with Serve(PAID_ORDERS, database_url, forked=True) as service:
         send(service, "paid")
         send(service, "open", order={"status": "open"})
         send(service, "test", test=True)

@@ -17,7 +17,7 @@ EVENTS = (
 
 @pytest.fixture
 def service(database_url: str) -> Iterator[Serve]:
-    with Serve(PLANS, database_url) as running:
+    with Serve(PLANS, database_url, forked=True) as running:
         yield running
 
 

@@ -15,7 +15,7 @@ PAID = "subscription.paid"
 
 @pytest.fixture
 def service(database_url: str) -> Iterator[Serve]:
-    with Serve(SUBSCRIPTIONS, database_url) as running:
+    with Serve(SUBSCRIPTIONS, database_url, forked=True) as running:
         yield running
 
 

@@ -77,7 +77,7 @@ async def resist(event: Event[Wait]) -> None:
 async def spin(event: Event[Wait]) -> None:
     signal_start(event.payload)
     while True:
-        pass
+        time.sleep(0.01)  # noqa: ASYNC251 - it blocks the event loop on purpose
 
 
 @inbox.on("interrupting", max_attempts=1)

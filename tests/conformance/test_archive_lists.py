@@ -36,15 +36,19 @@ async def listed(store: Store, query: ArchiveQuery) -> list[ArchiveItem]:
     return [file async for file in list_files(store, query)]
 
 
-@pytest.mark.parametrize("limit", [1, 2, 5, 6, 7])
 async def test_every_file_is_listed_once_in_the_order_of_weeks_and_parts(
-    store: Store, files: list[ArchiveItem], monkeypatch: pytest.MonkeyPatch, limit: int
+    store: Store,
+    files: list[ArchiveItem],
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
 ) -> None:
-    monkeypatch.setattr(archive_files, "_LIST_LIMIT", limit)
     assert [(file.week, file.part) for file in files] == [
         (w, part) for w in WEEKS for part in (0, 1)
     ]
-    assert await listed(store, ArchiveQuery()) == files
+    for limit in (1, 2, 5, 6, 7):
+        with subtests.test(f"pages of {limit}"):
+            monkeypatch.setattr(archive_files, "_LIST_LIMIT", limit)
+            assert await listed(store, ArchiveQuery()) == files
 
 
 async def test_a_page_follows_the_file_that_it_names(

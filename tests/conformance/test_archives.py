@@ -212,14 +212,15 @@ async def test_an_archiver_that_was_too_late_goes_on_behind_the_other(
     assert not await store.has_unarchived(WEEK)
 
 
-@pytest.mark.parametrize(("minutes", "is_over"), [(-1, False), (59, False), (61, True)])
 async def test_a_week_is_over_an_hour_after_its_end(
-    store: Store, minutes: int, *, is_over: bool
+    store: Store, subtests: pytest.Subtests
 ) -> None:
     """A transaction that began before the end may commit after it."""
-    ends_at = datetime.now(UTC) - timedelta(minutes=minutes)
-    week = SimpleNamespace(label="20260105", starts_at=TIME, ends_at=ends_at)
-    assert (await store.archive_position(cast(Week, week))).is_over == is_over
+    for minutes, is_over in ((-1, False), (59, False), (61, True)):
+        with subtests.test(f"after {minutes} minutes"):
+            ends_at = datetime.now(UTC) - timedelta(minutes=minutes)
+            week = SimpleNamespace(label="20260105", starts_at=TIME, ends_at=ends_at)
+            assert (await store.archive_position(cast(Week, week))).is_over == is_over
 
 
 async def test_no_more_than_a_page_is_read_at_a_time(

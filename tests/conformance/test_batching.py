@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextvars import ContextVar
+from itertools import product
 from typing import Any, NoReturn
 
 import psycopg
@@ -62,12 +63,7 @@ def make_runner(
     clock: Clock | None = None,
 ) -> JobRunner:
     """Return a runner. Its clock stands still by default: a busy machine must not fail a test."""
-    handler = make_handler(
-        function,
-        ["invoice.paid"],
-        name="credit",
-        transaction=transaction,
-    )
+    handler = make_handler(function, ["invoice.paid"], name="credit", transaction=transaction)
     return JobRunner(
         queue=store,
         handlers={"credit": handler},
@@ -83,9 +79,9 @@ async def probe(event: Event[Any], tx: Transaction) -> None:
     await tx.execute(INSERT, {"event": event.id})
 
 
-async def claim_jobs(store: Store, count: int = 5) -> list[LeasedJob]:
+async def claim_jobs(store: Store, count: int = 5, prefix: str = "evt") -> list[LeasedJob]:
     """Record events evt_0, evt_1, … and lease their jobs."""
-    await record(store, *arrivals(count))
+    await record(store, *arrivals(count, prefix=prefix))
     return await lease_jobs(store, limit=count)
 
 
@@ -374,24 +370,24 @@ async def test_a_task_that_outlives_its_handler_cannot_write(
     assert probes.rows("SELECT event FROM probes") == []
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "SET LOCAL statement_timeout = '1h'",
-        "SELECT pg_advisory_xact_lock(1)",
-        "SELECT set_config('x.y', '1', true)",
-        "CREATE TEMP TABLE t (n int)",
-    ],
-)
 async def test_a_handler_whose_statement_outlives_its_job_runs_alone(
-    postgres_url: str, statement: str
+    postgres_url: str, subtests: pytest.Subtests
 ) -> None:
+    statements = {
+        "SET": "SET LOCAL statement_timeout = '1h'",
+        "lock": "SELECT pg_advisory_xact_lock(1)",
+        "set_config": "SELECT set_config('x.y', '1', true)",
+        "table": "CREATE TEMP TABLE t (n int)",
+    }
+
     async def change_the_session(event: Event[Any], tx: Transaction) -> None:
-        await tx.fetch(statement)
+        await tx.fetch(statements[event.id.rpartition("_")[0]])
 
     async with opened(postgres_url) as store:
-        jobs = await claim_jobs(store)
-        assert (await run_batch(store, jobs, change_the_session)).retry_alone == [jobs[0]]
+        for name in statements:
+            with subtests.test(name):
+                jobs = await claim_jobs(store, prefix=name)
+                assert (await run_batch(store, jobs, change_the_session)).retry_alone == [jobs[0]]
 
 
 async def test_a_handler_that_has_to_wait_for_a_lock_runs_alone(postgres_url: str) -> None:
@@ -426,16 +422,18 @@ async def mark(event: Event[Any], tx: Transaction, effects: Effects) -> None:
         await probe(event, tx)
 
 
-@pytest.mark.parametrize("function", [probe, mark])
-@pytest.mark.parametrize("transaction", ["own", "shared"])
 async def test_only_the_declaration_of_a_handler_decides_whether_it_shares(
-    store: Store, probes: RawDatabase, function: HandlerFunction, transaction: TransactionMode
+    store: Store, probes: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    *first, last = await claim_jobs(store, 4)
-    runner = make_runner(store, function, transaction)
-    for leased in first:
-        await runner.run(leased.lease.token, leased.job)
-    assert runner.may_share(last.job) is (transaction == "shared")
+    modes: tuple[TransactionMode, ...] = ("own", "shared")
+    for function, transaction in product((probe, mark), modes):
+        with subtests.test(case := f"{function.__name__}, {transaction}"):
+            probes.rows("DELETE FROM onceward.effects")  # so that `mark` writes in each case
+            *first, last = await claim_jobs(store, 4, prefix=case)
+            runner = make_runner(store, function, transaction)
+            for leased in first:
+                await runner.run(leased.lease.token, leased.job)
+            assert runner.may_share(last.job) is (transaction == "shared")
 
 
 # Effects in a batch.

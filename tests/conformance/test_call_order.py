@@ -1,12 +1,13 @@
 """Outside calls and the queue: the order of a key, and the jobs that an answer queues again."""
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from onceward.errors import EffectUnknown, NotInState
 from onceward.model.effects import Resolution, ResolvedOutcome
+from onceward.model.events import Arrival
 from onceward.model.jobs import (
     Fail,
     FailureType,
@@ -32,8 +33,9 @@ from tests.factories import (
     record,
     start_task,
 )
-from tests.outside import KEY, Attempts, Bank, only_effect, pass_deadline
+from tests.outside import KEY, Attempts, Bank, pass_deadline
 
+OPEN: Final = {"pending": True, "unknown": True, "succeeded": False, "failed": False}
 IN_ORDER = QueueRules(ordering_key="plan", holds_key=False)
 
 
@@ -42,21 +44,27 @@ def bank() -> Bank:
     return Bank()
 
 
-async def begin_keyed(store: Store, attempts: Attempts, *others: str) -> AttemptCalls:
+async def begin_keyed(
+    store: Store, attempts: Attempts, *others: str, plan: str = "a"
+) -> AttemptCalls:
     """Begin the first job of a key. Other handlers have jobs of the same key."""
     names = ("credit", *others)
     handlers = [HandlerEntry(name, 3, (Route("invoice.paid"),), IN_ORDER) for name in names]
     await store.register(SOURCES, handlers, [])
-    await record(store, arrival("evt_1", body=b'{"plan": "a"}'))
+    await record(store, of_plan("first", plan))
     leased = await lease(store)
     (job,) = leased.jobs
     return attempts.of(leased.token, job)
 
 
-async def fail_and_go_on(store: Store, attempt: AttemptCalls) -> int:
+def of_plan(name: str, plan: str) -> Arrival:
+    return arrival(f"{name} of {plan}", body=f'{{"plan": "{plan}"}}'.encode())
+
+
+async def fail_and_go_on(store: Store, attempt: AttemptCalls, plan: str = "a") -> int:
     """Let the first job fail, record the next event of its key, and return the next job."""
     assert await store.settle_error(attempt._token, attempt._job.id, BROKEN, 0.1)
-    await record(store, arrival("evt_2", body=b'{"plan": "a"}'))
+    await record(store, of_plan("second", plan))
     return max(int(job.id) for job in await store.jobs(EVERYTHING) if job.handler == "credit")
 
 
@@ -71,26 +79,24 @@ async def claimed(store: Store, **options: Any) -> list[int]:
     return [] if made is None else [job.id for job in made.jobs]
 
 
-@pytest.mark.parametrize(
-    ("status", "waits"),
-    [("pending", True), ("unknown", True), ("succeeded", False), ("failed", False)],
-)
 async def test_the_next_job_of_a_key_waits_for_an_open_call_only(
-    store: Store, bank: Bank, raw_db: RawDatabase, status: str, *, waits: bool
+    store: Store, bank: Bank, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    attempt = await begin_keyed(store, Attempts(store, bank))
-    await lose(attempt, bank)
-    raw_db.rows(f"UPDATE onceward.effects SET status = '{status}'")  # noqa: S608 - no outside input
-    second = await fail_and_go_on(store, attempt)
-    assert await claimed(store) == ([] if waits else [second])
-    if waits:
-        effect, waiting = await only_effect(store), await job_item(store, second)
-        assert waiting.available_at == effect.deadline_at
-        raw_db.make_due()
-        assert await claimed(store) == []  # an earlier look changes nothing
-        pass_deadline(raw_db)
-        raw_db.make_due()
-        assert await claimed(store) == [second]
+    for status, waits in OPEN.items():
+        with subtests.test(status):
+            attempt = await begin_keyed(store, Attempts(store, bank), plan=status)
+            await lose(attempt, bank, key=status)
+            raw_db.rows(f"UPDATE onceward.effects SET status = '{status}'")  # noqa: S608 - no outside input
+            second = await fail_and_go_on(store, attempt, plan=status)
+            assert await claimed(store) == ([] if waits else [second])
+            if waits:
+                effect, *_ = await store.effects(EVERYTHING)
+                assert (await job_item(store, second)).available_at == effect.deadline_at
+                raw_db.make_due()
+                assert await claimed(store) == []  # an earlier look changes nothing
+                pass_deadline(raw_db)
+                raw_db.make_due()
+                assert await claimed(store) == [second]
 
 
 async def test_the_next_job_waits_for_the_last_of_several_deadlines(

@@ -119,7 +119,10 @@ async def take_announcement(store: Store) -> None:
         await announcements.aclose()
 
 
-CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
+Call = Callable[[Store], Awaitable[object]]
+
+CALLS: dict[str, Call] = {
+    "requeue": lambda store: store.requeue(1, ACT),  # the first one, as its job has the id 1
     "record": lambda store: record(store, *arrivals(3)),
     "claim": claim,
     "renew": lambda store: store.renew(["none"], 60.0),
@@ -128,7 +131,6 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
     "settle_error": lambda store: store.settle_error("none", 1, Reschedule(0.0, "again"), 0.1),
     "commit": lambda store: transaction(store, commits=True),
     "rollback": lambda store: transaction(store, commits=False),
-    "requeue": lambda store: store.requeue(1, ACT),
     "register": lambda store: store.register(SOURCES, HANDLERS, []),
     "read": lambda store: store.events(EVERYTHING),
     "ready": lambda store: store.ready(),
@@ -136,47 +138,50 @@ CALLS: dict[str, Callable[[Store], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize("name", CALLS)
 async def test_a_call_cancelled_at_each_await_leaks_nothing(
-    store: Store, raw_db: RawDatabase, name: str, *, late: bool
+    database_url: str, raw_db: RawDatabase, subtests: pytest.Subtests, *, late: bool
 ) -> None:
-    if name == "requeue":
-        await failed_job(store, "evt_failed")
-    make_call = functools.partial(CALLS[name], store)
-    assert await cancel_everywhere(make_call, late=late) > 0
-    await everything_works(store)
-    check_nothing_is_left(store, raw_db)
+    for name, call in CALLS.items():
+        with subtests.test(name):
+            async with opened(database_url) as store:
+                if name == "requeue":
+                    await failed_job(store, "evt_failed")
+                make_call = functools.partial(call, store)
+                assert await cancel_everywhere(make_call, late=late) > 0
+                await everything_works(store, f"evt_after_{name}")
+                check_nothing_is_left(store, raw_db)
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
-@pytest.mark.parametrize("name", ["record", "commit", "listen"])
 async def test_a_call_cancelled_while_it_opens_its_connection_leaks_nothing(
-    postgres_url: str, name: str, *, late: bool
+    postgres_url: str, subtests: pytest.Subtests, *, late: bool
 ) -> None:
-    calls = {**CALLS, "listen": take_announcement}
-    async with opened(postgres_url) as store:
-        assert isinstance(store, PostgresStore)
+    calls = {"record": CALLS["record"], "commit": CALLS["commit"], "listen": take_announcement}
+    for name, call in calls.items():
+        with subtests.test(name):
+            async with opened(postgres_url) as store:
+                assert isinstance(store, PostgresStore)
 
-        def make_call() -> Awaitable[object]:
-            for pool in store._pools:
-                while pool._idle:
-                    drop(pool._idle.pop())
-            return calls[name](store)
+                def make_call(store: PostgresStore = store, call: Call = call) -> Awaitable[object]:
+                    for pool in store._pools:
+                        while pool._idle:
+                            drop(pool._idle.pop())
+                    return call(store)
 
-        assert await cancel_everywhere(make_call, late=late) > 0
-        await everything_works(store)
-        check_nothing_is_left(store, RawDatabase(postgres_url))
+                assert await cancel_everywhere(make_call, late=late) > 0
+                await everything_works(store, f"evt_after_{name}")
+                check_nothing_is_left(store, RawDatabase(postgres_url))
 
 
-async def everything_works(store: Store) -> None:
+async def everything_works(store: Store, event_id: str = "evt_after") -> None:
     async with asyncio.timeout(WORKS_WITHIN_SECONDS):
-        (receipt,) = await record(store, arrival("evt_after"))
+        (receipt,) = await record(store, arrival(event_id))
         assert receipt.outcome is Outcome.RECORDED
         await store.register(SOURCES, HANDLERS, [])
         await store.ready()
         claimed = (await claim(store, limit=1000)).lease
         assert claimed is not None
-        (job,) = [job.id for job in claimed.jobs if job.event_id == "evt_after"]
+        (job,) = [job.id for job in claimed.jobs if job.event_id == event_id]
         async with working(store) as work:
             await work.tx.execute("SELECT 1")
             assert await work.unit.settle(claimed.token, job)

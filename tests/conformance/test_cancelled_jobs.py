@@ -9,6 +9,7 @@ import psycopg
 import pytest
 
 from onceward.errors import LeaseLost, NotInState, StoreBlocked
+from onceward.model.admin import PageQuery
 from onceward.model.events import ProcessingState
 from onceward.model.jobs import CANCELLABLE, JobStatus, Reschedule
 from onceward.ports import Store, StoreTransaction
@@ -39,32 +40,34 @@ TABLE = "CREATE TABLE accounts (customer text)"
 INSERT = "INSERT INTO accounts (customer) VALUES ('Ann')"
 
 
-async def job_in(store: Store, raw_db: RawDatabase, status: str) -> int:
+async def job_in(store: Store, raw_db: RawDatabase, status: str, event_id: str = "evt_1") -> int:
     """Return the id of a job in a state."""
-    token, job = await leased_job(store)
+    token, job = await leased_job(store, event_id)
     if status != "in_progress":
         await store.end_leases([token])
-        raw_db.rows(f"UPDATE onceward.jobs SET status = '{status}'")  # noqa: S608 - a constant of this test
+        raw_db.rows(f"UPDATE onceward.jobs SET status = '{status}' WHERE id = {job.id}")  # noqa: S608 - the test's own values
     return job.id
 
 
-@pytest.mark.parametrize("status", sorted(CANCELLABLE))
 async def test_a_cancellation_is_recorded_in_the_audit_trail(
-    store: Store, raw_db: RawDatabase, status: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    job = await job_in(store, raw_db, status)
-    cancelled = await store.cancel(job, ACT)
-    assert cancelled is not None
-    item = await job_item(store, job)
-    assert (item.status, item.finished_at) == (JobStatus.CANCELLED, cancelled.finished_at)
-    assert cancelled.job == str(job)
-    assert await store.audit(EVERYTHING) == [cancelled.audit]
-    assert (cancelled.audit.action, cancelled.audit.job_id) == ("cancel", str(job))
-    assert (cancelled.audit.actor, cancelled.audit.reason) == (ACT.actor, ACT.reason)
-    assert (await claim(store)).lease is None
-    (event,) = await store.events(EVERYTHING)
-    assert event.processing_state is ProcessingState.IGNORED
-    assert event.processed_at == item.finished_at
+    for status in sorted(CANCELLABLE):
+        with subtests.test(str(status)):
+            job = await job_in(store, raw_db, status, status)
+            own = PageQuery(limit=9, event_id=status)
+            cancelled = await store.cancel(job, ACT)
+            assert cancelled is not None
+            item = await job_item(store, job)
+            assert (item.status, item.finished_at) == (JobStatus.CANCELLED, cancelled.finished_at)
+            assert cancelled.job == str(job)
+            assert await store.audit(own) == [cancelled.audit]
+            assert (cancelled.audit.action, cancelled.audit.job_id) == ("cancel", str(job))
+            assert (cancelled.audit.actor, cancelled.audit.reason) == (ACT.actor, ACT.reason)
+            assert (await claim(store)).lease is None
+            (event,) = await store.events(own)
+            assert event.processing_state is ProcessingState.IGNORED
+            assert event.processed_at == item.finished_at
 
 
 @pytest.mark.parametrize("status", sorted(set(JobStatus) - CANCELLABLE))

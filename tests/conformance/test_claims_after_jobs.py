@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -144,28 +144,39 @@ async def test_the_lease_of_a_job_ends_soon_after_it(
         await eventually_async(has_ended, "the lease has ended", LIMIT_SECONDS)
 
 
-@pytest.mark.parametrize("reason", ["slot", "cap", "key", "retry"])
+REASONS: Final[dict[str, dict[str, Any]]] = {
+    "slot": {},
+    "cap": {"concurrency": 1},
+    "key": {"ordering_key": "key"},
+    "retry": {},
+}
+
+
 @pytest.mark.usefixtures("no_later_claims")
 async def test_a_job_that_another_one_kept_waiting_runs_at_once(
-    database_url: str, reason: str
+    database_url: str, subtests: pytest.Subtests
 ) -> None:
-    options: dict[str, dict[str, Any]] = {"cap": {"concurrency": 1}, "key": {"ordering_key": "key"}}
-    inbox, failed = Inbox(), set[str]()
+    failed = set[str]()
 
-    @inbox.on("a", **options.get(reason, {}))
     async def handle(event: Event[Any]) -> None:
-        if reason == "retry" and event.id not in failed:
+        if event.type == "retry" and event.id not in failed:
             failed.add(event.id)
             raise RetryLater(0.05)
         await asyncio.sleep(0.02)
 
-    workers = 1 if reason == "slot" else 4
-    async with run_inbox(inbox, database_url, workers=workers, poll_seconds=LONG_SECONDS) as bench:
-        for number in range(1 if reason == "retry" else 5):
-            await bench.post("a", {"key": "k"}, event_id=f"evt_{number}")
-        async with asyncio.timeout(LIMIT_SECONDS):
-            await bench.wait_until_idle()
-        assert {job.status for job in (await bench.jobs()).values()} == {"done"}
+    for reason, options in REASONS.items():
+        inbox = Inbox()
+        inbox.on(reason, name=reason, **options)(handle)
+        settings = {"workers": 1 if reason == "slot" else 4, "poll_seconds": LONG_SECONDS}
+        with subtests.test(reason):
+            async with run_inbox(inbox, database_url, **settings) as bench:
+                events = {f"{reason} {number}" for number in range(1 if reason == "retry" else 5)}
+                for event in sorted(events):
+                    await bench.post(reason, {"key": "k"}, event_id=event)
+                async with asyncio.timeout(LIMIT_SECONDS):
+                    await bench.wait_until_idle()
+                jobs = [j for j in (await bench.jobs()).values() if j.external_event_id in events]
+                assert [job.status for job in jobs] == ["done"] * len(events)
 
 
 @pytest.mark.usefixtures("no_later_claims")

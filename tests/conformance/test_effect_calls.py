@@ -1,7 +1,7 @@
 """Outside calls: the intent comes before the call, and no call is repeated blindly."""
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -325,25 +325,25 @@ async def test_an_intent_whose_commit_is_unconfirmed_is_withdrawn(
     assert attempt.unresolved() is None
 
 
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
-        (None, None),
-        ((1, 2.5, "ü"), [1, 2.5, "ü"]),
-        ({"n": 2**70, "none": None}, {"n": 2**70, "none": None}),
-        ("x" * (MAX_RESULT_BYTES - 2), "x" * (MAX_RESULT_BYTES - 2)),
-    ],
-    ids=["none", "tuple", "large number", "longest"],
-)
-async def test_the_first_call_returns_what_is_stored(
-    store: Store, bank: Bank, value: object, stored: object
-) -> None:
-    async def charge(amount: int) -> object:
-        return value if amount else None
+RESULTS: Final[dict[str, tuple[object, object]]] = {
+    "none": (None, None),
+    "tuple": ((1, 2.5, "ü"), [1, 2.5, "ü"]),
+    "large number": ({"n": 2**70, "none": None}, {"n": 2**70, "none": None}),
+    "longest": ("x" * (MAX_RESULT_BYTES - 2), "x" * (MAX_RESULT_BYTES - 2)),
+}
 
-    attempts = Attempts(store, bank, function=charge)
-    attempt = await attempts.begin()
-    assert [await attempts.call(attempt) for _ in range(2)] == [stored, stored]
+
+async def test_the_first_call_returns_what_is_stored(
+    store: Store, bank: Bank, subtests: pytest.Subtests
+) -> None:
+    async def charge(name: str) -> object:
+        return RESULTS[name][0]
+
+    attempt = await Attempts(store, bank, function=charge).begin()
+    for name, (_, stored) in RESULTS.items():
+        with subtests.test(name):
+            call = attempt.check(name, charge, (name,), {})
+            assert [await attempt.call(call) for _ in range(2)] == [stored, stored]
 
 
 @pytest.mark.parametrize(
@@ -416,28 +416,27 @@ async def test_a_key_of_a_mark_cannot_be_called(store: Store, bank: Bank) -> Non
     assert bank.calls == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named", "fault"),
-    [
+async def test_arguments_that_do_not_fit_are_refused_before_the_intent(
+    store: Store, bank: Bank, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((), {}, "missing a required argument: 'amount'"),
         ((1, 2), {}, "too many positional arguments"),
         ((1,), {"currency": "EUR"}, "unexpected keyword argument 'currency'"),
         ((1,), {"idempotency_key": "mine"}, "idempotency_key"),
-    ],
-)
-async def test_arguments_that_do_not_fit_are_refused_before_the_intent(
-    store: Store, bank: Bank, arguments: tuple[Any, ...], named: dict[str, Any], fault: str
-) -> None:
+    ]
     attempt = await Attempts(store, bank).begin()
-    with pytest.raises(PermanentError, match=fault):
-        await attempt.call(attempt.check(KEY, bank.charge, arguments, named))
-    assert bank.calls == []
+    for arguments, named, fault in cases:
+        with subtests.test(fault):
+            with pytest.raises(PermanentError, match=fault):
+                await attempt.call(attempt.check(KEY, bank.charge, arguments, named))
+            assert bank.calls == []
 
 
-@pytest.mark.parametrize("function", [lambda: None, "charge", None], ids=["lambda", "text", "none"])
 async def test_only_a_function_with_a_name_can_be_called(
-    store: Store, bank: Bank, function: object
+    store: Store, bank: Bank, subtests: pytest.Subtests
 ) -> None:
     attempt = await Attempts(store, bank).begin()
-    with pytest.raises(PermanentError, match=r"effects\.call: the "):
-        await attempt.call(attempt.check(KEY, function, (), {}))
+    for name, function in {"lambda": lambda: None, "text": "charge", "none": None}.items():
+        with subtests.test(name), pytest.raises(PermanentError, match=r"effects\.call: the "):
+            await attempt.call(attempt.check(KEY, function, (), {}))

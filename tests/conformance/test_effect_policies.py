@@ -131,20 +131,22 @@ async def test_a_reconcile_without_an_answer_is_asked_again(
     assert bank.calls == [KEY]
 
 
-@pytest.mark.parametrize("answer", [True, None, Applied, NotApplied], ids=repr)
 async def test_an_answer_of_another_kind_is_a_mistake(
-    store: Store, bank: Bank, raw_db: RawDatabase, answer: object
+    store: Store, bank: Bank, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    attempts = Attempts(store, bank, reconcile=lambda *_: answer)
+    answers: list[object] = []
+    attempts = Attempts(store, bank, reconcile=lambda *_: answers[-1])
     await lose_answer(attempts, raw_db)
-    attempt = await attempts.begin("evt_2")
-    with pytest.raises(
-        EffectUnknown, match=r"return Applied\(result\), NotApplied\(\) or"
-    ) as raised:
-        await attempts.call(attempt)
-    assert raised.value.needs_operator
-    assert attempt.unresolved() is raised.value
-    assert bank.calls == [KEY]
+    advice = r"return Applied\(result\), NotApplied\(\) or"
+    for answer in (True, None, Applied, NotApplied):
+        with subtests.test(repr(answer)):
+            answers.append(answer)
+            attempt = await attempts.begin(f"evt of {answer!r}")
+            with pytest.raises(EffectUnknown, match=advice) as raised:
+                await attempts.call(attempt)
+            assert raised.value.needs_operator
+            assert attempt.unresolved() is raised.value
+            assert bank.calls == [KEY]
 
 
 async def test_of_two_that_reconcile_at_once_only_one_calls_again(

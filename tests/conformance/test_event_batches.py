@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import msgspec
@@ -234,16 +235,10 @@ class Invoice(msgspec.Struct):
     amount: int
 
 
-@pytest.mark.parametrize("is_annotated", [True, False])
-@pytest.mark.parametrize("body", [b"{", b'{"amount": "much"}'])
 async def test_an_unusable_payload_does_not_take_the_others_down(
-    store: Store, probes: RawDatabase, body: bytes, *, is_annotated: bool
+    store: Store, subtests: pytest.Subtests
 ) -> None:
-    good = [arrival(f"evt_{number}", body=b'{"amount": 5}') for number in range(3)]
-    await record(store, *good[:1], arrival("bad", body=body), *good[1:])
-    claimed = await lease(store)
-    jobs = [LeasedJob(claimed, job) for job in claimed.jobs]
-    amounts = []
+    amounts: list[int] = []
 
     async def typed(events: list[Event[Invoice]], tx: Transaction) -> None:
         amounts.extend([event.payload.amount for event in events])
@@ -251,14 +246,25 @@ async def test_an_unusable_payload_does_not_take_the_others_down(
     async def plain(events, tx) -> None:  # type: ignore[no-untyped-def] # noqa: ANN001
         await typed(events, tx)
 
-    runner = make_runner(store, typed) if is_annotated else make_runner(store, plain, model=Invoice)
-    ended = await runner.run_events(jobs)
-    assert list(ended.settled) == [jobs[0], *jobs[2:]]
-    assert (list(ended.unusable), list(ended.retry_alone)) == ([jobs[1]], [])
-    assert amounts == [5, 5, 5]
-    await runner.run(jobs[1].lease.token, jobs[1].job)
-    item = await job_item(store, jobs[1].job.id)
-    assert (item.status, item.failure_type, item.attempts) == (JobStatus.FAILED, "permanent", 1)
+    runners = {
+        "annotated": make_runner(store, typed),
+        "plain": make_runner(store, plain, model=Invoice),
+    }
+    for (name, runner), body in product(runners.items(), (b"{", b'{"amount": "much"}')):
+        with subtests.test(case := f"{name}, {body!r}"):
+            amounts.clear()
+            good = [arrival(f"{case} {number}", body=b'{"amount": 5}') for number in range(3)]
+            await record(store, *good[:1], arrival(f"{case} bad", body=body), *good[1:])
+            claimed = await lease(store)
+            jobs = [LeasedJob(claimed, job) for job in claimed.jobs]
+            ended = await runner.run_events(jobs)
+            assert list(ended.settled) == [jobs[0], *jobs[2:]]
+            assert (list(ended.unusable), list(ended.retry_alone)) == ([jobs[1]], [])
+            assert amounts == [5, 5, 5]
+            await runner.run(jobs[1].lease.token, jobs[1].job)
+            item = await job_item(store, jobs[1].job.id)
+            end = (item.status, item.failure_type, item.attempts)
+            assert end == (JobStatus.FAILED, "permanent", 1)
 
 
 @pytest.mark.parametrize("wanted", [[], ["evt_1", "evt_2"]], ids=["none", "some"])

@@ -1,7 +1,7 @@
 """Filters decide when an event is recorded, in whichever process."""
 
 import json
-from collections.abc import Awaitable, Callable
+from itertools import product
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,7 +16,7 @@ from onceward.store.postgres import recording
 from onceward.store.queries import Queries
 from onceward.work.definition.filters import make_filter
 from support.database import RawDatabase
-from tests.conformance.test_ordering_keys import accept_conflict, keys, receive, receive_rejection
+from tests.conformance.test_ordering_keys import ACTS, keys, keys_of_next_event
 from tests.factories import CREDIT, EVERYTHING, SOURCES, arrival, checked, opened, record
 
 PAID = {"status": "paid"}
@@ -198,19 +198,15 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("act", [receive, receive_rejection, accept_conflict])
-@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 async def test_an_old_receiver_neither_drops_nor_creates_a_job_wrongly(
-    database_url: str, raw_db: RawDatabase, act: Callable[[Store], Awaitable[None]], change: Change
+    database_url: str, subtests: pytest.Subtests
 ) -> None:
-    async with opened(database_url, handlers=change.before) as receiver:
-        await record(receiver, arrival("before", type="unwanted"))
-        async with opened(database_url, serving=False, handlers=change.after):
-            await act(receiver)
-    found = {handler: key for (event, handler), key in keys(raw_db).items() if event == "new"}
-    assert found.keys() == change.handlers
-    if "later" in found and change.after[0].rules.ordering_key:
-        assert found["later"] == "key b"
+    for act, (name, (before, after, expected)) in product(ACTS, CHANGES.items()):
+        with subtests.test(case := f"{act.__name__}, {name}"):
+            found = await keys_of_next_event(database_url, case, act, before, after)
+            assert found.keys() == expected
+            if "later" in found and after[0].rules.ordering_key:
+                assert found["later"] == "key b"
 
 
 async def test_nothing_is_recorded_by_a_receiver_that_cannot_learn_a_filter(

@@ -5,16 +5,19 @@ import base64
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from typing import Any
+from itertools import product
+from typing import Any, Final
 
 import pytest
 
 import onceward
 from onceward import Event, Inbox
+from onceward.model.admin import JobItem
 from onceward.model.effects import EffectStatus
 from onceward.model.jobs import FailureType, JobStatus
 from support.database import RawDatabase
-from tests.inprocess import run_inbox
+from support.processes import eventually_async
+from tests.inprocess import RunningInbox, run_inbox
 from tests.outside import begin_long_ago, pass_deadline
 from tests.receiver import (
     OK,
@@ -125,32 +128,37 @@ async def test_a_body_that_is_not_json_is_forwarded(database_url: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "refusal",
-    [
-        response(500, body=b"a long story"),
-        response(404),
-        response(400),
-        response(302, "location: https://evil.example/?token=hidden"),
-        response(503, "retry-after: soon"),
-        response(503, "retry-after: -1"),
-        response(503, "retry-after: Wed, 21 Oct 2015 07:28:00 GMT"),
-    ],
-)
+REFUSALS: Final = {
+    "500": response(500, body=b"a long story"),
+    "404": response(404),
+    "400": response(400),
+    "redirect": response(302, "location: https://evil.example/?token=hidden"),
+    "soon": response(503, "retry-after: soon"),
+    "negative": response(503, "retry-after: -1"),
+    "past": response(503, "retry-after: Wed, 21 Oct 2015 07:28:00 GMT"),
+}
+
+
 async def test_a_status_other_than_2xx_is_retried_under_the_same_id(
-    sqlite_url: str, refusal: bytes
+    sqlite_url: str, subtests: pytest.Subtests
 ) -> None:
     async with (
-        receiving(refusal, refusal, OK) as receiver,
+        receiving() as receiver,
         run_inbox(forwarding_inbox(receiver), sqlite_url) as bench,
     ):
-        job = await bench.run_event("order.placed", PAYLOAD)
-        (effect,) = await bench.effects()
-    assert (job.status, job.attempts) == (JobStatus.DONE, 3)
-    assert (effect.status, effect.call_no) == (EffectStatus.SUCCEEDED, 3)
-    assert len(receiver.requests) == 3
-    assert len({request.id for request in receiver.requests}) == 1
-    assert len({request.body for request in receiver.requests}) == 1
+        for name, refusal in REFUSALS.items():
+            with subtests.test(name):
+                receiver.requests.clear()
+                receiver.responses = [refusal, refusal, OK]
+                await bench.post("order.placed", PAYLOAD, name)
+                await bench.wait_until_idle()
+                job = await bench.job(name)
+                (effect,) = [each for each in await bench.effects() if each.job_id == job.id]
+                assert (job.status, job.attempts) == (JobStatus.DONE, 3)
+                assert (effect.status, effect.call_no) == (EffectStatus.SUCCEEDED, 3)
+                assert len(receiver.requests) == 3
+                assert len({request.id for request in receiver.requests}) == 1
+                assert len({request.body for request in receiver.requests}) == 1
 
 
 @pytest.mark.parametrize(
@@ -184,25 +192,39 @@ async def test_a_refusal_names_host_and_status(
     assert "hidden" not in effect_text(raw_db)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("kind", ["seconds", "date", "too long"])
-async def test_a_receiver_may_ask_for_time(sqlite_url: str, status: int, kind: str) -> None:
+async def test_a_receiver_may_ask_for_time(sqlite_url: str, subtests: pytest.Subtests) -> None:
     in_two_hours = datetime.now(UTC) + timedelta(seconds=7200)
-    text = {
+    texts = {
         "seconds": "7200",
         "date": format_datetime(in_two_hours, usegmt=True),
         "too long": "9" * 4000,
-    }[kind]
+    }
     async with (
-        receiving(response(status, f"retry-after: {text}")) as receiver,
+        receiving() as receiver,
         run_inbox(forwarding_inbox(receiver), sqlite_url) as bench,
     ):
-        await bench.post("order.placed", PAYLOAD)
-        job = await bench.wait_for_error()
-    delay = (job.available_at - datetime.now(UTC)).total_seconds()
-    limit = 366 * 86_400 if kind == "too long" else 7200
-    assert limit - 120 < delay <= limit + 1
-    assert str(job.last_error).startswith(f"127.0.0.1 responded {status} and asked to wait")
+        for (kind, text), status in product(texts.items(), (429, 503)):
+            with subtests.test(event_id := f"{kind}, {status}"):
+                receiver.responses = [response(status, f"retry-after: {text}")]
+                await bench.post("order.placed", PAYLOAD, event_id)
+                job = await failed_once(bench, event_id)
+                delay = (job.available_at - datetime.now(UTC)).total_seconds()
+                limit = 366 * 86_400 if kind == "too long" else 7200
+                assert limit - 120 < delay <= limit + 1
+                expected = f"127.0.0.1 responded {status} and asked to wait"
+                assert str(job.last_error).startswith(expected)
+
+
+async def failed_once(bench: RunningInbox, event_id: str) -> JobItem:
+    """Wait until an attempt of the job of an event has failed, and return the job."""
+
+    async def failed() -> JobItem | None:
+        job = await bench.job(event_id)
+        return job if job.last_error is not None else None
+
+    job = await eventually_async(failed, "an attempt has failed")
+    assert job is not None
+    return job
 
 
 async def test_a_lost_response_is_repeated_under_the_same_id(

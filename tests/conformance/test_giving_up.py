@@ -6,7 +6,7 @@ import logging
 import sqlite3
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 import psycopg
@@ -240,27 +240,32 @@ def _misspell(event: Event[Any]) -> None:
 _TIMEOUT = "on_failed of credit took longer than 0.1 s"
 
 
-@pytest.mark.parametrize(
-    ("fault", "reason"),
-    [
-        (_raise, "the secret is"),
-        (_swallow, "nowhere"),
-        (_hang, _TIMEOUT),
-        (_sleep, _TIMEOUT),
-        (_return_error, "returned"),
-        (_exit, "exit"),
-        (_misspell, "use event.payload"),
-    ],
-)
+FAULTS: Final[dict[HandlerFunction, str]] = {
+    _raise: "the secret is",
+    _swallow: "nowhere",
+    _hang: _TIMEOUT,
+    _sleep: _TIMEOUT,
+    _return_error: "returned",
+    _exit: "exit",
+    _misspell: "use event.payload",
+}
+
+
 async def test_its_fault_is_recorded_and_does_not_change_the_end(
-    store: Store,
-    raw_db: RawDatabase,
-    caplog: pytest.LogCaptureFixture,
-    fault: HandlerFunction,
-    reason: str,
+    store: Store, raw_db: RawDatabase, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    await record(store, arrival("evt_1"))
-    item = await run_next(store, make_runner(store, fault, timeout_seconds=0.1))
+    for fault, reason in FAULTS.items():
+        with subtests.test(fault.__name__):
+            caplog.clear()
+            await record(store, arrival(fault.__name__))
+            item = await run_next(store, make_runner(store, fault, timeout_seconds=0.1))
+            check_fault(item, caplog, fault, reason)
+            assert notes(raw_db) == []
+
+
+def check_fault(
+    item: JobItem, caplog: pytest.LogCaptureFixture, fault: HandlerFunction, reason: str
+) -> None:
     assert (item.status, item.failure_type, item.attempts) == (
         JobStatus.FAILED,
         FailureType.PERMANENT,
@@ -277,7 +282,6 @@ async def test_its_fault_is_recorded_and_does_not_change_the_end(
         assert vars(entry)["location"] in entry.message
     (failure,) = [each for each in caplog.records if "failed for good" in each.message]
     assert "; on_failed runs now, and the job ends with it; " in failure.message
-    assert notes(raw_db) == []
 
 
 async def _retry_later() -> None:
@@ -401,24 +405,31 @@ def _away_in_a_group(text: str) -> Exception:
     return ExceptionGroup("tasks", [StoreUnavailable(text)])
 
 
-@pytest.mark.parametrize(
-    "outage", [StoreUnavailable, ConnectionLost, OutcomeUnknown, _away_in_a_group]
-)
+OUTAGES: Final[dict[str, Callable[[str], Exception]]] = {
+    "unavailable": StoreUnavailable,
+    "connection lost": ConnectionLost,
+    "outcome unknown": OutcomeUnknown,
+    "in a group": _away_in_a_group,
+}
+
+
 async def test_an_outage_is_no_fault_of_it(
-    store: Store, raw_db: RawDatabase, outage: Callable[[str], Exception]
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
     runs = []
 
     async def fail_once(event: Event[Any], tx: Transaction, error: BaseException) -> None:
         runs.append(event.id)
         await note(event, tx, error)
-        if len(runs) == 1:
-            raise outage("away")
+        if runs.count(event.id) == 1:
+            raise OUTAGES[event.id]("away")
 
-    await record(store, arrival("evt_1"))
-    item = await run_next(store, make_runner(store, fail_once))
-    assert (item.status, item.last_error) == (JobStatus.FAILED, "no such account")
-    assert len(notes(raw_db)) == 1
+    for name in OUTAGES:
+        with subtests.test(name):
+            await record(store, arrival(name))
+            item = await run_next(store, make_runner(store, fail_once))
+            assert (item.status, item.last_error) == (JobStatus.FAILED, "no such account")
+            assert len([text for text in notes(raw_db) if text.startswith(f"{name}:")]) == 1
 
 
 @pytest.mark.parametrize("is_full", [True, False])

@@ -45,28 +45,41 @@ async def test_a_late_reply_is_never_taken_for_that_of_the_next_command(postgres
         assert not only.ids.warnings
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [b"*99\r\n" + b"$-1\r\n" * 99, b"*101\r\n" + b"$-1\r\n" * 101, b"*-1\r\n", b"+OK\r\n",
-     b":1\r\n", b"*100\r\n*3\r\n", b"*99999999999\r\n", b"$536870912\r\n", b"$-7\r\n",
-     b"*1\r\n" * 50,
-     b"+" + bytes(4 * MEGABYTE), b">2\r\n+message\r\n+x\r\n" * 9_000, b"+\r\n" * MEGABYTE,
-     b"*100\r\n" + b"$18446744073709551616\r\n" * 100, b"*\xd9\xa1\r\n"],
-    ids=["shorter", "longer", "null", "text", "number", "lists", "many items", "long text",
-         "negative", "deep", "no end", "pushes", "flood", "long numbers", "other digits"],
-)  # fmt: skip
+UNFIT = {
+    "shorter": b"*99\r\n" + b"$-1\r\n" * 99,
+    "longer": b"*101\r\n" + b"$-1\r\n" * 101,
+    "null": b"*-1\r\n",
+    "text": b"+OK\r\n",
+    "number": b":1\r\n",
+    "lists": b"*100\r\n*3\r\n",
+    "many items": b"*99999999999\r\n",
+    "long text": b"$536870912\r\n",
+    "negative": b"$-7\r\n",
+    "deep": b"*1\r\n" * 50,
+    "no end": b"+" + bytes(4 * MEGABYTE),
+    "pushes": b">2\r\n+message\r\n+x\r\n" * 9_000,
+    "flood": b"+\r\n" * MEGABYTE,
+    "long numbers": b"*100\r\n" + b"$18446744073709551616\r\n" * 100,
+    "other digits": b"*\xd9\xa1\r\n",
+}
+
+
 async def test_a_reply_that_does_not_fit_opens_the_circuit_and_changes_no_outcome(
-    postgres_url: str, reply: bytes, caplog: pytest.LogCaptureFixture
+    postgres_url: str, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    async with hostile_redis() as hostile, receiver(postgres_url, hostile.url) as only:
-        hostile.respond[b"MGET"] = constantly(reply)
-        outcomes = [receipt.outcome for receipt in await only.store.record(arrivals(EVENTS))]
-        assert outcomes == [Outcome.RECORDED] * EVENTS
-        await wait_for_warning(only, "its replies are not valid")
-        (again,) = await only.store.record(arrivals(1))
-        assert again.outcome is Outcome.DUPLICATE
-    (line,) = [each for each in caplog.messages if "is not used for now" in each]
-    assert "repl" in line.partition("for now")[2]
+    for name, reply in UNFIT.items():
+        with subtests.test(name):
+            caplog.clear()
+            events = arrivals(EVENTS, prefix=name)
+            async with hostile_redis() as hostile, receiver(postgres_url, hostile.url) as only:
+                hostile.respond[b"MGET"] = constantly(reply)
+                outcomes = [receipt.outcome for receipt in await only.store.record(events)]
+                assert outcomes == [Outcome.RECORDED] * EVENTS
+                await wait_for_warning(only, "its replies are not valid")
+                (again,) = await only.store.record(events[:1])
+                assert again.outcome is Outcome.DUPLICATE
+            (line,) = [each for each in caplog.messages if "is not used for now" in each]
+            assert "repl" in line.partition("for now")[2]
 
 
 async def test_a_connection_closed_at_any_byte_changes_no_outcome(postgres_url: str) -> None:
@@ -117,19 +130,27 @@ async def test_the_replies_to_written_keys_are_not_collected(postgres_url: str) 
     assert peak < 16 * MEGABYTE
 
 
-@pytest.mark.parametrize(
-    "quote",
-    [b"-ERR unknown command `AUTH`, with args beginning with: `HUNTERWORD`,", b"-HUNTERWORD",
-     b"-ERR HUNTERW...", b"-<script>", b"-\x1b[2J"],
-)  # fmt: skip
+QUOTES = (
+    b"-ERR unknown command `AUTH`, with args beginning with: `HUNTERWORD`,",
+    b"-HUNTERWORD",
+    b"-ERR HUNTERW...",
+    b"-<script>",
+    b"-\x1b[2J",
+)
+
+
 async def test_an_error_that_quotes_the_password_is_not_shown(
-    postgres_url: str, quote: bytes, caplog: pytest.LogCaptureFixture
+    postgres_url: str, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    async with hostile_redis(":HUNTERWORD@") as hostile:
-        hostile.respond[b"AUTH"] = constantly(quote + b"\r\n")
-        async with receiver(postgres_url, hostile.url) as only:
-            (warning,) = only.ids.warnings
-            assert warning.startswith(("Redis is not used: it replied ERR.",
-                                       "Redis is not used: it replied an error."))  # fmt: skip
-    assert "HUNT" not in warning + caplog.text
-    assert "\x1b" not in caplog.text
+    for quote in QUOTES:
+        with subtests.test(repr(quote)):
+            caplog.clear()
+            async with hostile_redis(":HUNTERWORD@") as hostile:
+                hostile.respond[b"AUTH"] = constantly(quote + b"\r\n")
+                async with receiver(postgres_url, hostile.url) as only:
+                    (warning,) = only.ids.warnings
+            assert warning.startswith(
+                ("Redis is not used: it replied ERR.", "Redis is not used: it replied an error.")
+            )
+            assert "HUNT" not in warning + caplog.text
+            assert "\x1b" not in caplog.text

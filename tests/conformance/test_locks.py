@@ -22,6 +22,7 @@ from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import lock_statement
 from onceward.store.postgres.store import PostgresStore
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.archiving import WEEK
 from tests.factories import (
     ACT,
@@ -100,42 +101,52 @@ async def is_blocked(store: Store, operation: Operation, url: str) -> bool:
     async def call() -> object:
         return await operation(store)
 
+    async def is_anybody_waiting() -> bool:
+        return bool(RawDatabase(url).value(waiting))
+
+    async def is_nobody_waiting() -> bool:
+        return not await is_anybody_waiting()
+
     waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    await eventually_async(is_nobody_waiting, "the server has noticed an earlier cancellation")
     task = asyncio.create_task(call())
     async with asyncio.timeout(10):
         while not task.done():
             await asyncio.sleep(0.02)
-            if RawDatabase(url).value(waiting):
+            if await is_anybody_waiting():
                 task.cancel()
                 await asyncio.wait([task])
                 return True
     return False
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-async def test_an_operation_waits_for_the_lock_of_its_purpose(postgres_url: str, name: str) -> None:
-    lock, operation = OPERATIONS[name]
+async def test_an_operation_waits_for_the_lock_of_its_purpose(
+    postgres_url: str, subtests: pytest.Subtests
+) -> None:
     async with opened(postgres_url) as store:
-        with holding(postgres_url, [lock]):
-            assert await is_blocked(store, operation, postgres_url)
-        assert not await is_blocked(store, operation, postgres_url)
+        for name, (lock, operation) in OPERATIONS.items():
+            with subtests.test(name):
+                with holding(postgres_url, [lock]):
+                    assert await is_blocked(store, operation, postgres_url)
+                assert not await is_blocked(store, operation, postgres_url)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-async def test_an_operation_does_not_wait_for_other_purposes(postgres_url: str, name: str) -> None:
-    lock, operation = OPERATIONS[name]
-    others = set(Lock) - {lock, Lock.MIGRATIONS}
+async def test_an_operation_does_not_wait_for_other_purposes(
+    postgres_url: str, subtests: pytest.Subtests
+) -> None:
     async with opened(postgres_url) as store:
-        with holding(postgres_url, others):
-            assert not await is_blocked(store, operation, postgres_url)
+        for name, (lock, operation) in OPERATIONS.items():
+            with subtests.test(name), holding(postgres_url, set(Lock) - {lock, Lock.MIGRATIONS}):
+                assert not await is_blocked(store, operation, postgres_url)
 
 
-@pytest.mark.parametrize("name", OPERATIONS)
-async def test_a_migration_excludes_everything_but_claims(postgres_url: str, name: str) -> None:
-    _, operation = OPERATIONS[name]
+async def test_a_migration_excludes_everything_but_claims(
+    postgres_url: str, subtests: pytest.Subtests
+) -> None:
     async with opened(postgres_url) as store:
-        with holding(postgres_url, [Lock.MIGRATIONS]):
-            assert await is_blocked(store, operation, postgres_url) == (name != "claim")
+        for name, (_, operation) in OPERATIONS.items():
+            with subtests.test(name), holding(postgres_url, [Lock.MIGRATIONS]):
+                assert await is_blocked(store, operation, postgres_url) == (name != "claim")
 
 
 async def test_a_migration_waits_for_all_but_claims(bare_postgres_url: str) -> None:
@@ -156,21 +167,20 @@ async def test_a_process_starts_while_another_runs_its_at_start_functions(
             assert await asyncio.wait_for(store.requeue(1, ACT), 5) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["register", "store_secret", "add_rejections", "requeue", "cancel"]
-)
 async def test_an_operation_does_not_wait_for_ever(
-    postgres_url: str, name: str, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
     monkeypatch.setattr(lock_timeout, "LOCK_TIMEOUT_SECONDS", 0.1)
-    lock, operation = OPERATIONS[name]
     async with opened(postgres_url) as store:
-        with (
-            holding(postgres_url, [lock]),
-            pytest.raises(StoreBlocked, match=r"held the lock for .* for 0\.1 seconds"),
-        ):
-            await operation(store)
-        await operation(store)
+        for name in ("register", "store_secret", "add_rejections", "requeue", "cancel"):
+            lock, operation = OPERATIONS[name]
+            with subtests.test(name):
+                with (
+                    holding(postgres_url, [lock]),
+                    pytest.raises(StoreBlocked, match=r"held the lock for .* for 0\.1 seconds"),
+                ):
+                    await operation(store)
+                await operation(store)
 
 
 async def test_an_at_start_function_does_not_wait_for_ever(

@@ -49,21 +49,25 @@ async def do(store: Store, step: str) -> None:
             await store.make_partitions()
 
 
-@pytest.mark.parametrize(
-    ("step", "lock"),
-    [
-        ("drop_payloads", "LOCK TABLE onceward.payloads IN ACCESS SHARE MODE"),
-        ("drop_payloads", "LOCK TABLE onceward.{partition} IN ACCESS SHARE MODE"),
-        ("drop_payloads", LEDGER),
-        ("drop_audit", "LOCK TABLE onceward.audit IN ACCESS SHARE MODE"),
-        ("drop_audit", LEDGER),
-        ("attach", "LOCK TABLE onceward.payloads IN SHARE UPDATE EXCLUSIVE MODE"),
-        ("attach", "LOCK TABLE onceward.payloads_default IN ACCESS SHARE MODE"),
-        ("move", "LOCK TABLE onceward.audit_default IN ROW EXCLUSIVE MODE"),
+LOCKS = {
+    "drop_payloads": [
+        "LOCK TABLE onceward.payloads IN ACCESS SHARE MODE",
+        "LOCK TABLE onceward.{partition} IN ACCESS SHARE MODE",
+        LEDGER,
     ],
-)
+    "drop_audit": ["LOCK TABLE onceward.audit IN ACCESS SHARE MODE", LEDGER],
+    "attach": [
+        "LOCK TABLE onceward.payloads IN SHARE UPDATE EXCLUSIVE MODE",
+        "LOCK TABLE onceward.payloads_default IN ACCESS SHARE MODE",
+    ],
+    "move": ["LOCK TABLE onceward.audit_default IN ROW EXCLUSIVE MODE"],
+}
+"""The locks that each step must have."""
+
+
+@pytest.mark.parametrize("step", LOCKS)
 async def test_a_step_gives_up_while_another_transaction_holds_its_lock(
-    store: Store, raw_db: RawDatabase, step: str, lock: str
+    store: Store, raw_db: RawDatabase, step: str, subtests: pytest.Subtests
 ) -> None:
     await finish(store, "old")
     age(raw_db, 20)
@@ -74,12 +78,15 @@ async def test_a_step_gives_up_while_another_transaction_holds_its_lock(
         await act(store, "a")
         age_audit(raw_db, 100)
     before = [raw_db.count(f"onceward.{table}") for table in ("payloads", "audit")]
-    with raw_db.connection() as other:
-        other.execute(lock.format(partition=subject(20)))
-        with pytest.raises(StoreBlocked, match="Nothing was changed"):
-            async with asyncio.timeout(HANG_SECONDS):
-                await do(store, step)
-    assert [raw_db.count(f"onceward.{table}") for table in ("payloads", "audit")] == before
+    for lock in LOCKS[step]:
+        with subtests.test(lock):
+            with raw_db.connection() as other:
+                other.execute(lock.format(partition=subject(20)))
+                with pytest.raises(StoreBlocked, match="Nothing was changed"):
+                    async with asyncio.timeout(HANG_SECONDS):
+                        await do(store, step)
+            after = [raw_db.count(f"onceward.{table}") for table in ("payloads", "audit")]
+            assert after == before
     await do(store, step)
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import UTC, datetime
+from itertools import product
 
 import pytest
 
@@ -17,6 +18,11 @@ from tests.factories import ACT, EVERYTHING, arrival, arrivals, job_item, lease,
 
 NAMES = {Pausable.HANDLER: "credit", Pausable.SOURCE: "stripe"}
 KINDS = pytest.mark.parametrize("kind", Pausable)
+
+
+async def changes_of(store: Store, kind: Pausable) -> int:
+    """Return how often the one of a kind was paused or resumed."""
+    return len(await store.audit(PageQuery(limit=99, subject=f"{kind}:{NAMES[kind]}")))
 
 
 async def paused_at(store: Store, kind: Pausable) -> object:
@@ -49,90 +55,106 @@ async def test_a_pause_and_a_resume_are_recorded_in_the_audit_trail(
         assert (entry.actor, entry.reason, entry.job_id) == (ACT.actor, ACT.reason, None)
 
 
-@KINDS
-async def test_what_is_paused_can_be_read_by_every_process(store: Store, kind: Pausable) -> None:
-    assert await store.pauses() == []
-    paused = await store.pause(kind, NAMES[kind], ACT)
-    assert paused is not None
-    assert paused.paused_at is not None
-    assert await store.pauses() == [Pause(kind, NAMES[kind], paused.paused_at)]
-    await store.resume(kind, NAMES[kind], ACT)
-    assert await store.pauses() == []
+async def test_what_is_paused_can_be_read_by_every_process(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    for kind, name in NAMES.items():
+        with subtests.test(str(kind)):
+            assert await store.pauses() == []
+            paused = await store.pause(kind, name, ACT)
+            assert paused is not None
+            assert paused.paused_at is not None
+            assert await store.pauses() == [Pause(kind, name, paused.paused_at)]
+            await store.resume(kind, name, ACT)
+            assert await store.pauses() == []
 
 
-@KINDS
-async def test_only_the_named_row_is_paused(store: Store, kind: Pausable) -> None:
-    await store.pause(kind, NAMES[kind], ACT)
-    handlers, sources = await store.handlers(EVERYTHING), await store.sources(EVERYTHING)
-    paused = [handler.name for handler in handlers if handler.paused_at]
-    paused += [source.name for source in sources if source.paused_at]
-    assert paused == [NAMES[kind]]
+async def test_only_the_named_row_is_paused(store: Store, subtests: pytest.Subtests) -> None:
+    for kind, name in NAMES.items():
+        with subtests.test(str(kind)):
+            await store.pause(kind, name, ACT)
+            handlers, sources = await store.handlers(EVERYTHING), await store.sources(EVERYTHING)
+            paused = [handler.name for handler in handlers if handler.paused_at]
+            paused += [source.name for source in sources if source.paused_at]
+            assert paused == [name]
+            await store.resume(kind, name, ACT)
 
 
-@KINDS
-async def test_a_paused_one_cannot_be_paused_again(store: Store, kind: Pausable) -> None:
-    await store.pause(kind, NAMES[kind], ACT)
-    before = await paused_at(store, kind)
-    with pytest.raises(NotInState, match=f"The {kind} {NAMES[kind]} is already paused"):
-        await store.pause(kind, NAMES[kind], ACT)
-    assert await paused_at(store, kind) == before
-    assert len(await store.audit(EVERYTHING)) == 1
+async def test_a_paused_one_cannot_be_paused_again(store: Store, subtests: pytest.Subtests) -> None:
+    for kind, name in NAMES.items():
+        with subtests.test(str(kind)):
+            await store.pause(kind, name, ACT)
+            before = await paused_at(store, kind)
+            with pytest.raises(NotInState, match=f"The {kind} {name} is already paused"):
+                await store.pause(kind, name, ACT)
+            assert await paused_at(store, kind) == before
+            assert await changes_of(store, kind) == 1
+    assert len(await store.audit(EVERYTHING)) == len(NAMES)
 
 
-@KINDS
-async def test_only_a_paused_one_can_be_resumed(store: Store, kind: Pausable) -> None:
-    with pytest.raises(NotInState, match=f"The {kind} {NAMES[kind]} is not paused"):
-        await store.resume(kind, NAMES[kind], ACT)
-    assert await store.audit(EVERYTHING) == []
+async def test_only_a_paused_one_can_be_resumed(store: Store, subtests: pytest.Subtests) -> None:
+    for kind, name in NAMES.items():
+        with subtests.test(str(kind)):
+            with pytest.raises(NotInState, match=f"The {kind} {name} is not paused"):
+                await store.resume(kind, name, ACT)
+            assert await store.audit(EVERYTHING) == []
 
 
-@KINDS
-async def test_an_unknown_name_changes_nothing(store: Store, kind: Pausable) -> None:
-    other = NAMES[Pausable.SOURCE if kind is Pausable.HANDLER else Pausable.HANDLER]
-    for name in ("nobody", other, NAMES[kind].upper(), "", "'; --"):
-        assert await store.pause(kind, name, ACT) is None
-        assert await store.resume(kind, name, ACT) is None
-    assert await store.audit(EVERYTHING) == []
+async def test_an_unknown_name_changes_nothing(store: Store, subtests: pytest.Subtests) -> None:
+    for kind in Pausable:
+        with subtests.test(str(kind)):
+            other = NAMES[Pausable.SOURCE if kind is Pausable.HANDLER else Pausable.HANDLER]
+            for name in ("nobody", other, NAMES[kind].upper(), "", "'; --"):
+                assert await store.pause(kind, name, ACT) is None
+                assert await store.resume(kind, name, ACT) is None
+            assert await store.audit(EVERYTHING) == []
 
 
-@KINDS
-@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "x" * 256])
 async def test_a_text_that_no_name_can_have_is_not_found(
-    store: Store, kind: Pausable, name: str
+    store: Store, subtests: pytest.Subtests
 ) -> None:
     """Some servers decode a path into texts that a database cannot store."""
     operator = Operator(store, {})
-    for change in (operator.pause, operator.resume):
-        with pytest.raises(NotFound, match=f"There is no {kind}"):
-            await change(kind, name, ACT)
+    for kind, name in product(Pausable, ["", "a\0b", "\ud800", "x" * 256]):
+        with subtests.test(f"{kind} {name!r:.20}"):
+            for change in (operator.pause, operator.resume):
+                with pytest.raises(NotFound, match=f"There is no {kind}"):
+                    await change(kind, name, ACT)
 
 
-@KINDS
-async def test_one_of_many_concurrent_pauses_lands(store: Store, kind: Pausable) -> None:
-    calls = (store.pause(kind, NAMES[kind], ACT) for _ in range(6))
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    assert sum(isinstance(result, NotInState) for result in results) == 5
-    assert len(await store.audit(EVERYTHING)) == 1
+async def test_one_of_many_concurrent_pauses_lands(store: Store, subtests: pytest.Subtests) -> None:
+    for kind, name in NAMES.items():
+        with subtests.test(str(kind)):
+            calls = [store.pause(kind, name, ACT) for _ in range(6)]
+            results = await asyncio.gather(*calls, return_exceptions=True)
+            assert sum(isinstance(result, NotInState) for result in results) == 5
+            assert await changes_of(store, kind) == 1
+    assert len(await store.audit(EVERYTHING)) == len(NAMES)
 
 
-@KINDS
 async def test_a_pause_that_does_not_commit_changes_nothing(
-    database_url: str, kind: Pausable
+    database_url: str, subtests: pytest.Subtests
 ) -> None:
-    # The first transaction of the store is its registration.
-    async with opened(database_url, failpoints="operate.written:raise:2") as store:
-        with pytest.raises(FailpointReached):
-            await store.pause(kind, NAMES[kind], ACT)
-        assert await paused_at(store, kind) is None
-        assert await store.audit(EVERYTHING) == []
+    for kind, name in NAMES.items():
+        # The first transaction of the store is its registration.
+        async with opened(database_url, failpoints="operate.written:raise:2") as store:
+            with subtests.test(str(kind)):
+                with pytest.raises(FailpointReached):
+                    await store.pause(kind, name, ACT)
+                assert await paused_at(store, kind) is None
+                assert await store.audit(EVERYTHING) == []
 
 
-@KINDS
-async def test_a_pause_outlives_a_new_registration(database_url: str, kind: Pausable) -> None:
+async def test_a_pause_outlives_a_new_registration(
+    database_url: str, subtests: pytest.Subtests
+) -> None:
     async with opened(database_url) as store:
-        await store.pause(kind, NAMES[kind], ACT)
+        for kind, name in NAMES.items():
+            await store.pause(kind, name, ACT)
     async with opened(database_url) as store:
-        assert await paused_at(store, kind) is not None
+        for kind in Pausable:
+            with subtests.test(str(kind)):
+                assert await paused_at(store, kind) is not None
 
 
 async def test_a_paused_source_still_records(store: Store) -> None:
@@ -319,24 +341,26 @@ async def test_the_list_of_handlers_shows_their_rules(store: Store, raw_db: RawD
     assert (notify.ordering_key, notify.concurrency, notify.rate) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("interval_seconds", "rate"),
-    [
-        (1.0, "1/s"),
-        (1 / 3, "3/s"),
-        (0.6, "100/m"),
-        (60.0, "1/m"),
-        (36.0, "100/h"),
-        (3600 / 7, "7/h"),
-        (86400 / 5, "5/d"),
-        (7.0, "8.57/m"),
-    ],
-)
+RATES = {
+    "1/s": 1.0,
+    "3/s": 1 / 3,
+    "100/m": 0.6,
+    "1/m": 60.0,
+    "100/h": 36.0,
+    "7/h": 3600 / 7,
+    "5/d": 86400 / 5,
+    "8.57/m": 7.0,
+}
+"""Rates, and their intervals in seconds."""
+
+
 async def test_a_rate_is_shown_as_it_is_written(
-    store: Store, raw_db: RawDatabase, interval_seconds: float, rate: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    raw_db.rows(f"UPDATE onceward.handlers SET rate_interval_seconds = {interval_seconds!r}")  # noqa: S608 - the test's own values
-    assert {item.rate for item in await store.handlers(EVERYTHING)} == {rate}
+    for rate, seconds in RATES.items():
+        with subtests.test(rate):
+            raw_db.rows(f"UPDATE onceward.handlers SET rate_interval_seconds = {seconds!r}")  # noqa: S608 - the test's own values
+            assert {item.rate for item in await store.handlers(EVERYTHING)} == {rate}
 
 
 async def test_the_lists_of_names_are_paged(store: Store) -> None:

@@ -131,49 +131,46 @@ def plan(
         return "\n".join(line for rows in plans for (line,) in rows)
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters", "session"),
-    [
-        ("record_new", BATCH, RECORDING),
-        ("record_new", BATCH | RULES, RECORDING),
-        ("record_new", BATCH | KEYS, RECORDING),
-        ("record_new", BATCH | RULES | KEYS, RECORDING),
-        ("record_new", BATCH | FILTERS, RECORDING),
-        ("record_new", BATCH | REVIEWED, RECORDING),
-        ("record_new", BATCH | RULES | KEYS | FILTERS | REVIEWED, RECORDING),
-        ("record_duplicates", BATCH, RECORDING),
-        ("record_redeliveries", BATCH, RECORDING),
-        ("reclaim", WORK, CLAIMING),
-        ("wake_keys", WORK, CLAIMING),
-        ("claim", WORK, CLAIMING),
-        ("next_due", WORK, CLAIMING),
-        ("load_jobs", WORK, CLAIMING),
-        ("settle_done", WORK, SETTLING),
-        ("settle_error", WORK, SETTLING),
-        ("postpone", WORK, SETTLING),
-        ("ignore", WORK, SETTLING),
-        ("release", WORK, CLAIMING),
-        ("renew", WORK | {"tokens": ["t"]}, CLAIMING),
-        ("end_leases", {"tokens": ["t"]}, CLAIMING),
-        *((name, CALLS, KEEP_PLANS) for name in CALL_STATEMENTS),
-        ("wake_parked", {"after": 0, "limit": 1000}, CLAIMING),
-        ("wake_key", {"handler": 1, "ordering_key": "x"}, CLAIMING),
-    ],
+HOT_PATHS: Final[tuple[tuple[str, dict[str, Any], dict[str, str]], ...]] = (
+    ("record_new", BATCH, RECORDING),
+    ("record_new", BATCH | RULES, RECORDING),
+    ("record_new", BATCH | KEYS, RECORDING),
+    ("record_new", BATCH | RULES | KEYS, RECORDING),
+    ("record_new", BATCH | FILTERS, RECORDING),
+    ("record_new", BATCH | REVIEWED, RECORDING),
+    ("record_new", BATCH | RULES | KEYS | FILTERS | REVIEWED, RECORDING),
+    ("record_duplicates", BATCH, RECORDING),
+    ("record_redeliveries", BATCH, RECORDING),
+    ("reclaim", WORK, CLAIMING),
+    ("wake_keys", WORK, CLAIMING),
+    ("claim", WORK, CLAIMING),
+    ("next_due", WORK, CLAIMING),
+    ("load_jobs", WORK, CLAIMING),
+    ("settle_done", WORK, SETTLING),
+    ("settle_error", WORK, SETTLING),
+    ("postpone", WORK, SETTLING),
+    ("ignore", WORK, SETTLING),
+    ("release", WORK, CLAIMING),
+    ("renew", WORK | {"tokens": ["t"]}, CLAIMING),
+    ("end_leases", {"tokens": ["t"]}, CLAIMING),
+    *((name, CALLS, KEEP_PLANS) for name in CALL_STATEMENTS),
+    ("wake_parked", {"after": 0, "limit": 1000}, CLAIMING),
+    ("wake_key", {"handler": 1, "ordering_key": "x"}, CLAIMING),
 )
-@pytest.mark.parametrize("is_vacuumed", [False, True], ids=["new", "vacuumed"])
-def test_no_kept_plan_reads_a_whole_table(
-    postgres_url: str,
-    name: str,
-    parameters: dict[str, Any],
-    session: dict[str, str],
-    *,
-    is_vacuumed: bool,
-) -> None:
+
+
+def test_no_kept_plan_reads_a_whole_table(postgres_url: str, subtests: pytest.Subtests) -> None:
     """The planner takes a table that was never vacuumed for one of ten pages."""
-    if is_vacuumed:
-        with psycopg.connect(postgres_url, autocommit=True) as connection:
-            connection.execute("VACUUM ANALYZE")
-    kept = plan(postgres_url, name, parameters, **session)
+    for state in ("new", "vacuumed"):
+        if state == "vacuumed":
+            with psycopg.connect(postgres_url, autocommit=True) as connection:
+                connection.execute("VACUUM ANALYZE")
+        for number, (name, parameters, session) in enumerate(HOT_PATHS):
+            with subtests.test(f"{name} {number} on {state} tables"):
+                check_plan(name, plan(postgres_url, name, parameters, **session))
+
+
+def check_plan(name: str, kept: str) -> None:
     whole = whole_reads(kept)
     if name == "wake_parked":  # four times a minute; there are few leases
         whole = [scan for scan in whole if "on leases" not in scan]
@@ -243,22 +240,24 @@ INDEXED: Final = {
 }
 
 
-@pytest.mark.parametrize(("name", "expected"), INDEXED.items(), ids=INDEXED)
 async def test_the_few_events_without_a_handler_are_read_by_their_index(
-    database_url: str, name: str, expected: tuple[dict[str, Any], str]
+    database_url: str, subtests: pytest.Subtests
 ) -> None:
-    parameters, index = expected
     raw_db = RawDatabase(database_url)
     unwanted = [each._replace(reviewed=True) for each in arrivals(20, type="unwanted", prefix="u")]
     async with opened(database_url) as store:
         await record(store, *arrivals(4000), *unwanted)
     if not raw_db.is_sqlite:
-        assert index in plan(database_url, name, parameters)
-        raw_db.rows("ANALYZE onceward.events")
-        assert index in plan(database_url, name, parameters)
+        for state in ("new", "analyzed"):
+            if state == "analyzed":
+                raw_db.rows("ANALYZE onceward.events")
+            for name, (parameters, index) in INDEXED.items():
+                with subtests.test(f"{name} on a table that is {state}"):
+                    assert index in plan(database_url, name, parameters)
         return
-    statement = Queries("sqlite").one(name).text
-    with raw_db.connection() as connection:
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
-        steps = [step for _, _, _, step in rows]
-    assert any(f"INDEX onceward_{index}" in step for step in steps), steps
+    for name, (parameters, index) in INDEXED.items():
+        statement = Queries("sqlite").one(name).text
+        with subtests.test(name), raw_db.connection() as connection:
+            rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)
+            steps = [step for _, _, _, step in rows]
+            assert any(f"INDEX onceward_{index}" in step for step in steps), steps

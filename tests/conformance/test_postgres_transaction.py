@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from itertools import product
 from typing import Any
 
 import psycopg
@@ -38,53 +39,57 @@ async def store(postgres_url: str, raw_db: RawDatabase) -> AsyncIterator[Store]:
 INSERT = "INSERT INTO notes (id, note) VALUES (:id, :note)"
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("SELECT :a::text || 'x'::text", "Ax"),
-        ("SELECT (ARRAY[1, 2, 3])[2:3]", [2, 3]),
-        ("SELECT E'it\\'s :a'", "it's :a"),
-        ("SELECT $$:a; %s$$", ":a; %s"),
-        ("/* :unused; /* %(x)s */ COMMIT; */ SELECT 1", 1),
-        ("SELECT $tag$ $$ :a $tag$", " $$ :a "),
-        ("""SELECT '{"a": 1}'::jsonb ? 'a'""", True),
-    ],
-)
+SYNTAX = [
+    ("SELECT :a::text || 'x'::text", "Ax"),
+    ("SELECT (ARRAY[1, 2, 3])[2:3]", [2, 3]),
+    ("SELECT E'it\\'s :a'", "it's :a"),
+    ("SELECT $$:a; %s$$", ":a; %s"),
+    ("/* :unused; /* %(x)s */ COMMIT; */ SELECT 1", 1),
+    ("SELECT $tag$ $$ :a $tag$", " $$ :a "),
+    ("""SELECT '{"a": 1}'::jsonb ? 'a'""", True),
+]
+"""Statements, and the value that each returns."""
+
+
 async def test_postgresql_syntax_is_not_taken_for_parameters(
-    store: Store, sql: str, expected: object
+    store: Store, subtests: pytest.Subtests
 ) -> None:
-    async with working(store) as work:
-        assert await work.tx.fetch_value(sql, {"a": "A"} if ":a::" in sql else {}) == expected
+    for sql, expected in SYNTAX:
+        with subtests.test(sql):
+            async with working(store) as work:
+                values = {"a": "A"} if ":a::" in sql else {}
+                assert await work.tx.fetch_value(sql, values) == expected
 
 
-@pytest.mark.parametrize("commits", [True, False])
-@pytest.mark.parametrize(
-    ("sql", "question", "untouched"),
-    [
-        ("SET lock_timeout = '7s'", "SELECT current_setting('lock_timeout')", "0"),
-        ("SET ROLE pg_monitor", "SELECT current_user::text", "postgres"),
-        (
-            "SELECT set_config('work_mem', '7MB', false)",
-            "SELECT current_setting('work_mem')",
-            "4MB",
-        ),
-        ("SELECT pg_advisory_lock(7)", "SELECT count(*) FROM pg_locks WHERE objid = 7", 0),
-        ("CREATE TEMP TABLE t (i int)", "SELECT to_regclass('pg_temp.t')::text", None),
-        ("SELECT 1 AS i INTO TEMP t", "SELECT to_regclass('pg_temp.t')::text", None),
-        ("LISTEN something", "SELECT count(*) FROM pg_listening_channels()", 0),
-    ],
-)
+CHANGES = [
+    ("SET lock_timeout = '7s'", "SELECT current_setting('lock_timeout')", "0"),
+    ("SET ROLE pg_monitor", "SELECT current_user::text", "postgres"),
+    (
+        "SELECT set_config('work_mem', '7MB', false)",
+        "SELECT current_setting('work_mem')",
+        "4MB",
+    ),
+    ("SELECT pg_advisory_lock(7)", "SELECT count(*) FROM pg_locks WHERE objid = 7", 0),
+    ("CREATE TEMP TABLE t (i int)", "SELECT to_regclass('pg_temp.t')::text", None),
+    ("SELECT 1 AS i INTO TEMP t", "SELECT to_regclass('pg_temp.t')::text", None),
+    ("LISTEN something", "SELECT count(*) FROM pg_listening_channels()", 0),
+]
+"""Changes of a session, and a question with the answer that an unchanged session gives."""
+
+
 async def test_session_changes_do_not_reach_the_next_transaction(
-    store: Store, sql: str, question: str, untouched: object, *, commits: bool
+    store: Store, subtests: pytest.Subtests
 ) -> None:
-    async with working(store) as work:
-        backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
-        await work.tx.execute(sql)
-        if commits:
-            await work.unit.commit()
-    async with working(store) as work:
-        assert await work.tx.fetch_value("SELECT pg_backend_pid()") == backend
-        assert await work.tx.fetch_value(question) == untouched
+    for (sql, question, untouched), commits in product(CHANGES, [True, False]):
+        with subtests.test(f"{sql}, {'commit' if commits else 'rollback'}"):
+            async with working(store) as work:
+                backend = await work.tx.fetch_value("SELECT pg_backend_pid()")
+                await work.tx.execute(sql)
+                if commits:
+                    await work.unit.commit()
+            async with working(store) as work:
+                assert await work.tx.fetch_value("SELECT pg_backend_pid()") == backend
+                assert await work.tx.fetch_value(question) == untouched
 
 
 async def test_prepared_statements_survive_a_reset(store: Store, raw_db: RawDatabase) -> None:
@@ -126,39 +131,41 @@ async def test_a_constraint_that_fails_at_commit_rolls_back(
     assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
-        "DO $$ BEGIN COMMIT; END $$",
-        "DO $$ BEGIN ROLLBACK; END $$",
-        "CALL ends_it()",
-        "SELECT 1 --\r; COMMIT",
-        "COPY notes FROM STDIN",
-        "COPY notes TO STDOUT",
-        "VACUUM notes",
-        "DISCARD ALL",
-        "SELECT pg_terminate_backend(pg_backend_pid())",
-        "SET TRANSACTION READ ONLY",
-        "SET ROLE pg_monitor",
-    ],
-)
+ENDINGS = [
+    "DO $$ BEGIN COMMIT; END $$",
+    "DO $$ BEGIN ROLLBACK; END $$",
+    "CALL ends_it()",
+    "SELECT 1 --\r; COMMIT",
+    "COPY notes FROM STDIN",
+    "COPY notes TO STDOUT",
+    "VACUUM notes",
+    "DISCARD ALL",
+    "SELECT pg_terminate_backend(pg_backend_pid())",
+    "SET TRANSACTION READ ONLY",
+    "SET ROLE pg_monitor",
+]
+
+
 async def test_no_statement_commits_part_of_a_transaction(
-    store: Store, raw_db: RawDatabase, sql: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
     raw_db.rows("CREATE PROCEDURE ends_it() LANGUAGE plpgsql AS 'BEGIN COMMIT; END'")
-    token, job = await leased_job(store)
-    async with working(store) as work:
-        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        with suppress(TransactionMisuse, psycopg.Error, StoreError):
-            await asyncio.wait_for(work.tx.execute(sql), 2.0)
-        with pytest.raises((TransactionMisuse, psycopg.Error, StoreError)):
-            await work.unit.settle(token, job.id)
-    assert raw_db.count("notes") == 0
-    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
-    async with working(store) as work:
-        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        assert await work.unit.settle(token, job.id)
-    assert raw_db.count("notes") == 1
+    for number, sql in enumerate(ENDINGS):
+        with subtests.test(sql):
+            note = {"id": number, "note": "x"}
+            token, job = await leased_job(store, f"evt_{number}")
+            async with working(store) as work:
+                await work.tx.execute(INSERT, note)
+                with suppress(TransactionMisuse, psycopg.Error, StoreError):
+                    await asyncio.wait_for(work.tx.execute(sql), 2.0)
+                with pytest.raises((TransactionMisuse, psycopg.Error, StoreError)):
+                    await work.unit.settle(token, job.id)
+            assert (number,) not in raw_db.rows("SELECT id FROM notes")
+            assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+            async with working(store) as work:
+                await work.tx.execute(INSERT, note)
+                assert await work.unit.settle(token, job.id)
+            assert (number,) in raw_db.rows("SELECT id FROM notes")
 
 
 async def test_a_handler_that_commits_and_begins_again_is_detected(

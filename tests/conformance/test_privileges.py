@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import AsyncIterator, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +55,9 @@ def database(url: str) -> str:
     return url.rpartition("/")[2]
 
 
-async def receives_and_works(url: str) -> bool:
+async def receives_and_works(url: str, event_id: str = "evt_1") -> bool:
     async with opened(url) as store:
-        await record(store, arrival())
+        await record(store, arrival(event_id))
         leased = await lease(store)
         return await store.settle_done(leased.token, leased.jobs[0].id)
 
@@ -143,38 +144,31 @@ async def test_a_role_with_grants_on_the_tables_can_receive_and_work(granted_url
     assert RawDatabase(granted_url).count("onceward.migrations") > 0
 
 
-@pytest.mark.parametrize("migrate_at_start", [True, False])
-@pytest.mark.parametrize(
-    ("revoked", "missing"),
-    [
-        ("USAGE ON SCHEMA onceward", "USAGE on the schema onceward"),
-        ("SELECT ON TABLE onceward.migrations", "SELECT on the table onceward.migrations"),
-        ("UPDATE ON TABLE onceward.jobs", "UPDATE on the table onceward.jobs"),
-        (
-            "SELECT, INSERT ON TABLE onceward.payloads",
-            "SELECT, INSERT on the table onceward.payloads",
-        ),
-        (
-            "USAGE ON SEQUENCE onceward.ledger_ids",
-            "USAGE on the sequence onceward.ledger_ids",
-        ),
-        (
-            "USAGE ON SEQUENCE onceward.worker_numbers",
-            "USAGE on the sequence onceward.worker_numbers",
-        ),
-    ],
-)
+GRANTS = {
+    "USAGE ON SCHEMA onceward": "USAGE on the schema onceward",
+    "SELECT ON TABLE onceward.migrations": "SELECT on the table onceward.migrations",
+    "UPDATE ON TABLE onceward.jobs": "UPDATE on the table onceward.jobs",
+    "SELECT, INSERT ON TABLE onceward.payloads": "SELECT, INSERT on the table onceward.payloads",
+    "USAGE ON SEQUENCE onceward.ledger_ids": "USAGE on the sequence onceward.ledger_ids",
+    "USAGE ON SEQUENCE onceward.worker_numbers": "USAGE on the sequence onceward.worker_numbers",
+}
+"""Privileges of a role, and their names in an error."""
+
+
 async def test_a_missing_grant_is_named_and_the_statement_fixes_it(
-    bare_postgres_url: str, granted_url: str, revoked: str, missing: str, *, migrate_at_start: bool
+    bare_postgres_url: str, granted_url: str, subtests: pytest.Subtests
 ) -> None:
-    run(bare_postgres_url, f"REVOKE {revoked} FROM {ROLE}")
-    message = await error_at_open(granted_url, migrate_at_start=migrate_at_start)
-    assert message == (
-        f"The role {ROLE} lacks {missing}.\n"
-        f"Run as postgres: GRANT {revoked} TO {ROLE}. docs/install.md lists all grants."
-    )
-    run(bare_postgres_url, f"GRANT {revoked} TO {ROLE}")
-    assert await receives_and_works(granted_url)
+    for (revoked, missing), migrates in product(GRANTS.items(), [True, False]):
+        name = f"{revoked}{', migrating' * migrates}"
+        with subtests.test(name):
+            run(bare_postgres_url, f"{RUNTIME_GRANTS} REVOKE {revoked} FROM {ROLE}")
+            message = await error_at_open(granted_url, migrate_at_start=migrates)
+            assert message == (
+                f"The role {ROLE} lacks {missing}.\n"
+                f"Run as postgres: GRANT {revoked} TO {ROLE}. docs/install.md lists all grants."
+            )
+            run(bare_postgres_url, f"GRANT {revoked} TO {ROLE}")
+            assert await receives_and_works(granted_url, name)
 
 
 async def test_a_function_that_only_its_owner_may_execute_is_named(

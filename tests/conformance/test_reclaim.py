@@ -26,9 +26,11 @@ from tests.factories import (
 )
 
 
-async def expired_lease(store: Store, raw_db: RawDatabase, count: int = 1) -> Lease:
+async def expired_lease(
+    store: Store, raw_db: RawDatabase, count: int = 1, *, prefix: str = "evt"
+) -> Lease:
     """Return the lease of a dead worker, expired and not yet reclaimed."""
-    await store.record(arrivals(count))
+    await store.record(arrivals(count, prefix=prefix))
     leased = await lease(store, worker="dead")
     raw_db.expire_leases()
     return leased
@@ -206,19 +208,22 @@ async def test_each_death_and_the_last_one_are_logged(
         assert vars(record)["event_id"] == "evt_0"
 
 
-@pytest.mark.parametrize(
-    ("attempts", "seconds"), [(0, 1.0), (1, 2.0), (10, 1024.0), (12, 3600.0), (10**6, 3600.0)]
-)
 async def test_the_delay_of_a_blamed_job_doubles_up_to_its_maximum(
-    store: Store, raw_db: RawDatabase, attempts: int, seconds: float
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    await expired_lease(store, raw_db)
-    raw_db.rows(f"UPDATE onceward.jobs SET attempts = {attempts}, max_attempts = {attempts + 2}")  # noqa: S608 - no outside input
-    await lease(store, solo=True)
-    raw_db.expire_leases()
-    after = await claim(store, solo=True)
-    assert (after.lease, after.solo_waiting) == (None, False)
-    assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
+    delays = {0: 1.0, 1: 2.0, 10: 1024.0, 12: 3600.0, 10**6: 3600.0}
+    for attempts, seconds in delays.items():
+        with subtests.test(f"{attempts} attempts"):
+            raw_db.rows("UPDATE onceward.jobs SET status = 'cancelled', finished_at = available_at")
+            await expired_lease(store, raw_db, prefix=f"{attempts}")
+            raw_db.rows(
+                f"UPDATE onceward.jobs SET attempts = {attempts}, max_attempts = {attempts + 2}"  # noqa: S608 - no outside input
+            )
+            await lease(store, solo=True)
+            raw_db.expire_leases()
+            after = await claim(store, solo=True)
+            assert (after.lease, after.solo_waiting) == (None, False)
+            assert after.next_due_seconds == pytest.approx(seconds, abs=0.5)
 
 
 @pytest.mark.parametrize(("attempts", "seconds"), [(0, 5.0), (1, 7.0)])

@@ -1,7 +1,8 @@
 """Writes that may run twice: rows are set, states move once, and mistakes are named."""
 
+import functools
 from collections.abc import Callable, Coroutine
-from typing import Any, assert_type
+from typing import Any, Final, assert_type
 
 import pytest
 
@@ -102,21 +103,23 @@ async def test_a_missing_unique_key_is_named_with_the_index_to_add(
     assert rows(plans)[0] == ("p1", "trial", 9)
 
 
-@pytest.mark.parametrize(
-    ("only_from", "moves"),
-    [("trial", True), (["new", "trial"], True), ({"ended"}, False), (("trial",), True)],
-)
 async def test_a_state_moves_only_from_where_it_may(
-    store: Store, plans: RawDatabase, only_from: Any, moves: object
+    store: Store, plans: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    results = [
-        await in_transaction(
-            store, lambda tx: transition(tx, "plans", "p1", to="active", only_from=only_from)
-        )
-        for _ in range(2)
+    cases: list[tuple[Any, bool]] = [
+        ("trial", True),
+        (["new", "trial"], True),
+        ({"ended"}, False),
+        (("trial",), True),
     ]
-    assert results == [moves, False]
-    assert rows(plans)[0] == ("p1", "active" if moves else "trial", 1)
+    for only_from, moves in cases:
+        with subtests.test(repr(only_from)):
+            plans.rows("UPDATE plans SET status = 'trial' WHERE id = 'p1'")
+            write = functools.partial(
+                transition, table="plans", id="p1", to="active", only_from=only_from
+            )
+            assert [await in_transaction(store, write) for _ in range(2)] == [moves, False]
+            assert rows(plans)[0] == ("p1", "active" if moves else "trial", 1)
 
 
 async def test_a_row_that_does_not_exist_does_not_move(store: Store, plans: RawDatabase) -> None:
@@ -149,52 +152,53 @@ async def test_a_misspelt_column_is_an_error(store: Store, plans: RawDatabase, o
         )
 
 
-@pytest.mark.parametrize(
-    ("write", "fault"),
-    [
-        (lambda tx: upsert(tx, "plans", {}, {"seats": 1}), "upsert: key has no column"),
-        (lambda tx: UNTYPED(tx, "plans", "id", {}), "key is a str; pass a dict"),
-        (lambda tx: UNTYPED(tx, "plans", {"id": 1}, [1]), "values is a list; pass a dict"),
-        (
-            lambda tx: upsert(tx, "plans", {"id": 1}, {"id": 2}),
-            "key and values both have the column id",
-        ),
-        (lambda tx: upsert(tx, "plans", {"id": None}, {}), "the key's column id is None"),
-        (lambda tx: UNTYPED(tx, "plans", {1: 1}, {}), "a column in key is an int"),
-        (lambda tx: upsert(tx, "plans", {"": 1}, {}), "a column in key has an empty name"),
-        (lambda tx: upsert(tx, "plans", {"i\0": 1}, {}), "a column in key has a NUL"),
-        (
-            lambda tx: upsert(tx, "plans", {"id": 1}, dict.fromkeys(map(str, range(1_601)))),
-            "values has 1601 columns; the limit is 1600",
-        ),
-        (lambda tx: upsert(tx, "a.b.c", {"id": 1}, {}), "more than one dot"),
-        (lambda tx: upsert(tx, ".plans", {"id": 1}, {}), "the table has an empty name"),
-        (lambda tx: upsert(tx, "é" * 32, {"id": 1}, {}), "a name of 64 bytes; the limit is 63"),
-        (lambda tx: UNTYPED(tx, 7, {"id": 1}, {}), "the table is an int"),
-        (lambda tx: transition(tx, "plans", 1, to="a", only_from=[]), "only_from is empty"),
-        (lambda tx: transition(tx, "plans", 1, to="a", only_from=None), "only_from contains None"),
-        (lambda tx: transition(tx, "plans", 1, to="a", only_from="a"), "to is also in only_from"),
-        (lambda tx: transition(tx, "plans", 1, to=b"a", only_from=b"a"), "to is also in only_from"),
-        (lambda tx: transition(tx, "plans", None, to="a", only_from="b"), "id is None"),
-        (
-            lambda tx: transition(tx, "plans", {"id": 1}, to="a", only_from="b"),
-            "id is a dict; pass the value of the row's id",
-        ),
-        (lambda tx: transition(tx, "plans", 1, to=None, only_from="b"), "to is None; pass one"),
-        (lambda tx: transition(tx, "plans", 1, to=["a"], only_from="b"), "to is a list; pass one"),
-        (lambda tx: upsert(tx, "plans", {"id": "p1"}, {"status": {}}), ":status is a dict"),
-        (
-            lambda tx: transition(tx, "plans", 1, to="a", only_from="b", column="\ud800"),
-            "column has a name that is not valid Unicode",
-        ),
-    ],
+MISTAKES: Final[tuple[tuple[Write, str], ...]] = (
+    (lambda tx: upsert(tx, "plans", {}, {"seats": 1}), "upsert: key has no column"),
+    (lambda tx: UNTYPED(tx, "plans", "id", {}), "key is a str; pass a dict"),
+    (lambda tx: UNTYPED(tx, "plans", {"id": 1}, [1]), "values is a list; pass a dict"),
+    (
+        lambda tx: upsert(tx, "plans", {"id": 1}, {"id": 2}),
+        "key and values both have the column id",
+    ),
+    (lambda tx: upsert(tx, "plans", {"id": None}, {}), "the key's column id is None"),
+    (lambda tx: UNTYPED(tx, "plans", {1: 1}, {}), "a column in key is an int"),
+    (lambda tx: upsert(tx, "plans", {"": 1}, {}), "a column in key has an empty name"),
+    (lambda tx: upsert(tx, "plans", {"i\0": 1}, {}), "a column in key has a NUL"),
+    (
+        lambda tx: upsert(tx, "plans", {"id": 1}, dict.fromkeys(map(str, range(1_601)))),
+        "values has 1601 columns; the limit is 1600",
+    ),
+    (lambda tx: upsert(tx, "a.b.c", {"id": 1}, {}), "more than one dot"),
+    (lambda tx: upsert(tx, ".plans", {"id": 1}, {}), "the table has an empty name"),
+    (lambda tx: upsert(tx, "é" * 32, {"id": 1}, {}), "a name of 64 bytes; the limit is 63"),
+    (lambda tx: UNTYPED(tx, 7, {"id": 1}, {}), "the table is an int"),
+    (lambda tx: transition(tx, "plans", 1, to="a", only_from=[]), "only_from is empty"),
+    (lambda tx: transition(tx, "plans", 1, to="a", only_from=None), "only_from contains None"),
+    (lambda tx: transition(tx, "plans", 1, to="a", only_from="a"), "to is also in only_from"),
+    (lambda tx: transition(tx, "plans", 1, to=b"a", only_from=b"a"), "to is also in only_from"),
+    (lambda tx: transition(tx, "plans", None, to="a", only_from="b"), "id is None"),
+    (
+        lambda tx: transition(tx, "plans", {"id": 1}, to="a", only_from="b"),
+        "id is a dict; pass the value of the row's id",
+    ),
+    (lambda tx: transition(tx, "plans", 1, to=None, only_from="b"), "to is None; pass one"),
+    (lambda tx: transition(tx, "plans", 1, to=["a"], only_from="b"), "to is a list; pass one"),
+    (lambda tx: upsert(tx, "plans", {"id": "p1"}, {"status": {}}), ":status is a dict"),
+    (
+        lambda tx: transition(tx, "plans", 1, to="a", only_from="b", column="\ud800"),
+        "column has a name that is not valid Unicode",
+    ),
 )
+
+
 async def test_mistakes_are_named(
-    store: Store, plans: RawDatabase, write: Write, fault: str
+    store: Store, plans: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    with pytest.raises(TransactionMisuse) as raised:
-        await in_transaction(store, write)
-    assert fault in str(raised.value)
+    for write, fault in MISTAKES:
+        with subtests.test(fault):
+            with pytest.raises(TransactionMisuse) as raised:
+                await in_transaction(store, write)
+            assert fault in str(raised.value)
 
 
 def test_other_objects_are_no_transaction() -> None:

@@ -168,49 +168,59 @@ async def one_row_of_each(store: Store, raw_db: RawDatabase, name: str = "over")
     )
 
 
-@pytest.mark.parametrize(("table", "setting"), maintenance.SETTING_OF.items())
 async def test_rows_are_kept_for_days(
-    store: Store, raw_db: RawDatabase, table: Purgeable, setting: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
     await one_row_of_each(store, raw_db)
-    extra = 1 if table is Purgeable.EFFECTS else 0  # uses are stored once a day
-    age(raw_db, 6.9 + extra)
-    assert await planned(store, **{setting: 7}) == {}
-    assert await maintain(store, **{setting: 7}) == {}
+    age(raw_db, 1, "effects")  # uses are stored once a day
+    age(raw_db, 6.9)
+    for table, setting in maintenance.SETTING_OF.items():
+        with subtests.test(f"{table} that are new enough"):
+            assert await planned(store, **{setting: 7}) == {}
+            assert await maintain(store, **{setting: 7}) == {}
     age(raw_db, 0.2)
-    assert await maintain(store, **{setting: 0}) == {}
-    assert (await planned(store, **{setting: 7}))[table].rows == 1
-    assert raw_db.count(f"onceward.{table}") == 1
-    steps = await maintain(store, **{setting: 7})
-    assert {name: step.rows for name, step in steps.items() if step.action == "purge"} == {table: 1}
-    assert raw_db.count(f"onceward.{table}") == 0
+    for table, setting in maintenance.SETTING_OF.items():  # events last: others go with them
+        with subtests.test(f"{table} that are too old"):
+            assert await maintain(store, **{setting: 0}) == {}
+            assert (await planned(store, **{setting: 7}))[table].rows == 1
+            assert raw_db.count(f"onceward.{table}") == 1
+            steps = await maintain(store, **{setting: 7})
+            purged = {name: step.rows for name, step in steps.items() if step.action == "purge"}
+            assert purged == {table: 1}
+            assert raw_db.count(f"onceward.{table}") == 0
 
 
-@pytest.mark.parametrize(("table", "setting"), maintenance.SETTING_OF.items())
 async def test_new_rows_on_the_page_of_old_ones_are_kept(
-    store: Store, raw_db: RawDatabase, table: Purgeable, setting: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
     await one_row_of_each(store, raw_db, "old")
     age(raw_db, 10)
     await one_row_of_each(store, raw_db, "new")
-    assert (await planned(store, **{setting: 5}))[table].rows == 1
-    assert await purge_all(store, table, **{setting: 5}) == 1
-    assert raw_db.count(f"onceward.{table}") == 1
+    for table, setting in maintenance.SETTING_OF.items():  # events last: others go with them
+        with subtests.test(str(table)):
+            assert (await planned(store, **{setting: 5}))[table].rows == 1
+            assert await purge_all(store, table, **{setting: 5}) == 1
+            assert raw_db.count(f"onceward.{table}") == 1
 
 
-@pytest.mark.parametrize("page", [1, 2, 5])
 @pytest.mark.parametrize("table", [Purgeable.EVENTS, Purgeable.JOBS])
 async def test_every_page_is_purged(
-    store: Store, raw_db: RawDatabase, page: int, table: Purgeable, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    raw_db: RawDatabase,
+    table: Purgeable,
+    monkeypatch: pytest.MonkeyPatch,
+    subtests: pytest.Subtests,
 ) -> None:
-    monkeypatch.setattr(maintenance, "PAGE_ROWS", page)
-    await finish(store, *(f"old{number}" for number in range(5)))
-    await record(store, *arrivals(2, prefix="needed"))
-    age(raw_db, 8)
     setting = maintenance.SETTING_OF[table]
-    assert (await planned(store, **{setting: 7}))[table].rows == 5
-    assert await purge_all(store, table, **{setting: 7}) == 5
-    assert raw_db.count(f"onceward.{table}") == 2
+    for number, page in enumerate((1, 2, 5), start=1):
+        with subtests.test(f"pages of {page}"):
+            monkeypatch.setattr(maintenance, "PAGE_ROWS", page)
+            await finish(store, *(f"old {page} {event}" for event in range(5)))
+            await record(store, *arrivals(2, prefix=f"needed {page}", type="order.new"))
+            age(raw_db, 8)
+            assert (await planned(store, **{setting: 7}))[table].rows == 5
+            assert await purge_all(store, table, **{setting: 7}) == 5
+            assert raw_db.count(f"onceward.{table}") == 2 * number
 
 
 async def test_a_purge_pauses_for_longer_than_it_works(

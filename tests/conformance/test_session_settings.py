@@ -191,50 +191,52 @@ def other_encoding(
     postgres_cluster.drop(url)
 
 
-@pytest.mark.parametrize("serving", [True, False])
 async def test_a_database_with_another_encoding_is_refused_by_name(
-    other_encoding: tuple[str, str], *, serving: bool
+    other_encoding: tuple[str, str],
 ) -> None:
     encoding, url = other_encoding
-    store = make_store(url)
-    with pytest.raises(StoreBlocked) as raised:
-        await store.open(serving=serving)
-    await store.close()
-    assert str(raised.value) == (
-        f"The database in_{encoding.lower()} has the encoding {encoding}, which cannot store every "
-        "event id. Use one with UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE template0"
-    )
+    for serving in (True, False):
+        store = make_store(url)
+        with pytest.raises(StoreBlocked) as raised:
+            await store.open(serving=serving)
+        await store.close()
+        assert str(raised.value) == (
+            f"The database in_{encoding.lower()} has the encoding {encoding}, which cannot store "
+            "every event id. Use one with UTF8: CREATE DATABASE … ENCODING 'UTF8' TEMPLATE "
+            "template0"
+        ), f"{serving=}"
 
 
-@pytest.mark.parametrize(
-    ("level", "used"),
-    [
-        ("off", "on"),
-        ("local", "local"),
-        ("remote_write", "remote_write"),
-        ("remote_apply", "remote_apply"),
-    ],
-)
+USED_LEVELS = {
+    "off": "on",
+    "local": "local",
+    "remote_write": "remote_write",
+    "remote_apply": "remote_apply",
+}
+
+
 async def test_a_connection_opened_after_a_change_waits_for_the_disk(
-    postgres_url: str, level: str, used: str
+    postgres_url: str, subtests: pytest.Subtests
 ) -> None:
     raw_db = RawDatabase(postgres_url)
+    name = postgres_url.rpartition("/")[2]
+    others = "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    log_settings(raw_db, ["synchronous_commit"], ["events", "jobs", "audit"])
     async with opened(postgres_url) as store:
-        await record(store, arrival("before"))
-        name = postgres_url.rpartition("/")[2]
-        raw_db.rows(f"ALTER DATABASE {name} SET synchronous_commit = {level}")
-        log_settings(raw_db, ["synchronous_commit"], ["events", "jobs", "audit"])
-        others = (
-            "FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
-        )
-        raw_db.rows(f"SELECT pg_terminate_backend(pid) {others}")
-        eventually(lambda: raw_db.value(f"SELECT count(*) {others}") == 0, "all are closed")
-        await record(store, arrival("after"))
-        leased = await lease(store)
-        done, failed = leased.jobs
-        async with working(store) as work:
-            await work.tx.execute("SELECT 1")
-            assert await work.unit.settle(leased.token, done.id)
-        assert await store.settle_error(leased.token, failed.id, BROKEN, 0.1)
-        await store.requeue(failed.id, ACT)
-    assert raw_db.rows("SELECT DISTINCT value FROM public.seen") == [(used,)]
+        for level, used in USED_LEVELS.items():
+            with subtests.test(level):
+                await record(store, arrival(f"before {level}"))
+                raw_db.rows(f"ALTER DATABASE {name} SET synchronous_commit = {level}")
+                raw_db.rows("DELETE FROM public.seen")
+                raw_db.rows(f"SELECT pg_terminate_backend(pid) {others}")
+                eventually(lambda: raw_db.value(f"SELECT count(*) {others}") == 0, "all are closed")
+                await record(store, arrival(f"after {level}"))
+                leased = await lease(store)
+                done, failed = leased.jobs
+                async with working(store) as work:
+                    await work.tx.execute("SELECT 1")
+                    assert await work.unit.settle(leased.token, done.id)
+                assert await store.settle_error(leased.token, failed.id, BROKEN, 0.1)
+                await store.requeue(failed.id, ACT)
+                assert await store.cancel(failed.id, ACT)
+                assert raw_db.rows("SELECT DISTINCT value FROM public.seen") == [(used,)]

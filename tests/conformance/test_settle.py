@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from itertools import product
 
 import pytest
 
@@ -145,25 +146,30 @@ async def test_a_token_settles_only_the_jobs_of_its_own_lease(
     assert await store.settle_done(second.token, job)
 
 
-SETTLEMENTS = ("done", Reschedule(0.0, "again"), Fail(FailureType.PERMANENT, "no"))
+Settlement = str | Reschedule | Fail
+SETTLEMENTS: tuple[Settlement, ...] = (
+    "done",
+    Reschedule(0.0, "again"),
+    Fail(FailureType.PERMANENT, "no"),
+)
 
 
-@pytest.mark.parametrize("first", SETTLEMENTS)
-@pytest.mark.parametrize("second", SETTLEMENTS)
-async def test_a_settlement_lands_once(
-    store: Store, first: str | Reschedule | Fail, second: str | Reschedule | Fail
-) -> None:
-    token, job = await leased_job(store)
-
-    async def settle(settlement: str | Reschedule | Fail) -> bool:
+async def test_a_settlement_lands_once(store: Store, subtests: pytest.Subtests) -> None:
+    async def settle(settlement: Settlement, token: str, job: int) -> bool:
         if isinstance(settlement, str):
-            return await store.settle_done(token, job.id)
-        return await store.settle_error(token, job.id, settlement, 0.1)
+            return await store.settle_done(token, job)
+        return await store.settle_error(token, job, settlement, 0.1)
 
-    assert await settle(first)
-    before = await job_item(store, job.id)
-    assert not await settle(second)
-    assert await job_item(store, job.id) == before
+    pairs = list(product(SETTLEMENTS, repeat=2))
+    await store.record(arrivals(len(pairs)))
+    leases = [await lease(store, limit=1) for _ in pairs]
+    for (first, second), leased in zip(pairs, leases, strict=True):
+        with subtests.test(f"{first}, then {second}"):
+            (job,) = leased.jobs
+            assert await settle(first, leased.token, job.id)
+            before = await job_item(store, job.id)
+            assert not await settle(second, leased.token, job.id)
+            assert await job_item(store, job.id) == before
 
 
 async def test_a_settlement_of_several_jobs_lands_only_for_all_of_them(store: Store) -> None:
@@ -233,17 +239,19 @@ async def test_a_success_clears_the_last_error_and_keeps_the_attempts(
     assert raw_db.count("onceward.attempts") == 1
 
 
-@pytest.mark.parametrize("failure", list(FailureType))
-async def test_a_failure_stores_its_type_and_error(store: Store, failure: FailureType) -> None:
-    token, job = await leased_job(store)
-    assert await store.settle_error(token, job.id, Fail(failure, "no such account"), 0.1)
-    item = await job_item(store, job.id)
-    assert (item.status, item.failure_type) == (JobStatus.FAILED, failure)
-    assert (item.last_error, item.attempts) == ("no such account", 1)
-    assert item.finished_at is not None
-    (event,) = await store.events(EVERYTHING)
-    assert event.processing_state is ProcessingState.FAILED
-    assert event.processed_at == item.finished_at
+async def test_a_failure_stores_its_type_and_error(store: Store, subtests: pytest.Subtests) -> None:
+    for failure in FailureType:
+        with subtests.test(str(failure)):
+            token, job = await leased_job(store, failure)
+            assert await store.settle_error(token, job.id, Fail(failure, "no such account"), 0.1)
+            item = await job_item(store, job.id)
+            assert (item.status, item.failure_type) == (JobStatus.FAILED, failure)
+            assert (item.last_error, item.attempts) == ("no such account", 1)
+            assert item.finished_at is not None
+            events = await store.events(EVERYTHING)
+            (event,) = [event for event in events if event.event_id == failure]
+            assert event.processing_state is ProcessingState.FAILED
+            assert event.processed_at == item.finished_at
 
 
 async def test_an_error_text_is_stored_unchanged(store: Store) -> None:

@@ -78,77 +78,87 @@ async def test_rows_are_dicts_by_column_name(tx: Transaction) -> None:
     assert await tx.fetch("DELETE FROM notes") == []
 
 
-@pytest.mark.parametrize(
-    ("sql", "expected"),
-    [
-        ("SELECT :a", "A"),
-        ("SELECT CAST(:a AS text) || CAST(:a AS text) || :b", "AAB"),
-        ("SELECT ':c'", ":c"),
-        ("SELECT 'it''s :c'", "it's :c"),
-        ('SELECT x.":c" FROM (SELECT 1 AS ":c") AS x', 1),
-        ("SELECT 1 -- :absent %s", 1),
-        ("/* :absent; %(x)s */ SELECT 1", 1),
-        ("SELECT 7 % 4", 3),
-        ("SELECT 1 WHERE 'abc' LIKE 'a%'", 1),
-        ("SELECT CAST(:a AS text) || '%(a)s %s %%'", "A%(a)s %s %%"),
-        ("SELECT 1;", 1),
-        ("  ;; SELECT 1 ; -- the end", 1),
-        ("SELECT ';' || :a", ";A"),
-    ],
-)
-async def test_only_named_parameters_are_replaced(
-    tx: Transaction, sql: str, expected: object
-) -> None:
-    assert await tx.fetch_value(sql, {"a": "A", "b": "B", "unused": None}) == expected
+TEMPLATES = [
+    ("SELECT :a", "A"),
+    ("SELECT CAST(:a AS text) || CAST(:a AS text) || :b", "AAB"),
+    ("SELECT ':c'", ":c"),
+    ("SELECT 'it''s :c'", "it's :c"),
+    ('SELECT x.":c" FROM (SELECT 1 AS ":c") AS x', 1),
+    ("SELECT 1 -- :absent %s", 1),
+    ("/* :absent; %(x)s */ SELECT 1", 1),
+    ("SELECT 7 % 4", 3),
+    ("SELECT 1 WHERE 'abc' LIKE 'a%'", 1),
+    ("SELECT CAST(:a AS text) || '%(a)s %s %%'", "A%(a)s %s %%"),
+    ("SELECT 1;", 1),
+    ("  ;; SELECT 1 ; -- the end", 1),
+    ("SELECT ';' || :a", ";A"),
+]
+"""Statements, and the value that each returns."""
 
 
-@pytest.mark.parametrize("value", [None, 0, -(2**40), 1.5, "", "é\n%:'\"", b"\0\xff", 10**15])
+async def test_only_named_parameters_are_replaced(store: Store, subtests: pytest.Subtests) -> None:
+    values = {"a": "A", "b": "B", "unused": None}
+    for sql, expected in TEMPLATES:
+        with subtests.test(sql):
+            async with working(store) as work:
+                assert await work.tx.fetch_value(sql, values) == expected
+
+
 async def test_values_are_stored_unchanged(
-    tx: Transaction, raw_db: RawDatabase, value: object
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
     binary = "blob" if raw_db.is_sqlite else "bytea"
-    kind = {bytes: binary, int: "bigint", float: "double precision"}.get(type(value), "text")
-    await tx.execute(f"CREATE TABLE stored (value {kind})")
-    await tx.execute("INSERT INTO stored VALUES (:value)", {"value": value})
-    assert await tx.fetch_value("SELECT value FROM stored") == value
+    kinds: dict[type, str] = {bytes: binary, int: "bigint", float: "double precision"}
+    for value in (None, 0, -(2**40), 1.5, "", "é\n%:'\"", b"\0\xff", 10**15):
+        with subtests.test(repr(value)):
+            async with working(store) as work:
+                await work.tx.execute(
+                    f"CREATE TABLE stored (value {kinds.get(type(value), 'text')})"
+                )
+                await work.tx.execute("INSERT INTO stored VALUES (:value)", {"value": value})
+                assert await work.tx.fetch_value("SELECT value FROM stored") == value
 
 
-@pytest.mark.parametrize(
-    ("sql", "word"),
-    [
-        ("COMMIT", "COMMIT"),
-        ("commit work", "COMMIT"),
-        ("-- a comment\n /* and */ Rollback;", "ROLLBACK"),
-        ("BEGIN", "BEGIN"),
-        ("BEGIN IMMEDIATE", "BEGIN"),
-        ("START TRANSACTION", "START"),
-        ("END", "END"),
-        ("ABORT", "ABORT"),
-        ("SAVEPOINT s", "SAVEPOINT"),
-        ("RELEASE s", "RELEASE"),
-        ("ROLLBACK TO s", "ROLLBACK"),
-        ("PREPARE TRANSACTION 'x'", "PREPARE"),
-        ("PRAGMA synchronous = OFF", "PRAGMA"),
-        ("ATTACH 'other.db' AS other", "ATTACH"),
-    ],
-)
+REFUSED = [
+    ("COMMIT", "COMMIT"),
+    ("commit work", "COMMIT"),
+    ("-- a comment\n /* and */ Rollback;", "ROLLBACK"),
+    ("BEGIN", "BEGIN"),
+    ("BEGIN IMMEDIATE", "BEGIN"),
+    ("START TRANSACTION", "START"),
+    ("END", "END"),
+    ("ABORT", "ABORT"),
+    ("SAVEPOINT s", "SAVEPOINT"),
+    ("RELEASE s", "RELEASE"),
+    ("ROLLBACK TO s", "ROLLBACK"),
+    ("PREPARE TRANSACTION 'x'", "PREPARE"),
+    ("PRAGMA synchronous = OFF", "PRAGMA"),
+    ("ATTACH 'other.db' AS other", "ATTACH"),
+]
+"""Statements, and the word in their errors."""
+
+
 async def test_a_refused_statement_is_named_in_the_error(
-    store: Store, notes: RawDatabase, sql: str, word: str
+    store: Store, notes: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    async with working(store) as work:
-        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        with pytest.raises(TransactionMisuse, match=word):
-            await work.tx.execute(sql)
-    assert notes.count("notes") == 0
+    for number, (sql, word) in enumerate(REFUSED):
+        with subtests.test(sql):
+            async with working(store) as work:
+                await work.tx.execute(INSERT, {"id": number, "note": "x"})
+                with pytest.raises(TransactionMisuse, match=word):
+                    await work.tx.execute(sql)
+            assert (number,) not in notes.rows("SELECT id FROM notes")
 
 
-@pytest.mark.parametrize(
-    "sql",
-    ["SELECT 1; COMMIT", "SELECT 1; SELECT 2", "DELETE FROM notes;;COMMIT;", "", " -- x", ";"],
-)
-async def test_a_text_with_several_statements_or_none_is_refused(tx: Transaction, sql: str) -> None:
-    with pytest.raises(TransactionMisuse, match="one statement at a time"):
-        await tx.execute(sql)
+async def test_a_text_with_several_statements_or_none_is_refused(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    several = ("SELECT 1; COMMIT", "SELECT 1; SELECT 2", "DELETE FROM notes;;COMMIT;")
+    for sql in (*several, "", " -- x", ";"):
+        with subtests.test(sql):
+            async with working(store) as work:
+                with pytest.raises(TransactionMisuse, match="one statement at a time"):
+                    await work.tx.execute(sql)
 
 
 async def test_a_missing_parameter_is_named_in_the_error(tx: Transaction) -> None:
@@ -156,68 +166,69 @@ async def test_a_missing_parameter_is_named_in_the_error(tx: Transaction) -> Non
         await tx.execute(INSERT, {"other": 1})
 
 
-@pytest.mark.parametrize(
-    ("sql", "parameters", "fault"),
-    [
-        (INSERT, [1, "x"], 'a dict by name, not a list: pass {"id": …, "note": …}'),
-        (INSERT, (1, "x"), 'a dict by name, not a tuple: pass {"id": …, "note": …}'),
-        (INSERT, {1, 2}, 'a dict by name, not a set: pass {"id": …, "note": …}'),
-        (INSERT, "secret", 'a dict by name, not a str: pass {"id": …, "note": …}'),
-        (INSERT, 7, 'a dict by name, not an int: pass {"id": …, "note": …}'),
-        (INSERT, [], 'a dict by name, not a list: pass {"id": …, "note": …}'),
-        ("SELECT ?", ("x",), 'not a tuple: write :name instead of ?, and pass {"name": …}'),
-        ("SELECT %s", ["x"], 'not a list: write :name instead of %s, and pass {"name": …}'),
-        ("SELECT $1", ["x"], 'not a list: write :name instead of $1, and pass {"name": …}'),
-        ("SELECT '?'", ["x"], 'write :name in the statement, and pass {"name": …}'),
-        ("SELECT ?", {"a": 1}, 'named: write :name instead of ?, and pass {"name": …}'),
-        ("SELECT %(a)s", {"a": 1}, "helper: write :a, not %(a)s"),
-        ("SELECT :b, %(a)s", {"a": 1, "b": 2}, "helper: write :a, not %(a)s"),
-        ("SELECT ':a'", {"a": "secret"}, f":a {QUOTED} write :a without quotes"),
-        ("SELECT ':a', :b", {"a": 1, "b": 2}, f":a {QUOTED} write :a without quotes"),
-        (
-            "SELECT '%:a%'",
-            {"a": "secret"},
-            f":a {QUOTED} write :a without quotes, joined to other texts with ||",
-        ),
-        ("SELECT :a", {"a": {"secret": 1}}, "helper: :a is a dict; pass json.dumps(…)"),
-        (
-            "SELECT :a, :b",
-            {"a": 1, "b": object()},
-            "helper: :b is an object; pass a str, a number, bytes or None",
-        ),
-        (["SELECT 1"], None, "the statement is a list; pass the SQL as a str"),
-    ],
-)
+UNUSABLE: list[tuple[Any, Any, str]] = [
+    (INSERT, [1, "x"], 'a dict by name, not a list: pass {"id": …, "note": …}'),
+    (INSERT, (1, "x"), 'a dict by name, not a tuple: pass {"id": …, "note": …}'),
+    (INSERT, {1, 2}, 'a dict by name, not a set: pass {"id": …, "note": …}'),
+    (INSERT, "secret", 'a dict by name, not a str: pass {"id": …, "note": …}'),
+    (INSERT, 7, 'a dict by name, not an int: pass {"id": …, "note": …}'),
+    (INSERT, [], 'a dict by name, not a list: pass {"id": …, "note": …}'),
+    ("SELECT ?", ("x",), 'not a tuple: write :name instead of ?, and pass {"name": …}'),
+    ("SELECT %s", ["x"], 'not a list: write :name instead of %s, and pass {"name": …}'),
+    ("SELECT $1", ["x"], 'not a list: write :name instead of $1, and pass {"name": …}'),
+    ("SELECT '?'", ["x"], 'write :name in the statement, and pass {"name": …}'),
+    ("SELECT ?", {"a": 1}, 'named: write :name instead of ?, and pass {"name": …}'),
+    ("SELECT %(a)s", {"a": 1}, "helper: write :a, not %(a)s"),
+    ("SELECT :b, %(a)s", {"a": 1, "b": 2}, "helper: write :a, not %(a)s"),
+    ("SELECT ':a'", {"a": "secret"}, f":a {QUOTED} write :a without quotes"),
+    ("SELECT ':a', :b", {"a": 1, "b": 2}, f":a {QUOTED} write :a without quotes"),
+    (
+        "SELECT '%:a%'",
+        {"a": "secret"},
+        f":a {QUOTED} write :a without quotes, joined to other texts with ||",
+    ),
+    ("SELECT :a", {"a": {"secret": 1}}, "helper: :a is a dict; pass json.dumps(…)"),
+    (
+        "SELECT :a, :b",
+        {"a": 1, "b": object()},
+        "helper: :b is an object; pass a str, a number, bytes or None",
+    ),
+    (["SELECT 1"], None, "the statement is a list; pass the SQL as a str"),
+]
+
+
 async def test_unusable_parameters_are_refused_with_the_line_and_the_fix(
-    tx: Transaction, sql: Any, parameters: Any, fault: str
+    store: Store, subtests: pytest.Subtests
 ) -> None:
-    async def helper() -> None:
+    async def helper(tx: Transaction, sql: Any, parameters: Any) -> None:
         await tx.execute(sql, parameters)
 
-    with pytest.raises(TransactionMisuse) as refused:
-        await helper()
     line = helper.__code__.co_firstlineno + 1
-    assert str(refused.value).startswith(
-        f"tests/conformance/test_transaction.py:{line} in helper: "
-    )
-    assert str(refused.value).endswith(fault)
-    assert "secret" not in str(refused.value)
+    start = f"tests/conformance/test_transaction.py:{line} in helper: "
+    for sql, parameters, fault in UNUSABLE:
+        with subtests.test(f"{sql} {parameters}"):
+            async with working(store) as work:
+                with pytest.raises(TransactionMisuse) as refused:
+                    await helper(work.tx, sql, parameters)
+            assert str(refused.value).startswith(start)
+            assert str(refused.value).endswith(fault)
+            assert "secret" not in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("sql", "parameters"),
-    [
+async def test_a_text_that_looks_like_a_parameter_is_allowed_where_it_is_meant(
+    store: Store, subtests: pytest.Subtests
+) -> None:
+    cases: list[tuple[str, dict[str, str]]] = [
         ("SELECT ':a'", {}),
         ("SELECT ':a', :a", {"a": "x"}),
         ("SELECT '12:30:a'", {"a": "x"}),
         ("SELECT 1 -- :a, %(a)s", {"a": "x"}),
         ("SELECT :b", {"a": "x", "b": "y"}),
-    ],
-)
-async def test_a_text_that_looks_like_a_parameter_is_allowed_where_it_is_meant(
-    tx: Transaction, sql: str, parameters: dict[str, str]
-) -> None:
-    assert len(await tx.fetch(sql, parameters)) == 1
+    ]
+    for sql, parameters in cases:
+        with subtests.test(sql):
+            async with working(store) as work:
+                assert len(await work.tx.fetch(sql, parameters)) == 1
 
 
 async def test_a_wrong_statement_is_not_blamed_on_its_values(tx: Transaction) -> None:
@@ -225,24 +236,23 @@ async def test_a_wrong_statement_is_not_blamed_on_its_values(tx: Transaction) ->
         await tx.execute("SELECT * FROM nowhere WHERE id = :a", {"a": 1})
 
 
-@pytest.mark.parametrize(
-    "sql",
-    ["INSERT INTO notes VALUES (1, 'again')", "SELECT * FROM nowhere", "nonsense", "COMMIT"],
-)
 async def test_a_swallowed_database_error_prevents_the_commit(
-    store: Store, notes: RawDatabase, sql: str
+    store: Store, notes: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    token, job = await leased_job(store)
-    async with working(store) as work:
-        await work.tx.execute(INSERT, {"id": 1, "note": "x"})
-        with pytest.raises(Exception) as swallowed:  # noqa: PT011 - each driver has its own
-            await work.tx.execute(sql)
-        with pytest.raises(TransactionMisuse, match="an earlier statement failed"):
-            await work.tx.execute(INSERT, {"id": 2, "note": "y"})
-        with pytest.raises(type(swallowed.value)):
-            await work.unit.settle(token, job.id)
-    assert notes.count("notes") == 0
-    assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
+    again = "INSERT INTO notes VALUES (1, 'again')"
+    for sql in (again, "SELECT * FROM nowhere", "nonsense", "COMMIT"):
+        with subtests.test(sql):
+            token, job = await leased_job(store, sql)
+            async with working(store) as work:
+                await work.tx.execute(INSERT, {"id": 1, "note": sql})
+                with pytest.raises(Exception) as swallowed:  # noqa: PT011 - each driver has its own
+                    await work.tx.execute(sql)
+                with pytest.raises(TransactionMisuse, match="an earlier statement failed"):
+                    await work.tx.execute(INSERT, {"id": 2, "note": "y"})
+                with pytest.raises(type(swallowed.value)):
+                    await work.unit.settle(token, job.id)
+            assert notes.count("notes") == 0
+            assert await store.job_status(job.id) is JobStatus.IN_PROGRESS
 
 
 async def test_a_swallowed_database_error_comes_before_a_forgotten_await(

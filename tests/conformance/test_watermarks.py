@@ -5,6 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from itertools import product
 from typing import Any, TypeVar
 
 import pytest
@@ -51,12 +52,14 @@ def versioned(new: Watermark, *, key: str = KEY, even_if_stale: bool = False) ->
     return VersionedJob("credit", "created", key, new, even_if_stale)
 
 
-async def apply(store: Store, new: Watermark, *, even_if_stale: bool = False) -> Watermark | None:
+async def apply(
+    store: Store, new: Watermark, *, key: str = KEY, even_if_stale: bool = False
+) -> Watermark | None:
     """Apply a version in a transaction of its own, and return the watermark of the key."""
     async with store.begin(str) as transaction:
-        await versioned(new, even_if_stale=even_if_stale).advance_watermark(transaction)
+        await versioned(new, key=key, even_if_stale=even_if_stale).advance_watermark(transaction)
         await transaction.commit()
-    return await store.watermark("credit", KEY)
+    return await store.watermark("credit", key)
 
 
 async def test_a_forgotten_watermark_is_audited_and_the_next_version_sets_it(
@@ -264,23 +267,24 @@ async def start_waiting(raw_db: RawDatabase, call: Coroutine[Any, Any, T]) -> as
     return task
 
 
-@pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])
-@pytest.mark.parametrize(("newer", "is_stale"), [(7, True), (3, False)])
 async def test_the_second_of_two_transactions_waits_for_the_first_and_sees_its_version(
-    store: Store, raw_db: RawDatabase, *, exists: bool, newer: int, is_stale: bool
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    if exists:
-        await apply(store, mark(1))
-    async with store.begin(str) as transaction:
-        await versioned(mark(newer, "first")).advance_watermark(transaction)
-        second = await start_waiting(raw_db, apply(store, mark(5, "second")))
-        await transaction.commit()
-    if is_stale:
-        with pytest.raises(StaleEvent):
-            await second
-        assert await store.watermark("credit", KEY) == mark(7, "first")
-    else:
-        assert await second == mark(5, "second")
+    for newer, exists in product((7, 3), (True, False)):
+        key = f"{newer}, {'changed' if exists else 'first'}"
+        with subtests.test(key):
+            if exists:
+                await apply(store, mark(1), key=key)
+            async with store.begin(str) as transaction:
+                await versioned(mark(newer, "first"), key=key).advance_watermark(transaction)
+                second = await start_waiting(raw_db, apply(store, mark(5, "second"), key=key))
+                await transaction.commit()
+            if newer == 7:
+                with pytest.raises(StaleEvent):
+                    await second
+                assert await store.watermark("credit", key) == mark(7, "first")
+            else:
+                assert await second == mark(5, "second")
 
 
 @pytest.mark.parametrize("exists", [True, False], ids=["changed", "first"])

@@ -107,14 +107,15 @@ async def test_a_worker_of_the_previous_version_is_healthy(
     assert (found.name, found.health) == ("old", HEALTHY)
 
 
-@pytest.mark.parametrize("health", ["{bad", "null", '{"paused": 1}', '{"added_later": 1}'])
 async def test_a_worker_whose_health_cannot_be_read_is_alive(
-    store: Store, raw_db: RawDatabase, health: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    await store.renew_worker("w", ["credit"], is_start=True)
-    raw_db.rows(f"UPDATE onceward.workers SET health = '{health}'")  # noqa: S608 - no outside data
-    (found,) = await store.live_workers()
-    assert found.health == HEALTHY
+    for health in ("{bad", "null", '{"paused": 1}', '{"added_later": 1}'):
+        with subtests.test(health):
+            await store.renew_worker("w", ["credit"], is_start=True)
+            raw_db.rows(f"UPDATE onceward.workers SET health = '{health}'")  # noqa: S608 - no outside data
+            (found,) = await store.live_workers()
+            assert found.health == HEALTHY
 
 
 async def test_a_worker_that_stops_is_removed(store: Store) -> None:
@@ -138,25 +139,27 @@ async def test_a_worker_without_a_recent_heartbeat_is_dead_and_purged(
     assert await live_names(store) == ["alive", "dead"]
 
 
-@pytest.mark.parametrize(("intervals", "alive"), [(-5, []), (-2, ["w"]), (2, ["w"]), (5, [])])
 async def test_a_worker_may_miss_a_heartbeat_and_keeps_its_row_for_a_while(
-    store: Store, raw_db: RawDatabase, intervals: int, alive: list[str]
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    await store.renew_worker("w", ["credit"], is_start=True)
-    shift_heartbeats(raw_db, intervals * HEARTBEAT_SECONDS)
-    await store.register(SOURCES, HANDLERS, [])
-    assert raw_db.count("onceward.workers") == 1
-    assert await live_names(store) == alive
+    for intervals, alive in ((-5, []), (-2, ["w"]), (2, ["w"]), (5, [])):
+        with subtests.test(f"{intervals} intervals"):
+            await store.renew_worker("w", ["credit"], is_start=True)
+            shift_heartbeats(raw_db, intervals * HEARTBEAT_SECONDS)
+            await store.register(SOURCES, HANDLERS, [])
+            assert raw_db.count("onceward.workers") == 1
+            assert await live_names(store) == alive
 
 
-@pytest.mark.parametrize("handlers", ["{bad", "null", "5", '{"a": 1}', "[[1]]"])
 async def test_a_worker_whose_row_cannot_be_read_is_skipped(
-    store: Store, raw_db: RawDatabase, handlers: str
+    store: Store, raw_db: RawDatabase, subtests: pytest.Subtests
 ) -> None:
-    await store.renew_worker("odd", ["credit"], is_start=True)
-    raw_db.rows(f"UPDATE onceward.workers SET handlers = '{handlers}'")  # noqa: S608 - no outside data
-    await store.renew_worker("alive", ["credit"], is_start=True)
-    assert await live_names(store) == ["alive"]
+    for handlers in ("{bad", "null", "5", '{"a": 1}', "[[1]]"):
+        with subtests.test(handlers):
+            await store.renew_worker("odd", ["credit"], is_start=True)
+            raw_db.rows(f"UPDATE onceward.workers SET handlers = '{handlers}'")  # noqa: S608 - no outside data
+            await store.renew_worker("alive", ["credit"], is_start=True)
+            assert await live_names(store) == ["alive"]
 
 
 async def test_a_worker_seen_in_the_future_is_not_alive_and_is_purged(

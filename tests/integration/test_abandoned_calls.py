@@ -181,7 +181,9 @@ async def test_calls_that_a_stop_cancels_are_not_reported(
 
 
 def test_a_process_ends_while_abandoned_threads_run(postgres_url: str, tmp_path: Path) -> None:
-    with Serve(APPS / "mischief.py", postgres_url, "--workers", "1", drain_seconds=0.2) as service:
+    with Serve(
+        APPS / "mischief.py", postgres_url, "--workers", "1", forked=True, drain_seconds=0.2
+    ) as service:
         service.accept("evt_1", "stuck", {"seconds": 600, "touch": str(tmp_path / "started")})
         eventually((tmp_path / "started").exists, "the handler runs")
 

@@ -3,7 +3,6 @@
 import hashlib
 import logging
 from collections.abc import Iterator
-from typing import Any
 
 import httpx
 import pytest
@@ -57,16 +56,17 @@ def bearer(token: str) -> dict[str, str]:
 # Tokens.
 
 
-@pytest.mark.parametrize(("method", "path", "body"), GUARDED)
 def test_a_request_without_a_token_gets_401_and_changes_nothing(
-    closed: RunningInbox, method: str, path: str, body: Any
+    closed: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    before = closed.rows()
-    response = closed.http.request(method, path, json=body)
-    assert response.status_code == 401
-    assert response.headers["www-authenticate"] == "Bearer"
-    assert response.json()["error"] == "unauthorized"
-    assert closed.rows() == before
+    for method, path, body in GUARDED:
+        with subtests.test(path):
+            before = closed.rows()
+            response = closed.http.request(method, path, json=body)
+            assert response.status_code == 401
+            assert response.headers["www-authenticate"] == "Bearer"
+            assert response.json()["error"] == "unauthorized"
+            assert closed.rows() == before
 
 
 @pytest.mark.parametrize(("path", "status"), [("/events/ingest", 401), ("/webhooks/unknown", 404)])
@@ -95,15 +95,15 @@ AUTHORIZATIONS = {
 }
 
 
-@pytest.mark.parametrize("authorization", AUTHORIZATIONS.values(), ids=AUTHORIZATIONS)
-def test_a_wrong_authorization_gets_401(closed: RunningInbox, authorization: bytes) -> None:
-    number = list(AUTHORIZATIONS.values()).index(authorization)
-    client = f"x-forwarded-for: 203.0.113.{number}\r\n".encode()  # each has its own limit
-    with closed.connect() as connection:
-        head = b"GET /admin/events HTTP/1.1\r\nhost: x\r\n" + client + b"authorization: "
-        response = connection.send(head + authorization + b"\r\n\r\n").read_response()
-    assert response.status in (401, 400)  # the parser rejects control characters
-    assert response.status == 401 or not authorization.isascii()
+def test_a_wrong_authorization_gets_401(closed: RunningInbox, subtests: pytest.Subtests) -> None:
+    for number, (name, authorization) in enumerate(AUTHORIZATIONS.items()):
+        with subtests.test(name):
+            client = f"x-forwarded-for: 203.0.113.{number}\r\n".encode()  # each has its own limit
+            with closed.connect() as connection:
+                head = b"GET /admin/events HTTP/1.1\r\nhost: x\r\n" + client + b"authorization: "
+                response = connection.send(head + authorization + b"\r\n\r\n").read_response()
+            assert response.status in (401, 400)  # the parser rejects control characters
+            assert response.status == 401 or not authorization.isascii()
 
 
 def test_two_tokens_in_one_request_are_rejected(closed: RunningInbox) -> None:
@@ -143,29 +143,30 @@ def test_the_audit_entry_names_the_token_holder(closed: RunningInbox) -> None:
         del closed.http.headers["authorization"]
 
 
-@pytest.mark.parametrize(
-    "tokens",
-    [
-        "ann",
-        TOKEN,
-        f"ann:,bob:{TOKEN}",
-        f":{TOKEN}",
-        "ann:short",
-        f"{TOKEN}:ann",
-        f"ann:{TOKEN},ann:{OTHER_TOKEN}",
-        f"{TOKEN}:x, {TOKEN}:{OTHER_TOKEN}",
-        f"{TOKEN}:{OTHER_TOKEN},{TOKEN}:{OTHER_TOKEN}",
-    ],
-)
+INVALID_TOKENS = [
+    "ann",
+    TOKEN,
+    f"ann:,bob:{TOKEN}",
+    f":{TOKEN}",
+    "ann:short",
+    f"{TOKEN}:ann",
+    f"ann:{TOKEN},ann:{OTHER_TOKEN}",
+    f"{TOKEN}:x, {TOKEN}:{OTHER_TOKEN}",
+    f"{TOKEN}:{OTHER_TOKEN},{TOKEN}:{OTHER_TOKEN}",
+]
+
+
 def test_invalid_tokens_prevent_the_start_and_are_not_shown(
-    sqlite_url: str, tokens: str, monkeypatch: pytest.MonkeyPatch
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", tokens)
-    with pytest.raises(ConfigurationError) as caught:
-        make_inbox(sqlite_url).service()
-    assert "ONCEWARD_ADMIN_TOKENS: " in str(caught.value)
-    assert TOKEN not in str(caught.value)
-    assert OTHER_TOKEN not in str(caught.value)
+    for tokens in INVALID_TOKENS:
+        with subtests.test(tokens):
+            monkeypatch.setenv("ONCEWARD_ADMIN_TOKENS", tokens)
+            with pytest.raises(ConfigurationError) as caught:
+                make_inbox(sqlite_url).service()
+            assert "ONCEWARD_ADMIN_TOKENS: " in str(caught.value)
+            assert TOKEN not in str(caught.value)
+            assert OTHER_TOKEN not in str(caught.value)
 
 
 def test_a_token_may_contain_any_characters(
@@ -286,20 +287,24 @@ def label(headers: dict[str, str]) -> str:
     return " ".join(f"{name}={value}" for name, value in headers.items()) or "defaults"
 
 
-@pytest.mark.parametrize("headers", SAME_SITE, ids=label)
-def test_dev_is_open_to_this_machine(shared: RunningInbox, headers: dict[str, str]) -> None:
-    for method, path, body in GUARDED[:-1]:
-        assert shared.http.request(method, path, json=body, headers=headers).is_success
+def test_dev_is_open_to_this_machine(shared: RunningInbox, subtests: pytest.Subtests) -> None:
+    for headers in SAME_SITE:
+        with subtests.test(label(headers)):
+            for method, path, body in GUARDED[:-1]:
+                assert shared.http.request(method, path, json=body, headers=headers).is_success
 
 
-@pytest.mark.parametrize("headers", FOREIGN, ids=label)
-def test_dev_rejects_other_hosts_and_origins(shared: RunningInbox, headers: dict[str, str]) -> None:
-    before = shared.rows()
-    for method, path, body in GUARDED:
-        response = shared.http.request(method, path, json=body, headers=headers)
-        assert response.status_code in (400, 403)  # some are not hosts at all
-        assert response.json()["error"] in ("foreign_host", "foreign_origin", "malformed")
-    assert shared.rows() == before
+def test_dev_rejects_other_hosts_and_origins(
+    shared: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for headers in FOREIGN:
+        with subtests.test(label(headers)):
+            before = shared.rows()
+            for method, path, body in GUARDED:
+                response = shared.http.request(method, path, json=body, headers=headers)
+                assert response.status_code in (400, 403)  # some are not hosts at all
+                assert response.json()["error"] in ("foreign_host", "foreign_origin", "malformed")
+            assert shared.rows() == before
 
 
 PROXY_HEADERS = [
@@ -309,11 +314,16 @@ PROXY_HEADERS = [
 ]
 
 
-@pytest.mark.parametrize("name", PROXY_HEADERS)
-def test_dev_rejects_requests_through_a_proxy(shared: RunningInbox, name: str) -> None:
-    for method, path, body in GUARDED:
-        response = shared.http.request(method, path, json=body, headers={name: "203.0.113.7"})
-        assert (response.status_code, response.json()["error"]) == (403, "forwarded")
+def test_dev_rejects_requests_through_a_proxy(
+    shared: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for name in PROXY_HEADERS:
+        with subtests.test(name):
+            for method, path, body in GUARDED:
+                response = shared.http.request(
+                    method, path, json=body, headers={name: "203.0.113.7"}
+                )
+                assert (response.status_code, response.json()["error"]) == (403, "forwarded")
 
 
 def test_dev_has_an_index(shared: RunningInbox, closed: RunningInbox) -> None:
@@ -337,25 +347,28 @@ def test_dev_requires_exactly_one_host_header(shared: RunningInbox) -> None:
         assert connection.send(b"GET /admin/events HTTP/1.0\r\n\r\n").read_response().status == 403
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "text/plain",
-        "text/plain; application/json",
-        "application/x-www-form-urlencoded",
-        "multipart/form-data; boundary=x",
-        "application/jsonp",
-        "application/json, text/plain",
-        "",
-    ],
-)
-def test_only_a_json_content_type_is_accepted(shared: RunningInbox, kind: str) -> None:
-    before = shared.rows()
-    for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
-        content = httpx.Request("POST", "http://x", json=body).content
-        response = shared.http.post(path, content=content, headers={"content-type": kind})
-        assert response.status_code == 415
-    assert shared.rows() == before
+OTHER_TYPES = [
+    "text/plain",
+    "text/plain; application/json",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application/jsonp",
+    "application/json, text/plain",
+    "",
+]
+
+
+def test_only_a_json_content_type_is_accepted(
+    shared: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for kind in OTHER_TYPES:
+        with subtests.test(kind):
+            before = shared.rows()
+            for path, body in (("/events/ingest", EVENT), ("/admin/jobs/1/requeue", ACT)):
+                content = httpx.Request("POST", "http://x", json=body).content
+                response = shared.http.post(path, content=content, headers={"content-type": kind})
+                assert response.status_code == 415
+            assert shared.rows() == before
 
 
 def test_dev_still_verifies_signatures(shared: RunningInbox) -> None:
@@ -381,27 +394,28 @@ def test_a_signed_webhook_may_have_any_host_and_origin(closed: RunningInbox) -> 
         assert response.status_code == 202
 
 
-@pytest.mark.parametrize(
-    ("host", "status"),
-    [
-        ("localhost", 202),
-        ("[::1]:8080", 202),
-        ("inbox.example", 202),
-        ("INBOX.example:443", 202),
-        ("two.example", 202),
-        ("evil.example", 403),
-        ("inbox.example.evil.example", 403),
-        ("", 403),
-    ],
-)
+HOSTS = [
+    ("localhost", 202),
+    ("[::1]:8080", 202),
+    ("inbox.example", 202),
+    ("INBOX.example:443", 202),
+    ("two.example", 202),
+    ("evil.example", 403),
+    ("inbox.example.evil.example", 403),
+    ("", 403),
+]
+
+
 def test_an_unsigned_source_accepts_only_allowed_hosts(
-    closed: RunningInbox, host: str, status: int
+    closed: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    headers = JSON | {"host": host, "x-event-id": f"unsigned-{host}"}
-    before = closed.rows()
-    response = closed.http.post("/webhooks/lab", content=b"{}", headers=headers)
-    assert response.status_code == status
-    assert (closed.rows() == before) is (status == 403)
+    for host, status in HOSTS:
+        with subtests.test(host):
+            headers = JSON | {"host": host, "x-event-id": f"unsigned-{host}"}
+            before = closed.rows()
+            response = closed.http.post("/webhooks/lab", content=b"{}", headers=headers)
+            assert response.status_code == status
+            assert (closed.rows() == before) is (status == 403)
 
 
 def test_an_unsigned_source_rejects_pages_of_other_sites(closed: RunningInbox) -> None:

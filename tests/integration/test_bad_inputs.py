@@ -4,10 +4,11 @@ Size and time limits are in test_server_limits.py; tokens, hosts and origins in 
 filters and job ids in test_admin_api.py; disconnects and redeliveries in test_receiving.py.
 """
 
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any
 
 import httpx
@@ -35,9 +36,15 @@ BODY = b'{"id":"evt_bad","type":"invoice.paid"}'
 @pytest.fixture
 def nothing_recorded(shared: RunningInbox) -> Iterator[RunningInbox]:
     """Check that the test adds no row."""
-    before = shared.rows()
-    yield shared
-    assert shared.rows() == before
+    with recording_nothing(shared):
+        yield shared
+
+
+@contextmanager
+def recording_nothing(service: RunningInbox) -> Iterator[None]:
+    before = service.rows()
+    yield
+    assert service.rows() == before
 
 
 def post_stripe(
@@ -92,26 +99,25 @@ SIGNATURES: dict[str, Callable[[str, str], str | bytes]] = {
 }
 
 
-def content(stamp: object) -> bytes:
-    return f"{stamp}.".encode() + BODY
+def content(stamp: object, body: bytes = BODY) -> bytes:
+    return f"{stamp}.".encode() + body
 
 
-def signed_at(stamp: object) -> str:
-    return f"t={stamp},v1={digest(STRIPE_SECRET, content(stamp))}"
+def signed_at(stamp: object, body: bytes = BODY) -> str:
+    return f"t={stamp},v1={digest(STRIPE_SECRET, content(stamp, body))}"
 
 
-@pytest.mark.parametrize("forge", SIGNATURES.values(), ids=SIGNATURES)
-def test_a_wrong_signature_is_rejected(
-    nothing_recorded: RunningInbox, forge: Callable[[str, str], str | bytes]
-) -> None:
-    stamp = str(int(time.time()))
-    correct = digest(STRIPE_SECRET, content(stamp))
-    response = post_stripe(nothing_recorded, forge(stamp, correct))
-    assert response.status_code == 401
-    assert response.json() == {
-        "error": "signature_rejected",
-        "message": "The signature was not accepted.",
-    }
+def test_a_wrong_signature_is_rejected(shared: RunningInbox, subtests: pytest.Subtests) -> None:
+    for name, forge in SIGNATURES.items():
+        with subtests.test(name), recording_nothing(shared):
+            stamp = str(int(time.time()))
+            correct = digest(STRIPE_SECRET, content(stamp))
+            response = post_stripe(shared, forge(stamp, correct))
+            assert response.status_code == 401
+            assert response.json() == {
+                "error": "signature_rejected",
+                "message": "The signature was not accepted.",
+            }
 
 
 def test_a_webhook_without_a_signature_is_rejected(nothing_recorded: RunningInbox) -> None:
@@ -121,25 +127,26 @@ def test_a_webhook_without_a_signature_is_rejected(nothing_recorded: RunningInbo
         assert response.status_code == 401
 
 
-@pytest.mark.parametrize(
-    "signature",
-    [
-        digest(GITHUB_SECRET, BODY),
-        f"sha1={digest(GITHUB_SECRET, BODY, 'sha1')}",
-        f"sha256={digest(GITHUB_SECRET, BODY, 'sha1')}",
-        f"SHA256={digest(GITHUB_SECRET, BODY)}",
-        f"sha256={digest(PARTNER_SECRET, BODY)}",
-        "sha256=",
-        "none",
-    ],
-)
+GITHUB_SIGNATURES = [
+    digest(GITHUB_SECRET, BODY),
+    f"sha1={digest(GITHUB_SECRET, BODY, 'sha1')}",
+    f"sha256={digest(GITHUB_SECRET, BODY, 'sha1')}",
+    f"SHA256={digest(GITHUB_SECRET, BODY)}",
+    f"sha256={digest(PARTNER_SECRET, BODY)}",
+    "sha256=",
+    "none",
+]
+
+
 def test_a_github_signature_in_another_format_is_rejected(
-    nothing_recorded: RunningInbox, signature: str
+    shared: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    sent = github_webhook("bad", BODY)
-    headers = sent.headers | {"x-hub-signature-256": signature}
-    response = nothing_recorded.http.post("/webhooks/github", content=BODY, headers=headers)
-    assert response.status_code == 401
+    for signature in GITHUB_SIGNATURES:
+        with subtests.test(signature), recording_nothing(shared):
+            sent = github_webhook("bad", BODY)
+            headers = sent.headers | {"x-hub-signature-256": signature}
+            response = shared.http.post("/webhooks/github", content=BODY, headers=headers)
+            assert response.status_code == 401
 
 
 def test_a_retired_secret_is_rejected(sqlite_url: str) -> None:
@@ -222,36 +229,35 @@ ENVELOPES: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("body", "reason"), ENVELOPES.values(), ids=ENVELOPES)
 def test_an_envelope_without_a_usable_identity_gets_422_with_the_reason(
-    nothing_recorded: RunningInbox, body: object, reason: str
+    shared: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    response = nothing_recorded.http.post("/events/ingest", json=body)
-    assert response.status_code == 422
-    assert reason in response.json()["message"]
+    for name, (body, reason) in ENVELOPES.items():
+        with subtests.test(name), recording_nothing(shared):
+            response = shared.http.post("/events/ingest", json=body)
+            assert response.status_code == 422
+            assert reason in response.json()["message"]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"nonsense",
-        b'{"event_id": "x", "event_type": "x", "payload": ',
-        b"\xff\xfe",
-        b'{"event_id": "\xff", "event_type": "x", "payload": 1}',
-        b'{"event_id": "\\ud800", "event_type": "x", "payload": 1}',
-        b'{"event_id": ' + b"9" * 5_000 + b', "event_type": "x", "payload": 1}',
-        b'{"event_id": NaN, "event_type": "x", "payload": 1}',
-        b"[" * 100_000,
-        b'{"event_id": "x", "event_type": "x", "payload": ' + DEEP + b"}",
-    ],
-    ids=lambda body: repr(body[:30]),
-)
-def test_an_envelope_that_is_not_json_gets_422(nothing_recorded: RunningInbox, body: bytes) -> None:
-    response = nothing_recorded.http.post("/events/ingest", content=body, headers=JSON)
-    assert response.status_code == 422
-    assert response.json()["message"]
+NO_JSON = [
+    *(b"", b"{", b"nonsense", b"\xff\xfe", b"[" * 100_000),
+    b'{"event_id": "x", "event_type": "x", "payload": ',
+    b'{"event_id": "\xff", "event_type": "x", "payload": 1}',
+    b'{"event_id": "\\ud800", "event_type": "x", "payload": 1}',
+    b'{"event_id": ' + b"9" * 5_000 + b', "event_type": "x", "payload": 1}',
+    b'{"event_id": NaN, "event_type": "x", "payload": 1}',
+    b'{"event_id": "x", "event_type": "x", "payload": ' + DEEP + b"}",
+]
+
+
+def test_an_envelope_that_is_not_json_gets_422(
+    shared: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for body in NO_JSON:
+        with subtests.test(repr(body[:60])), recording_nothing(shared):
+            response = shared.http.post("/events/ingest", content=body, headers=JSON)
+            assert response.status_code == 422
+            assert response.json()["message"]
 
 
 STRIPE_IDS: dict[str, tuple[Any, str]] = {
@@ -266,32 +272,28 @@ STRIPE_IDS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("event_id", "reason"), STRIPE_IDS.values(), ids=STRIPE_IDS)
 def test_a_signed_webhook_without_a_usable_id_gets_422_with_the_reason(
-    nothing_recorded: RunningInbox, event_id: object, reason: str
+    shared: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    event = {"type": "invoice.paid"} | ({} if event_id is ... else {"id": event_id})
-    body = json.dumps(event).encode()
-    stamp = str(int(time.time()))
-    signature = digest(STRIPE_SECRET, stamp.encode() + b"." + body)
-    response = post_stripe(nothing_recorded, f"t={stamp},v1={signature}", body)
-    assert response.status_code == 422
-    assert reason in response.json()["message"]
+    for name, (event_id, reason) in STRIPE_IDS.items():
+        with subtests.test(name), recording_nothing(shared):
+            event = {"type": "invoice.paid"} | ({} if event_id is ... else {"id": event_id})
+            body = json.dumps(event).encode()
+            response = post_stripe(shared, signed_at(int(time.time()), body), body)
+            assert response.status_code == 422
+            assert reason in response.json()["message"]
 
 
-@pytest.mark.parametrize(
-    "event_id",
-    [b"", b"x" * 256, b"\xff\xfe", b"\xc3"],
-    ids=["empty", "long", "not UTF-8", "half a character"],
-)
 def test_an_unusable_id_in_a_header_gets_422(
-    nothing_recorded: RunningInbox, event_id: bytes
+    shared: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    response = nothing_recorded.http.post(
-        "/webhooks/partner", content=BODY, headers=signed_by_partner(event_id)
-    )
-    assert response.status_code == 422
-    assert "X-Event-Id" in response.json()["message"]
+    for event_id in (b"", b"x" * 256, b"\xff\xfe", b"\xc3"):
+        with subtests.test(repr(event_id[:5])), recording_nothing(shared):
+            response = shared.http.post(
+                "/webhooks/partner", content=BODY, headers=signed_by_partner(event_id)
+            )
+            assert response.status_code == 422
+            assert "X-Event-Id" in response.json()["message"]
 
 
 def test_a_nul_in_a_header_gets_400(nothing_recorded: RunningInbox) -> None:
@@ -322,17 +324,19 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize(("body", "reason"), MALFORMED.values(), ids=MALFORMED)
-def test_a_signed_malformed_body_is_stored_and_its_job_names_the_fault(
-    shared: RunningInbox, body: bytes, reason: str
+@pytest.mark.every_transport
+def test_a_signed_malformed_body_is_stored_unchanged_and_its_job_names_the_fault(
+    service: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    delivery = f"malformed-{digest('malformed', body)[:20]}"
-    response = shared.send(github_webhook(delivery, body))
-    assert response.status_code == 202
-    assert shared.payload(delivery)[0] == body
-    job = shared.settled_job(delivery)
-    assert (job["status"], job["failure_type"], job["attempts"]) == ("failed", "permanent", 1)
-    assert job["last_error"].startswith(f"Malformed payload: {reason}")
+    for number, (body, _) in enumerate(MALFORMED.values()):
+        assert service.send(github_webhook(f"d-{number}", body)).status_code == 202
+    for number, (name, (body, reason)) in enumerate(MALFORMED.items()):
+        with subtests.test(name):
+            assert service.payload(f"d-{number}")[0] == body
+            job = service.settled_job(f"d-{number}")
+            outcome = job["status"], job["failure_type"], job["attempts"]
+            assert outcome == ("failed", "permanent", 1)
+            assert job["last_error"].startswith(f"Malformed payload: {reason}")
 
 
 def test_a_body_that_only_some_pythons_can_decode_is_stored(shared: RunningInbox) -> None:
@@ -354,28 +358,16 @@ ODD_VALUES = {
 }
 
 
-@pytest.mark.parametrize("odd", ODD_VALUES.values(), ids=ODD_VALUES)
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"], ids=["", "after a byte order mark"])
 def test_a_body_with_an_odd_value_beside_its_id_is_stored(
-    shared: RunningInbox, mark: bytes, odd: bytes
+    shared: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    event_id = f"evt_{digest('beside', mark + odd)[:20]}"
-    body = mark + b'{"type":"quiet","odd":%b,"id":"%b"}' % (odd, event_id.encode())
-    stamp = str(int(time.time()))
-    signature = digest(STRIPE_SECRET, stamp.encode() + b"." + body)
-    response = post_stripe(shared, f"t={stamp},v1={signature}", body)
-    assert (response.status_code, response.json()["event_id"]) == (202, event_id)
-    assert shared.payload(event_id)[0] == body
-
-
-@pytest.mark.every_transport
-def test_malformed_bodies_are_stored_unchanged(service: RunningInbox) -> None:
-    bodies = {f"d-{number}": body for number, (body, _) in enumerate(MALFORMED.values())}
-    for delivery, body in bodies.items():
-        assert service.send(github_webhook(delivery, body)).status_code == 202
-    assert {delivery: service.payload(delivery)[0] for delivery in bodies} == bodies
-    for delivery in bodies:
-        assert service.settled_job(delivery)["failure_type"] == "permanent"
+    for mark, (name, odd) in itertools.product((b"", b"\xef\xbb\xbf"), ODD_VALUES.items()):
+        with subtests.test(name, mark=mark):
+            event_id = f"evt_{digest('beside', mark + odd)[:20]}"
+            body = mark + b'{"type":"quiet","odd":%b,"id":"%b"}' % (odd, event_id.encode())
+            response = post_stripe(shared, signed_at(int(time.time()), body), body)
+            assert (response.status_code, response.json()["event_id"]) == (202, event_id)
+            assert shared.payload(event_id)[0] == body
 
 
 def test_an_envelope_with_a_number_of_5000_digits_is_stored(shared: RunningInbox) -> None:
@@ -398,46 +390,56 @@ def test_a_handler_without_a_model_fails_with_the_same_reason(shared: RunningInb
 # Encodings, paths, methods, headers and logs.
 
 
-@pytest.mark.parametrize("encoding", ["gzip", "br", "deflate", "identity, gzip", "x"])
-def test_an_encoded_body_gets_415(nothing_recorded: RunningInbox, encoding: str) -> None:
-    for sent in (partner_webhook("encoded"), SignedWebhook("", BODY, JSON)):
-        path = f"/webhooks/{sent.source}" if sent.source else "/events/ingest"
-        response = nothing_recorded.http.post(
-            path, content=sent.body, headers=sent.headers | {"content-encoding": encoding}
-        )
-        assert (response.status_code, response.json()["error"]) == (415, "encoded_body")
+def test_an_encoded_body_gets_415(shared: RunningInbox, subtests: pytest.Subtests) -> None:
+    for encoding in ["gzip", "br", "deflate", "identity, gzip", "x"]:
+        with subtests.test(encoding), recording_nothing(shared):
+            for sent in (partner_webhook("encoded"), SignedWebhook("", BODY, JSON)):
+                path = f"/webhooks/{sent.source}" if sent.source else "/events/ingest"
+                response = shared.http.post(
+                    path, content=sent.body, headers=sent.headers | {"content-encoding": encoding}
+                )
+                assert (response.status_code, response.json()["error"]) == (415, "encoded_body")
 
 
-@pytest.mark.parametrize(
-    "path", ["/webhooks/unknown", "/webhooks/", "/webhooks/stripe/", "/webhooks/..%2fstripe", "/x"]
-)
-def test_an_unknown_path_gets_404(nothing_recorded: RunningInbox, path: str) -> None:
-    sent = stripe_webhook("evt_404")
-    response = nothing_recorded.send(sent, path)
-    assert response.status_code == 404
-    assert set(response.json()) == {"error", "message"}
+UNKNOWN_PATHS = ("/x", *(f"/webhooks/{name}" for name in ("unknown", "", "stripe/", "..%2fstripe")))
 
 
-@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/webhooks/stripe", "/events/ingest"])
-def test_only_post_is_allowed(nothing_recorded: RunningInbox, path: str, method: str) -> None:
-    response = nothing_recorded.http.request(method, path)
-    assert response.status_code == 405
-    assert response.headers["allow"] == "POST"
+def test_an_unknown_path_gets_404(shared: RunningInbox, subtests: pytest.Subtests) -> None:
+    for path in UNKNOWN_PATHS:
+        with subtests.test(path), recording_nothing(shared):
+            sent = stripe_webhook("evt_404")
+            response = shared.send(sent, path)
+            assert response.status_code == 404
+            assert set(response.json()) == {"error", "message"}
 
 
-@pytest.mark.parametrize(
-    "name", ["x-hub-signature-256", "x-github-delivery", "x-github-event", "content-encoding"]
-)
-def test_a_repeated_security_header_gets_400(nothing_recorded: RunningInbox, name: str) -> None:
-    sent = github_webhook("repeated")
-    headers = {"content-encoding": "identity"} | sent.headers
-    lines = f"{name}: {headers[name]}\r\n".encode()
-    with nothing_recorded.connect() as connection:
-        connection.send(request("/webhooks/github", sent.body, headers=headers, lines=lines))
-        response = connection.read_response()
-    assert response.status == 400
-    assert name in json.loads(response.body)["message"]
+OTHER_METHODS = ("GET", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS")
+
+
+def test_only_post_is_allowed(shared: RunningInbox, subtests: pytest.Subtests) -> None:
+    for path, method in itertools.product(("/webhooks/stripe", "/events/ingest"), OTHER_METHODS):
+        with subtests.test(f"{method} {path}"), recording_nothing(shared):
+            response = shared.http.request(method, path)
+            assert response.status_code == 405
+            assert response.headers["allow"] == "POST"
+
+
+SECURITY_HEADERS = ("x-hub-signature-256", "x-github-delivery", "x-github-event")
+
+
+def test_a_repeated_security_header_gets_400(
+    shared: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for name in (*SECURITY_HEADERS, "content-encoding"):
+        with subtests.test(name), recording_nothing(shared):
+            sent = github_webhook("repeated")
+            headers = {"content-encoding": "identity"} | sent.headers
+            lines = f"{name}: {headers[name]}\r\n".encode()
+            data = request("/webhooks/github", sent.body, headers=headers, lines=lines)
+            with shared.connect() as connection:
+                response = connection.send(data).read_response()
+            assert response.status == 400
+            assert name in json.loads(response.body)["message"]
 
 
 def test_line_breaks_and_terminal_codes_are_escaped_in_the_log(

@@ -161,24 +161,25 @@ def test_an_effect_that_did_not_happen_is_called_again(service: RunningInbox, ba
     assert (after["status"], after["call_no"]) == ("succeeded", 2)
 
 
-@pytest.mark.parametrize(
-    ("name", "body", "returned"),
-    [
-        ("absent", {}, None),
-        ("null", {"result": None}, None),
-        ("zero", {"result": 0}, 0),
-        ("list", {"result": [1, {"ü": None}], "call_no": 7}, [1, {"ü": None}]),
-        ("longest", {"result": "x" * (MAX_RESULT_BYTES - 2)}, "x" * (MAX_RESULT_BYTES - 2)),
-    ],
-)
+RESULTS: list[tuple[str, dict[str, Any], object]] = [
+    ("absent", {}, None),
+    ("null", {"result": None}, None),
+    ("zero", {"result": 0}, 0),
+    ("list", {"result": [1, {"ü": None}], "call_no": 7}, [1, {"ü": None}]),
+    ("longest", {"result": "x" * (MAX_RESULT_BYTES - 2)}, "x" * (MAX_RESULT_BYTES - 2)),
+]
+
+
 def test_the_call_returns_the_answers_result(
-    service: RunningInbox, bank: Bank, name: str, body: dict[str, Any], returned: object
+    service: RunningInbox, bank: Bank, subtests: pytest.Subtests
 ) -> None:
-    effect = expired_call(service, f"result-{name}")
-    response = resolve(service, effect, {**HAPPENED, **body})
-    assert response.status_code == 200, response.text
-    wait_until_done(service, f"result-{name}")
-    assert bank.returned[f"result-{name}"] == returned
+    for name, body, returned in RESULTS:
+        with subtests.test(name):
+            effect = expired_call(service, f"result-{name}")
+            response = resolve(service, effect, {**HAPPENED, **body})
+            assert response.status_code == 200, response.text
+            wait_until_done(service, f"result-{name}")
+            assert bank.returned[f"result-{name}"] == returned
 
 
 def test_a_result_is_stored_as_a_call_would(service: RunningInbox) -> None:
@@ -240,11 +241,14 @@ def test_an_answer_before_the_deadline_gets_409(service: RunningInbox, body: Any
     assert "may be under way for" in refused(service, effect, body)
 
 
-@pytest.mark.parametrize("call_no", [0, 2, -1, 2**40])
-def test_an_answer_about_another_call_gets_409(service: RunningInbox, call_no: int) -> None:
-    effect = expired_call(service, f"call-no-{call_no}")
-    message = refused(service, effect, {**DID_NOT_HAPPEN, "call_no": call_no})
-    assert f"its last call is 1, not {call_no}" in message
+def test_an_answer_about_another_call_gets_409(
+    service: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for call_no in [0, 2, -1, 2**40]:
+        with subtests.test(str(call_no)):
+            effect = expired_call(service, f"call-no-{call_no}")
+            message = refused(service, effect, {**DID_NOT_HAPPEN, "call_no": call_no})
+            assert f"its last call is 1, not {call_no}" in message
 
 
 @pytest.mark.parametrize("body", [HAPPENED, DID_NOT_HAPPEN], ids=["happened", "did not"])
@@ -296,35 +300,37 @@ def test_one_of_many_concurrent_answers_succeeds(service: RunningInbox) -> None:
     assert len(service.items("audit", event_id="raced")) == 1
 
 
-@pytest.mark.parametrize("effect", ["999999999", "0", "x", "-1", "1" * 30, "%20", "1.0"])
-def test_an_unknown_effect_gets_404(service: RunningInbox, effect: str) -> None:
-    response = resolve(service, effect, HAPPENED)
-    assert (response.status_code, response.json()["error"]) == (404, "not_found")
-    assert "effect" in response.json()["message"]
+def test_an_unknown_effect_gets_404(service: RunningInbox, subtests: pytest.Subtests) -> None:
+    for effect in ["999999999", "0", "x", "-1", "1" * 30, "%20", "1.0"]:
+        with subtests.test(effect):
+            response = resolve(service, effect, HAPPENED)
+            assert (response.status_code, response.json()["error"]) == (404, "not_found")
+            assert "effect" in response.json()["message"]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        ({}, "outcome must be happened or did_not_happen"),
-        ({"outcome": "Happened"}, "outcome must be happened or did_not_happen"),
-        ({"outcome": "succeeded"}, "outcome must be happened or did_not_happen"),
-        ({"outcome": "did_not_happen"}, "needs the call_no"),
-        ({"outcome": "did_not_happen", "call_no": None}, "needs the call_no"),
-        ({"outcome": "did_not_happen", "call_no": 1, "result": 5}, "has no result"),
-        ({"outcome": "did_not_happen", "call_no": 1, "result": None}, "has no result"),
-        (
-            {"outcome": "happened", "result": "x" * (MAX_RESULT_BYTES - 1)},
-            f"result is {MAX_RESULT_BYTES + 1} bytes long; the limit is {MAX_RESULT_BYTES}",
-        ),
-    ],
-)
-def test_an_unusable_answer_gets_422(
-    service: RunningInbox, body: dict[str, Any], message: str
-) -> None:
-    response = resolve(service, "1", {**ACTION, **body})
-    assert (response.status_code, response.json()["error"]) == (422, "bad_outcome")
-    assert message in response.json()["message"]
+UNUSABLE: list[tuple[dict[str, Any], str]] = [
+    ({}, "outcome must be happened or did_not_happen"),
+    ({"outcome": "Happened"}, "outcome must be happened or did_not_happen"),
+    ({"outcome": "succeeded"}, "outcome must be happened or did_not_happen"),
+    ({"outcome": "did_not_happen"}, "needs the call_no"),
+    ({"outcome": "did_not_happen", "call_no": None}, "needs the call_no"),
+    ({"outcome": "did_not_happen", "call_no": 1, "result": 5}, "has no result"),
+    ({"outcome": "did_not_happen", "call_no": 1, "result": None}, "has no result"),
+    (
+        {"outcome": "happened", "result": "x" * (MAX_RESULT_BYTES - 1)},
+        f"result is {MAX_RESULT_BYTES + 1} bytes long; the limit is {MAX_RESULT_BYTES}",
+    ),
+]
+
+
+def test_an_unusable_answer_gets_422(service: RunningInbox, subtests: pytest.Subtests) -> None:
+    for body, message in UNUSABLE:
+        with subtests.test(
+            message, **{name: value for name, value in body.items() if name != "result"}
+        ):
+            response = resolve(service, "1", {**ACTION, **body})
+            assert (response.status_code, response.json()["error"]) == (422, "bad_outcome")
+            assert message in response.json()["message"]
 
 
 def test_a_result_that_no_call_could_store_gets_422(service: RunningInbox) -> None:
@@ -353,12 +359,15 @@ INVALID: dict[str, Callable[[RunningInbox], httpx.Response]] = {
 }
 
 
-@pytest.mark.parametrize("fault", INVALID)
-def test_an_answer_needs_an_actor_and_a_reason(service: RunningInbox, fault: str) -> None:
-    entries = service.items("audit")
-    response = INVALID[fault](service)
-    assert (response.status_code, response.json()["error"]) == (422, "bad_act")
-    assert service.items("audit") == entries
+def test_an_answer_needs_an_actor_and_a_reason(
+    service: RunningInbox, subtests: pytest.Subtests
+) -> None:
+    for fault, send in INVALID.items():
+        with subtests.test(fault):
+            entries = service.items("audit")
+            response = send(service)
+            assert (response.status_code, response.json()["error"]) == (422, "bad_act")
+            assert service.items("audit") == entries
 
 
 def test_an_answer_needs_post_and_json(service: RunningInbox) -> None:

@@ -31,6 +31,10 @@ async def is_paid_async(event: Event[Any]) -> bool:
     return is_paid(event)
 
 
+async def note(event: Event[Any], tx: Transaction) -> None:
+    await tx.execute(INSERT, {"text": event.id})
+
+
 def noting(when: Any, **options: Any) -> Inbox:
     """Return an inbox whose handler writes a note for each event that it gets."""
     inbox = Inbox()
@@ -39,10 +43,7 @@ def noting(when: Any, **options: Any) -> Inbox:
     async def tables(tx: Transaction) -> None:
         await tx.execute("CREATE TABLE IF NOT EXISTS notes (text varchar(255))")
 
-    @inbox.on("order", when=when, **options)
-    async def note(event: Event[Any], tx: Transaction) -> None:
-        await tx.execute(INSERT, {"text": event.id})
-
+    inbox.on("order", when=when, **options)(note)
     return inbox
 
 
@@ -55,25 +56,42 @@ async def outcomes(running: RunningInbox, *payloads: object) -> list[tuple[str, 
     return [(job.status, job.failure_type) for _, job in sorted(jobs.items())]
 
 
-@pytest.mark.parametrize(
-    "when", [is_paid, is_paid_async, lambda event: event.payload["status"] == "paid"]
-)
-@pytest.mark.parametrize(
-    "options", [{}, {"ordering_key": "id"}, {"version": "id", "version_key": "id"}]
-)
+FUNCTIONS: dict[str, Any] = {
+    "a function": is_paid,
+    "async": is_paid_async,
+    "a lambda": lambda event: event.payload["status"] == "paid",
+}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no key": {},
+    "ordered": {"ordering_key": "id"},
+    "versioned": {"version": "id", "version_key": "id"},
+}
+
+
 async def test_an_event_that_the_function_rejects_is_ignored(
-    database_url: str, when: Any, options: dict[str, Any]
+    database_url: str, subtests: pytest.Subtests
 ) -> None:
-    async with run_inbox(noting(when, **options), database_url) as running:
-        ended = await outcomes(running, {**OPEN, "id": 1}, {**PAID, "id": 1}, {**OPEN, "id": 1})
-        job = await running.job("evt_1")
-        (event,) = await running.store.events(PageQuery(limit=1, event_id="evt_1"))
-    assert ended == [FILTERED, DONE, FILTERED]
-    assert event.processing_state is ProcessingState.IGNORED
-    assert job.last_error is not None
-    assert job.last_error.startswith("filtered: when (")
-    assert job.last_error.endswith(") returned False")
-    assert notes(database_url) == ["evt_2"]
+    inbox = noting(is_paid)
+    cases = {f"{when}, {kind}": (when, kind) for when in FUNCTIONS for kind in OPTIONS}
+    for name, (when, kind) in cases.items():
+        inbox.on(name, when=FUNCTIONS[when], name=name, **OPTIONS[kind])(note)
+    async with run_inbox(inbox, database_url) as running:
+        for name in cases:
+            with subtests.test(name):
+                for number, payload in enumerate((OPEN, PAID, OPEN), 1):
+                    await running.post(name, {**payload, "id": 1}, f"{name} {number}")
+                    await running.wait_until_idle()
+                jobs = [await running.job(f"{name} {number}") for number in (1, 2, 3)]
+                ended = [(job.status, job.failure_type) for job in jobs]
+                assert ended == [FILTERED, DONE, FILTERED]
+                page = PageQuery(limit=1, event_id=f"{name} 1")
+                (event,) = await running.store.events(page)
+                assert event.processing_state is ProcessingState.IGNORED
+                assert jobs[0].last_error is not None
+                assert jobs[0].last_error.startswith("filtered: when (")
+                assert jobs[0].last_error.endswith(") returned False")
+                noted = [text for text in notes(database_url) if text.startswith(name)]
+                assert noted == [f"{name} 2"]
 
 
 async def test_a_filtered_event_applies_no_version(database_url: str) -> None:
@@ -83,24 +101,30 @@ async def test_a_filtered_event_applies_no_version(database_url: str) -> None:
         assert await outcomes(running, newer, older, {**OPEN}) == [FILTERED, DONE, FILTERED]
 
 
-@pytest.mark.parametrize(
-    ("result", "kind"),
-    [
-        (None, "None"),
-        (1, "an int"),
-        ("yes", "a str"),
-        ([], "a list"),
-        (is_paid_async, "a function"),
-    ],
-)
+NO_BOOLS: dict[str, Any] = {
+    "None": None,
+    "an int": 1,
+    "a str": "yes",
+    "a list": [],
+    "a function": is_paid_async,
+}
+
+
 async def test_a_result_that_is_no_bool_fails_the_job(
-    sqlite_url: str, result: object, kind: str
+    sqlite_url: str, subtests: pytest.Subtests
 ) -> None:
-    async with run_inbox(noting(lambda _: result), sqlite_url) as running:
-        assert await outcomes(running, PAID) == [FAILED]
-        job = await running.job()
-    assert job.last_error is not None
-    assert f"returned {kind}; return True or False" in job.last_error
+    inbox = noting(is_paid)
+    for kind in NO_BOOLS:
+        inbox.on(kind, when=lambda event: NO_BOOLS[event.type], name=kind)(note)
+    async with run_inbox(inbox, sqlite_url) as running:
+        for kind in NO_BOOLS:
+            with subtests.test(kind):
+                await running.post(kind, PAID, kind)
+                await running.wait_until_idle()
+                job = await running.job(kind)
+                assert (job.status, job.failure_type) == FAILED
+                assert job.last_error is not None
+                assert f"returned {kind}; return True or False" in job.last_error
 
 
 async def test_a_coroutine_that_is_not_awaited_fails_the_job(sqlite_url: str) -> None:
@@ -199,28 +223,42 @@ def inline_noting(when: Any, **options: Any) -> Inbox:
     return inbox
 
 
-@pytest.mark.parametrize("when", [{"status": "paid"}, is_paid, is_paid_async])
-async def test_filters_hold_within_the_request(database_url: str, when: Any) -> None:
-    async with receive_only(inline_noting(when), database_url) as bench:
-        for _ in range(2):
-            is_new = not await bench.store.events(PageQuery(limit=1))
-            expected = "processed" if is_new else "already_processed"
-            answers = [
-                await send(bench, hookmesh_webhook("a", status="paid")),
-                await send(bench, hookmesh_webhook("b", status="open")),
-            ]
-            assert answers == [
-                (200, {"status": expected, "event_id": "a"}),
-                (200, {"status": "ignored", "event_id": "b"}),
-            ]
-        jobs = {name: (job.status, job.failure_type) for name, job in (await bench.jobs()).items()}
-        states = {
-            item.event_id: item.processing_state
-            for item in await bench.store.events(PageQuery(limit=9))
-        }
-    assert jobs == {"a/note": DONE} | ({"b/note": FILTERED} if callable(when) else {})
-    assert states == {"a": ProcessingState.SUCCEEDED, "b": ProcessingState.IGNORED}
-    assert notes(database_url) == ["a"]
+async def test_filters_hold_within_the_request(
+    database_url: str, subtests: pytest.Subtests
+) -> None:
+    cases: dict[str, Any] = {"equal": {"status": "paid"}, "sync": is_paid, "async": is_paid_async}
+    inbox = inline_inbox()
+    for name, when in cases.items():
+        inbox.on(f"order.{name}", source="hookmesh", when=when, name=name)(note)
+    async with receive_only(inbox, database_url) as bench:
+        for name, when in cases.items():
+            with subtests.test(name):
+                await check_filter_within_the_request(bench, name, has_job=callable(when))
+                noted = [text for text in notes(database_url) if text.startswith(name)]
+                assert noted == [f"{name} a"]
+
+
+async def check_filter_within_the_request(bench: RunningInbox, name: str, *, has_job: bool) -> None:
+    more = {"event_type": f"order.{name}"}
+    for expected in ("processed", "already_processed"):
+        answers = [
+            await send(bench, hookmesh_webhook(f"{name} a", status="paid", **more)),
+            await send(bench, hookmesh_webhook(f"{name} b", status="open", **more)),
+        ]
+        assert answers == [
+            (200, {"status": expected, "event_id": f"{name} a"}),
+            (200, {"status": "ignored", "event_id": f"{name} b"}),
+        ]
+    jobs = {
+        job.external_event_id: (job.status, job.failure_type)
+        for job in (await bench.jobs()).values()
+        if job.handler == name
+    }
+    assert jobs == {f"{name} a": DONE} | ({f"{name} b": FILTERED} if has_job else {})
+    items = await bench.store.events(PageQuery(limit=9))
+    states = {item.event_id: item.processing_state for item in items}
+    assert states[f"{name} a"] is ProcessingState.SUCCEEDED
+    assert states[f"{name} b"] is ProcessingState.IGNORED
 
 
 async def test_the_handlers_beside_a_filtered_one_run_within_the_request(

@@ -10,6 +10,7 @@ from onceward import Effects, Event, Inbox, RetryLater, SyncTransaction, Transac
 from onceward.errors import TransactionMisuse
 from onceward.model.admin import JobItem
 from onceward.model.jobs import FailureType, JobStatus
+from onceward.work.definition.handlers import TransactionMode
 from tests.inprocess import notes, run_inbox
 
 DONE, FAILED = JobStatus.DONE, JobStatus.FAILED
@@ -82,30 +83,31 @@ async def result(tx: Transaction) -> object:
     return tx.execute(INSERT, {"text": "never"})
 
 
-@pytest.mark.parametrize(
-    ("function", "error"),
-    [
-        (execute, message(execute, 2, "tx.execute")),
-        (fetch, message(fetch, 2, "tx.fetch")),
-        (fetch_one, message(fetch_one, 2, "tx.fetch_one")),
-        (fetch_value, message(fetch_value, 2, "tx.fetch_value")),
-        (once, message(once, 1, "effects.once")),
-        (nested, message(helper, 2, "tx.execute")),
-        (
-            result,
-            unstarted(result),
-        ),
-    ],
-)
+FORGOTTEN: list[tuple[Handler, str]] = [
+    (execute, message(execute, 2, "tx.execute")),
+    (fetch, message(fetch, 2, "tx.fetch")),
+    (fetch_one, message(fetch_one, 2, "tx.fetch_one")),
+    (fetch_value, message(fetch_value, 2, "tx.fetch_value")),
+    (once, message(once, 1, "effects.once")),
+    (nested, message(helper, 2, "tx.execute")),
+    (result, unstarted(result)),
+]
+
+
 async def test_a_call_that_is_not_awaited_fails_the_job_and_is_named(
-    inbox: Inbox, database_url: str, function: Handler, error: str
+    inbox: Inbox, database_url: str, subtests: pytest.Subtests
 ) -> None:
-    inbox.on("a")(function)
+    for function, _ in FORGOTTEN:
+        inbox.on(function.__name__)(function)
     async with run_inbox(inbox, database_url) as bench:
-        job = await bench.run_event("a")
-        assert await bench.effects() == []
-    assert_permanent(job, error)
-    assert notes(database_url) == []
+        for function, error in FORGOTTEN:
+            name = function.__name__
+            with subtests.test(name):
+                await bench.post(name, event_id=name)
+                await bench.wait_until_idle()
+                assert await bench.effects() == []
+                assert_permanent(await bench.job(name), error)
+                assert notes(database_url) == []
 
 
 async def test_only_the_job_that_did_not_await_fails_in_a_batch(
@@ -163,11 +165,11 @@ async def test_the_handlers_own_error_is_the_cause(database_url: str) -> None:
 
 
 async def gathered(event: Event[Any], tx: Transaction) -> None:
-    await asyncio.gather(*(tx.execute(INSERT, {"text": f"{n}"}) for n in range(3)))
+    await asyncio.gather(*(tx.execute(INSERT, {"text": f"{event.id} {n}"}) for n in range(3)))
 
 
 async def in_tasks(event: Event[Any], tx: Transaction) -> None:
-    tasks = [asyncio.create_task(tx.execute(INSERT, {"text": f"{n}"})) for n in range(3)]
+    tasks = [asyncio.create_task(tx.execute(INSERT, {"text": f"{event.id} {n}"})) for n in range(3)]
     for task in tasks:
         await task
 
@@ -175,39 +177,46 @@ async def in_tasks(event: Event[Any], tx: Transaction) -> None:
 async def in_a_group(event: Event[Any], tx: Transaction) -> None:
     async with asyncio.TaskGroup() as group:
         for n in range(3):
-            group.create_task(tx.execute(INSERT, {"text": f"{n}"}))
+            group.create_task(tx.execute(INSERT, {"text": f"{event.id} {n}"}))
 
 
 async def awaited_later(event: Event[Any], tx: Transaction) -> None:
-    for call in [tx.execute(INSERT, {"text": f"{n}"}) for n in range(3)]:
+    for call in [tx.execute(INSERT, {"text": f"{event.id} {n}"}) for n in range(3)]:
         await call
 
 
 async def in_a_timeout(event: Event[Any], tx: Transaction) -> None:
     for n in range(3):
-        await asyncio.wait_for(tx.execute(INSERT, {"text": f"{n}"}), 5.0)
+        await asyncio.wait_for(tx.execute(INSERT, {"text": f"{event.id} {n}"}), 5.0)
 
 
 def in_a_thread(event: Event[Any], tx: SyncTransaction) -> None:
     for n in range(3):
-        tx.execute(INSERT, {"text": f"{n}"})
+        tx.execute(INSERT, {"text": f"{event.id} {n}"})
 
 
-@pytest.mark.parametrize(
-    "function", [gathered, in_tasks, in_a_group, awaited_later, in_a_timeout, in_a_thread]
-)
-@pytest.mark.parametrize("transaction", ["own", "shared"])
+AWAITED: list[Handler] = [gathered, in_tasks, in_a_group, awaited_later, in_a_timeout, in_a_thread]
+
+
 async def test_a_call_that_is_awaited_in_another_way_is_no_mistake(
-    inbox: Inbox, sqlite_url: str, function: Handler, transaction: Any
+    inbox: Inbox, sqlite_url: str, subtests: pytest.Subtests
 ) -> None:
-    inbox.on("a", transaction=transaction)(function)
+    modes: tuple[TransactionMode, ...] = ("own", "shared")
+    cases = {
+        f"{function.__name__}, {mode}": (function, mode) for function in AWAITED for mode in modes
+    }
+    for name, (function, mode) in cases.items():
+        inbox.on(name, transaction=mode, name=name)(function)
     async with run_inbox(inbox, sqlite_url) as bench:
-        for number in range(5):  # enough runs to be quick, and to be shared
-            await bench.post("a", None, f"evt_{number}")
-        await bench.wait_until_idle()
-        jobs = await bench.jobs()
-    assert [(job.status, job.attempts) for job in jobs.values()] == [(DONE, 1)] * 5
-    assert notes(sqlite_url) == sorted(["0", "1", "2"] * 5)
+        for name in cases:
+            with subtests.test(name):
+                for number in range(5):  # enough runs to be quick, and to be shared
+                    await bench.post(name, None, f"{name} {number}")
+                await bench.wait_until_idle()
+                jobs = [job for job in (await bench.jobs()).values() if job.handler == name]
+                assert [(job.status, job.attempts) for job in jobs] == [(DONE, 1)] * 5
+                noted = [note for note in notes(sqlite_url) if note.startswith(name)]
+                assert noted == [f"{name} {number} {n}" for number in range(5) for n in range(3)]
 
 
 async def test_a_failed_statement_is_retried_although_later_ones_were_not_reached(

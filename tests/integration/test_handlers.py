@@ -240,30 +240,33 @@ async def test_errors_are_stored_without_secrets_and_addresses(
 # Misuse of the transaction.
 
 
-@pytest.mark.parametrize(
-    ("text", "name"),
-    [
-        ("COMMIT", "COMMIT"),
-        ("rollback", "ROLLBACK"),
-        ("-- x\nBEGIN", "BEGIN"),
-        ("SAVEPOINT s", "SAVEPOINT"),
-        ("END;", "END"),
-        ("DEALLOCATE ALL", "DEALLOCATE"),
-    ],
-)
+ENDING = {
+    "COMMIT": "COMMIT",
+    "rollback": "ROLLBACK",
+    "-- x\nBEGIN": "BEGIN",
+    "SAVEPOINT s": "SAVEPOINT",
+    "END;": "END",
+    "DEALLOCATE ALL": "DEALLOCATE",
+}
+
+
 async def test_a_statement_that_would_end_the_transaction_is_refused_and_named(
-    inbox: Inbox, database_url: str, text: str, name: str
+    inbox: Inbox, database_url: str, subtests: pytest.Subtests
 ) -> None:
     @inbox.on("a")
-    async def misuse(tx: Transaction) -> None:
+    async def misuse(event: Event[str], tx: Transaction) -> None:
         await tx.execute(INSERT, {"text": "never"})
-        await tx.execute(text)
+        await tx.execute(event.payload)
 
     async with run_inbox(inbox, database_url) as bench:
-        job = await bench.run_event("a")
-    assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
-    assert f" in misuse: {name} is not for handlers" in str(job.last_error)
-    assert notes(database_url) == []
+        for number, (text, name) in enumerate(ENDING.items()):
+            with subtests.test(text):
+                await bench.post("a", text, f"evt_{number}")
+                await bench.wait_until_idle()
+                job = await bench.job(f"evt_{number}")
+                assert (job.status, job.failure_type) == (FAILED, FailureType.PERMANENT)
+                assert f" in misuse: {name} is not for handlers" in str(job.last_error)
+                assert notes(database_url) == []
 
 
 async def test_two_statements_in_one_text_are_refused(inbox: Inbox, database_url: str) -> None:

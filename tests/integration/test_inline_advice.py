@@ -1,6 +1,7 @@
 """What the log and the sender learn about an inline source when a handler does not succeed."""
 
 import asyncio
+import itertools
 import logging
 from typing import Any
 
@@ -240,41 +241,43 @@ def frequent_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onceward.service, "IGNORED_INTERVAL_SECONDS", 0.05)
 
 
-@pytest.fixture(params=["inline", "background"])
-def mode(request: pytest.FixtureRequest) -> Any:
-    """Return each mode of a source."""
-    return request.param
-
-
 TRUNCATED = b'{"event_id": "evt_1", "event_type": "order.paid"'
 NOT_JSON = "but the body is not JSON: correct the sender, or write @inbox.on("
+ABSENT = "which is absent: set type= on the source"
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [(TRUNCATED, NOT_JSON), (b'{"event_id": "evt_1"}', "which is absent: set type= on the source")],
-)
+UNTYPED = {"truncated": (TRUNCATED, NOT_JSON), "untyped": (b'{"event_id": "evt_1"}', ABSENT)}
+
+
 @pytest.mark.usefixtures("frequent_reports")
 async def test_the_log_says_that_a_body_without_a_type_is_not_json(
-    database_url: str, caplog: pytest.LogCaptureFixture, body: bytes, reason: str, mode: Any
+    database_url: str, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    inbox = Inbox()
-    inbox.source(
-        "shop", preset="hmac", secrets=[SECRET], id="header:X-Id", type="json:event_type", mode=mode
-    )
+    def reports(source: str) -> list[logging.LogRecord]:
+        return lines(caplog, f"source '{source}': events without a type match no handler")
 
-    @inbox.on("order.paid", source="shop")
+    inbox, sources = Inbox(), {}
+    for (name, case), mode in itertools.product(UNTYPED.items(), ("inline", "background")):
+        sources[f"{name}-{mode}"] = (*case, 200 if mode == "inline" else 202)
+        options: Any = {"preset": "hmac", "secrets": [SECRET], "id": "header:X-Id", "mode": mode}
+        inbox.source(f"{name}-{mode}", type="json:event_type", **options)
+
+    @inbox.on("order.paid")
     async def note() -> None: ...
 
-    headers = JSON | {"x-id": "evt_1", "x-signature": digest(SECRET, body)}
     async with receive_only(inbox, database_url) as bench:
-        answer = await send(bench, SignedWebhook("shop", body, headers))
-        assert answer.status_code == (200 if mode == "inline" else 202), answer.text
+        for source, (body, _, status) in sources.items():
+            headers = JSON | {"x-id": "evt_1", "x-signature": digest(SECRET, body)}
+            answer = await send(bench, SignedWebhook(source, body, headers))
+            assert answer.status_code == status, source
 
-        async def is_logged() -> bool:
-            return bool(lines(caplog, "events without a type match no handler"))
+        async def are_logged() -> bool:
+            return all(reports(source) for source in sources)
 
-        await eventually_async(is_logged, "the type is reported")
+        await eventually_async(are_logged, "the types are reported")
         assert await bench.jobs() == {}
-    (line,) = lines(caplog, "events without a type match no handler")
-    assert f"the source reads the type from json:event_type, {reason}" in line.getMessage()
+    for source, (_, reason, _) in sources.items():
+        with subtests.test(source):
+            (line,) = reports(source)
+            read = "the source reads the type from json:event_type"
+            assert f"{read}, {reason}" in line.getMessage()

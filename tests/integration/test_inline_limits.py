@@ -28,6 +28,8 @@ from tests.inline_sources import (
 )
 from tests.inprocess import RunningInbox, notes, receive_only
 
+pytestmark = pytest.mark.every_store
+
 
 def count_looks(bench: RunningInbox, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets the first event of each request that tries to lock its events."""

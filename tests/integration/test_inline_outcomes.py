@@ -25,6 +25,8 @@ from tests.inline_sources import (
 from tests.inprocess import notes, receive_only
 from tests.integration.running import JSON, SignedWebhook, digest
 
+pytestmark = pytest.mark.every_store
+
 EVERYTHING = PageQuery(limit=100)
 UNAVAILABLE = {"error": "unavailable", "message": "The ledger is unavailable. Retry later."}
 

@@ -14,11 +14,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("app", ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"])
-def test_an_app_is_named_by_file_or_module(folder: Path, app: str) -> None:
-    (folder / "app.py").write_text(APP.format(arguments="'sqlite:///of-the-app.db'"))
-    migrated = run("migrate", app, cwd=folder).stdout
-    assert migrated.startswith("sqlite:///of-the-app.db: 0001 schema")
+def folder_in(tmp_path: Path, file: str, text: str) -> Path:
+    """Create a new folder that contains an app and a file, and no compiled code."""
+    folder = tmp_path / f"{len(list(tmp_path.iterdir()))}"
+    (folder / file).parent.mkdir(parents=True)
+    (folder / "app.py").write_text(APP.format(arguments=""))
+    (folder / file).write_text(text)
+    return folder
+
+
+def test_an_app_is_named_by_file_or_module(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for app in ["app.py", "app.py:inbox", "./app.py", "app:inbox", "app"]:
+        with subtests.test(app):
+            text = APP.format(arguments="'sqlite:///of-the-app.db'")
+            folder = folder_in(tmp_path, "app.py", text)
+            migrated = run("migrate", app, cwd=folder).stdout
+            assert migrated.startswith("sqlite:///of-the-app.db: 0001 schema")
 
 
 def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Path) -> None:
@@ -36,66 +47,69 @@ def test_an_app_can_be_in_a_package_or_another_folder(folder: Path, tmp_path: Pa
     assert (elsewhere / "onceward.db").exists()
 
 
-@pytest.mark.parametrize(
-    ("app", "message"),
-    [
-        ("nothing.py", "no such file: nothing.py; the current folder is /"),
-        ("ap.py", "no such file: ap.py; did you mean 'app.py'?"),
-        ("hooks/app.py", "no such file: hooks/app.py; there is no folder hooks in /"),
-        ("folder.py", "folder.py is a folder; use file.py, file.py:inbox or module:inbox"),
-        ("json.py", "json.py has the name of the module 'json', which Onceward uses"),
-        ("./app", "no such module: './app'; did you mean './app.py'?"),
-        ("ap", "no such module: 'ap'; did you mean 'app'?"),
-        ("nothing", "no such module: 'nothing'; the current folder is /"),
-        ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
-        ("", "no such module: '';"),
-        ("..app", "no such module: '..app';"),
-        ("app.py:other", "app.py has no Inbox named 'other': it has no 'other'; use app.py:inbox"),
-        ("app.py:inbx", "has no Inbox named 'inbx': it has no 'inbx'; did you mean 'inbox'?"),
-        ("app:credit", "app has no Inbox named 'credit': its 'credit' is of type function; use"),
-        ("empty.py", "empty.py defines no Inbox; it needs one at the top level: inbox = Inbox()"),
-        (
-            "two.py",
-            "two.py defines several inboxes: first, second; choose one, such as two.py:first",
-        ),
-        (".", "no such module: '.';"),
-    ],
-)
-def test_an_app_that_cannot_be_found_is_an_error(folder: Path, app: str, message: str) -> None:
+NOT_FOUND = [
+    ("nothing.py", "no such file: nothing.py; the current folder is /"),
+    ("ap.py", "no such file: ap.py; did you mean 'app.py'?"),
+    ("hooks/app.py", "no such file: hooks/app.py; there is no folder hooks in /"),
+    ("folder.py", "folder.py is a folder; use file.py, file.py:inbox or module:inbox"),
+    ("json.py", "json.py has the name of the module 'json', which Onceward uses"),
+    ("./app", "no such module: './app'; did you mean './app.py'?"),
+    ("ap", "no such module: 'ap'; did you mean 'app'?"),
+    ("nothing", "no such module: 'nothing'; the current folder is /"),
+    ("nothing.at.all:inbox", "no such module: 'nothing.at.all';"),
+    ("", "no such module: '';"),
+    ("..app", "no such module: '..app';"),
+    ("app.py:other", "app.py has no Inbox named 'other': it has no 'other'; use app.py:inbox"),
+    ("app.py:inbx", "has no Inbox named 'inbx': it has no 'inbx'; did you mean 'inbox'?"),
+    ("app:credit", "app has no Inbox named 'credit': its 'credit' is of type function; use"),
+    ("empty.py", "empty.py defines no Inbox; it needs one at the top level: inbox = Inbox()"),
+    (
+        "two.py",
+        "two.py defines several inboxes: first, second; choose one, such as two.py:first",
+    ),
+    (".", "no such module: '.';"),
+]
+
+
+def test_an_app_that_cannot_be_found_is_an_error(folder: Path, subtests: pytest.Subtests) -> None:
     (folder / "empty.py").write_text("")
     (folder / "json.py").write_text("")
     (folder / "folder.py").mkdir()
     (folder / "two.py").write_text(
         "from onceward import Inbox\nfirst, second = Inbox('sqlite:///1.db'), Inbox('sqlite:///2.db')"
     )
-    for command in ("serve", "work"):
-        assert message in error_of(command, app, cwd=folder)
+    for app, message in NOT_FOUND:
+        with subtests.test(app):
+            for command in ("serve", "work"):
+                assert message in error_of(command, app, cwd=folder)
 
 
-@pytest.mark.parametrize(
-    ("text", "cause", "frames"),
-    [
-        ("inbox = Inbox(\n", "SyntaxError: '(' was never closed", ["line 1", "    inbox = Inbox("]),
-        ("1 / 0\n", "ZeroDivisionError: division by zero", ["line 1, in <module>", "    1 / 0"]),
-        (
-            "def set_up():\n    print(missing)\n\nset_up()",
-            "NameError: name 'missing' is not defined",
-            ["line 4, in <module>", "    set_up()", "line 2, in set_up", "    print(missing)"],
-        ),
-    ],
-)
+BROKEN = [
+    ("inbox = Inbox(\n", "SyntaxError: '(' was never closed", ["line 1", "    inbox = Inbox("]),
+    ("1 / 0\n", "ZeroDivisionError: division by zero", ["line 1, in <module>", "    1 / 0"]),
+    (
+        "def set_up():\n    print(missing)\n\nset_up()",
+        "NameError: name 'missing' is not defined",
+        ["line 4, in <module>", "    set_up()", "line 2, in set_up", "    print(missing)"],
+    ),
+]
+
+
 def test_an_error_in_the_app_shows_the_users_lines(
-    folder: Path, text: str, cause: str, frames: list[str]
+    tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    (folder / "broken.py").write_text(text)
-    for location in ("broken.py", "broken"):
-        done = run("serve", f"{location}:inbox", cwd=folder)
-        first, *shown = done.stderr.splitlines()
-        assert (done.returncode, first) == (2, f"onceward: {location} cannot be loaded: {cause}")
-        assert f'File "{folder}/broken.py"' in shown[0]
-        code = [line for line in shown if not set(line) <= set(" ~^")]
-        for line, frame in zip(code, frames, strict=True):
-            assert line.endswith(frame)
+    for text, cause, frames in BROKEN:
+        with subtests.test(cause):
+            folder = folder_in(tmp_path, "broken.py", text)
+            for location in ("broken.py", "broken"):
+                done = run("serve", f"{location}:inbox", cwd=folder)
+                first, *shown = done.stderr.splitlines()
+                assert done.returncode == 2
+                assert first == f"onceward: {location} cannot be loaded: {cause}"
+                assert f'File "{folder}/broken.py"' in shown[0]
+                code = [line for line in shown if not set(line) <= set(" ~^")]
+                for line, frame in zip(code, frames, strict=True):
+                    assert line.endswith(frame)
 
 
 def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
@@ -111,20 +125,20 @@ def test_an_error_in_the_app_shows_its_cause(folder: Path) -> None:
 LEAK = "print('whsec_0123456789', missing)"
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        LEAK,
-        f"try:\n    {LEAK}\nexcept NameError:\n    1 / 0",
-        f"try:\n    {LEAK}\nexcept NameError as error:\n    raise OSError from error",
-    ],
-    ids=["error", "context", "cause"],
-)
-def test_an_error_in_the_app_shows_no_secret(folder: Path, text: str) -> None:
-    (folder / "broken.py").write_text(text)
-    done = run("serve", "broken.py", cwd=folder)
-    assert "[redacted]" in done.stderr
-    assert "0123456789" not in done.stderr
+LEAKS = {
+    "error": LEAK,
+    "context": f"try:\n    {LEAK}\nexcept NameError:\n    1 / 0",
+    "cause": f"try:\n    {LEAK}\nexcept NameError as error:\n    raise OSError from error",
+}
+
+
+def test_an_error_in_the_app_shows_no_secret(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for name, text in LEAKS.items():
+        with subtests.test(name):
+            folder = folder_in(tmp_path, "broken.py", text)
+            done = run("serve", "broken.py", cwd=folder)
+            assert "[redacted]" in done.stderr
+            assert "0123456789" not in done.stderr
 
 
 def test_a_missing_key_that_is_no_environment_variable_has_no_hint(folder: Path) -> None:
@@ -134,41 +148,39 @@ def test_a_missing_key_that_is_no_environment_variable_has_no_hint(folder: Path)
     assert "environment" not in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "hint"),
-    [
-        ("app.py", "import not_there", "pip install …` (the package may have another name than"),
-        ("app.py", "from oncward import Inbox", "Did you mean 'onceward'?"),
-        ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET."),
-        ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
-        ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
-    ],
-)
-def test_an_error_in_the_app_says_what_may_help(
-    folder: Path, file: str, text: str, hint: str
-) -> None:
-    (folder / "shop").mkdir()
-    (folder / file).write_text(text)
-    done = run("serve", file, cwd=folder)
-    assert done.returncode == 2
-    assert hint in done.stderr.splitlines()[1]
+HELP = [
+    ("app.py", "import not_there", "pip install …` (the package may have another name than"),
+    ("app.py", "from oncward import Inbox", "Did you mean 'onceward'?"),
+    ("app.py", "import os\nos.environ['SECRET']", "Set the environment variable SECRET."),
+    ("shop/hooks.py", "import shop.parts", "Load the app as a module: onceward serve shop.ho"),
+    ("shop/hooks.py", "from . import parts", "is loaded as a module: onceward serve shop.ho"),
+]
 
 
-@pytest.mark.parametrize(
-    ("command", "advice"),
-    [
-        (["work", "shop/hooks.py"], "onceward work shop.hooks"),
-        (["send", "stripe", "--app", "shop/hooks.py"], "onceward send … --app shop.hooks"),
-        (["verify", "stripe", "--app", "shop/hooks.py"], "onceward verify … --app shop.hooks"),
-    ],
-)
+def test_an_error_in_the_app_says_what_may_help(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for file, text, hint in HELP:
+        with subtests.test(hint):
+            folder = folder_in(tmp_path, file, text)
+            done = run("serve", file, cwd=folder)
+            assert done.returncode == 2
+            assert hint in done.stderr.splitlines()[1]
+
+
+ADVICE = [
+    (["work", "shop/hooks.py"], "onceward work shop.hooks"),
+    (["send", "stripe", "--app", "shop/hooks.py"], "onceward send … --app shop.hooks"),
+    (["verify", "stripe", "--app", "shop/hooks.py"], "onceward verify … --app shop.hooks"),
+]
+
+
 def test_the_form_of_a_module_is_shown_for_the_command_that_ran(
-    folder: Path, command: list[str], advice: str
+    tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    (folder / "shop").mkdir()
-    (folder / "shop/hooks.py").write_text("from . import parts")
-    done = run(*command, cwd=folder)
-    assert done.stderr.splitlines()[1].endswith(f"is loaded as a module: {advice}")
+    for command, advice in ADVICE:
+        with subtests.test(advice):
+            folder = folder_in(tmp_path, "shop/hooks.py", "from . import parts")
+            done = run(*command, cwd=folder)
+            assert done.stderr.splitlines()[1].endswith(f"is loaded as a module: {advice}")
 
 
 @pytest.mark.parametrize(
@@ -200,72 +212,77 @@ def test_a_circular_import_is_explained_without_paths(folder: Path, app: str, st
     )
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
-        (
-            "inbox.source('github', secrets=[''])",
-            "source 'github': secret 1 is empty; is its environment variable set?",
-        ),
-        (
-            "inbox.source('github', secrets=[None])",
-            "source 'github': secret 1 is None; is its environment variable set?",
-        ),
-        ("inbox.source('github')", "source 'github': there are no secrets"),
-        ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
-        ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
-        (
-            "inbox.on('x', source='missing', name='n')(credit)",
-            "there is no source 'missing'; the sources",
-        ),
-        ("inbox.on('x', source='strpe', name='n')(credit)", "'strpe'; did you mean 'stripe'?"),
-        ("inbox.on(credit)", "onceward: app.py:10: @inbox.on needs the event types"),
-        (
-            "__import__('onceward').Retry(600, 5)",
-            "onceward: app.py:10: Retry: base_seconds is 600, more than",
-        ),
-    ],
-)
-def test_a_misconfigured_source_or_handler_is_named(folder: Path, line: str, message: str) -> None:
-    (folder / "app.py").write_text(APP.format(arguments="") + line)
-    error = error_of("serve", "app.py", cwd=folder)
-    assert message in error
-    if "name='n'" not in line:  # the inbox sees this one when all sources are known
-        assert error.startswith("onceward: app.py:10: ")
-    assert "short-1" not in error
-    assert not (folder / "onceward.db").exists()
+MISCONFIGURED = [
+    ("inbox.source('github', secrets=['short-1'])", "source 'github': secret 1 is 7 bytes"),
+    (
+        "inbox.source('github', secrets=[''])",
+        "source 'github': secret 1 is empty; is its environment variable set?",
+    ),
+    (
+        "inbox.source('github', secrets=[None])",
+        "source 'github': secret 1 is None; is its environment variable set?",
+    ),
+    ("inbox.source('github')", "source 'github': there are no secrets"),
+    ("inbox.source('stripe', unsigned=True)", "another source already has this name"),
+    ("inbox.on('x', source='missing')(credit)", "the name is already in use"),
+    (
+        "inbox.on('x', source='missing', name='n')(credit)",
+        "there is no source 'missing'; the sources",
+    ),
+    ("inbox.on('x', source='strpe', name='n')(credit)", "'strpe'; did you mean 'stripe'?"),
+    ("inbox.on(credit)", "onceward: app.py:10: @inbox.on needs the event types"),
+    (
+        "__import__('onceward').Retry(600, 5)",
+        "onceward: app.py:10: Retry: base_seconds is 600, more than",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "@inbox.on\ndef f(event): ...",
-        "@inbox.on('x', timeout=3)\ndef f(event): ...",
-        "@inbox.at_start()\nasync def f(tx): ...",
-        "inbox.source('strype', secrets=['a-long-secret'])",
-    ],
-)
-def test_a_fault_names_its_line_once(folder: Path, code: str) -> None:
-    (folder / "app.py").write_text(APP.format(arguments="") + code)
-    assert error_of("serve", "app.py", cwd=folder).count("app.py:10") == 1
-
-
-@pytest.mark.parametrize(
-    ("statement", "reason"),
-    [
-        (
-            "await tx.execute('CREAT TABLE x')",
-            'OperationalError: near "CREAT": syntax error (app.py:13 in tables)',
-        ),
-        ("helper()", "KeyError: 'x' (app.py:16 in helper)"),
-        ("raise KeyError", "KeyError (app.py:13 in tables)"),
-    ],
-)
-def test_an_error_at_start_is_reported_with_the_lines_of_the_app(
-    folder: Path, statement: str, reason: str
+def test_a_misconfigured_source_or_handler_is_named(
+    tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    prepare = f"""
+    for line, message in MISCONFIGURED:
+        with subtests.test(message):
+            folder = folder_in(tmp_path, "app.py", APP.format(arguments="") + line)
+            error = error_of("serve", "app.py", cwd=folder)
+            assert message in error
+            if "name='n'" not in line:  # the inbox sees this one when all sources are known
+                assert error.startswith("onceward: app.py:10: ")
+            assert "short-1" not in error
+            assert not (folder / "onceward.db").exists()
+
+
+FAULTS = [
+    "@inbox.on\ndef f(event): ...",
+    "@inbox.on('x', timeout=3)\ndef f(event): ...",
+    "@inbox.at_start()\nasync def f(tx): ...",
+    "inbox.source('strype', secrets=['a-long-secret'])",
+]
+
+
+def test_a_fault_names_its_line_once(tmp_path: Path, subtests: pytest.Subtests) -> None:
+    for code in FAULTS:
+        with subtests.test(code):
+            folder = folder_in(tmp_path, "app.py", APP.format(arguments="") + code)
+            assert error_of("serve", "app.py", cwd=folder).count("app.py:10") == 1
+
+
+AT_START = [
+    (
+        "await tx.execute('CREAT TABLE x')",
+        'OperationalError: near "CREAT": syntax error (app.py:13 in tables)',
+    ),
+    ("helper()", "KeyError: 'x' (app.py:16 in helper)"),
+    ("raise KeyError", "KeyError (app.py:13 in tables)"),
+]
+
+
+def test_an_error_at_start_is_reported_with_the_lines_of_the_app(
+    tmp_path: Path, subtests: pytest.Subtests
+) -> None:
+    for statement, reason in AT_START:
+        with subtests.test(reason):
+            prepare = f"""
 @inbox.at_start
 async def tables(tx):
     {statement}
@@ -273,14 +290,14 @@ async def tables(tx):
 def helper():
     return {{}}['x']
 """
-    (folder / "app.py").write_text(APP.format(arguments="") + prepare)
-    done = run(*serve("app.py"), cwd=folder)
-    assert done.returncode == 2
-    first, *frames = done.stderr.splitlines()
-    assert first == f"onceward: @inbox.at_start tables failed: {reason}"
-    assert frames[0].strip().startswith(f'File "{folder}/app.py", line 13, in tables')
-    assert "site-packages" not in done.stderr
-    assert "onceward/" not in done.stderr
+            folder = folder_in(tmp_path, "app.py", APP.format(arguments="") + prepare)
+            done = run(*serve("app.py"), cwd=folder)
+            assert done.returncode == 2
+            first, *frames = done.stderr.splitlines()
+            assert first == f"onceward: @inbox.at_start tables failed: {reason}"
+            assert frames[0].strip().startswith(f'File "{folder}/app.py", line 13, in tables')
+            assert "site-packages" not in done.stderr
+            assert "onceward/" not in done.stderr
 
 
 def test_a_misspelled_environment_variable_is_named_once_at_start(folder: Path) -> None:

@@ -10,6 +10,8 @@ from tests.factories import arrival, lease, opened, record
 from tests.integration.commands import APP, Finished, run
 from tests.maintaining import age
 
+pytestmark = pytest.mark.every_store
+
 
 @pytest.fixture
 async def folder(tmp_path: Path, database_url: str) -> Path:

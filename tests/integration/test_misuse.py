@@ -140,81 +140,85 @@ async def upsert_as_method(tx: Any) -> None:
     await tx.upsert("plans", {"id": "a"}, {})
 
 
-@pytest.mark.parametrize(
-    ("function", "reason"),
-    [
-        (no_key, f"effects.once needs a key, such as effects.once({KEY})"),
-        (unknown_keyword, f"effects.once has no argument 'ref'; write effects.once({KEY})"),
-        (number, f"effects.once: the key is an int; pass a text such as {KEY}"),
-        (missing_key, f"effects.once: the key is None; pass a text such as {KEY}"),
-        (bad_reference, f"effects.once: the reference is a list; pass a text such as {KEY}"),
-        (
-            positional,
-            'tx.execute got the wrong number of arguments; write tx.execute(sql, {"name": …})',
-        ),
-        (keyword, """tx.fetch has no argument 'a'; write tx.fetch(sql, {"name": …})"""),
-        (
-            no_statement,
-            'tx.fetch_value needs a statement, such as tx.fetch_value(sql, {"name": …})',
-        ),
-        (sync_no_key, f"effects.once needs a key, such as effects.once({KEY})"),
-        (sync_number, f"effects.once: the key is an int; pass a text such as {KEY}"),
-        (data, "there is no event.data; use event.payload"),
-        (sync_data, "there is no event.data; use event.payload"),
-        (json, "there is no event.json; use event.payload"),
-        (
-            item,
-            'an event has no items of its own; use event.payload, such as event.payload["id"]',
-        ),
-        (misspelled, "there is no event.paylod; did you mean 'payload'?"),
-        (
-            driver_name,
-            "there is no tx.commit; the transaction commits when the handler returns",
-        ),
-        (sync_driver_name, "there is no tx.rollback; raise an error to roll back"),
-        (
-            unknown_method,
-            "there is no tx.zap; tx has execute, fetch, fetch_one, fetch_value",
-        ),
-        (
-            upsert_without_values,
-            f"upsert() missing 1 required positional argument: 'values'; write {UPSERT}",
-        ),
-        (
-            positional_states,
-            f"transition() takes 3 positional arguments but 5 were given; write {TRANSITION}",
-        ),
-        (
-            sync_unknown_state,
-            f"transition() got an unexpected keyword argument 'from_'; write {TRANSITION}",
-        ),
-        (upsert_into_text, "upsert: the first argument is a str; pass the handler's tx"),
-        (upsert_as_method, f"there is no tx.upsert; write {UPSERT}"),
-        (run, f"there is no effects.run; use effects.call({KEY}, function, …)"),
-        (text_as_delay, 'RetryLater: seconds is a str; write RetryLater(60, "reason")'),
-        (no_delay, 'RetryLater: seconds is None; write RetryLater(60, "reason")'),
-        (row_by_number, 'row is a dict, as every row of tx is, by column; write row["column"]'),
-        (
-            sync_row_by_number,
-            'row is a dict, as every row of tx is, by column; write row["column"]',
-        ),
-        (nothing_for_retry_later, 'RetryLater needs seconds; write RetryLater(60, "reason")'),
-        (sync_nothing_for_retry_later, 'RetryLater needs seconds; write RetryLater(60, "reason")'),
-        (sync_keyword, """tx.execute has no argument 'a'; write tx.execute(sql, {"name": …})"""),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
-)
+MISTAKES: list[tuple[Callable[..., Any], str]] = [
+    (no_key, f"effects.once needs a key, such as effects.once({KEY})"),
+    (unknown_keyword, f"effects.once has no argument 'ref'; write effects.once({KEY})"),
+    (number, f"effects.once: the key is an int; pass a text such as {KEY}"),
+    (missing_key, f"effects.once: the key is None; pass a text such as {KEY}"),
+    (bad_reference, f"effects.once: the reference is a list; pass a text such as {KEY}"),
+    (
+        positional,
+        'tx.execute got the wrong number of arguments; write tx.execute(sql, {"name": …})',
+    ),
+    (keyword, """tx.fetch has no argument 'a'; write tx.fetch(sql, {"name": …})"""),
+    (
+        no_statement,
+        'tx.fetch_value needs a statement, such as tx.fetch_value(sql, {"name": …})',
+    ),
+    (sync_no_key, f"effects.once needs a key, such as effects.once({KEY})"),
+    (sync_number, f"effects.once: the key is an int; pass a text such as {KEY}"),
+    (data, "there is no event.data; use event.payload"),
+    (sync_data, "there is no event.data; use event.payload"),
+    (json, "there is no event.json; use event.payload"),
+    (
+        item,
+        'an event has no items of its own; use event.payload, such as event.payload["id"]',
+    ),
+    (misspelled, "there is no event.paylod; did you mean 'payload'?"),
+    (
+        driver_name,
+        "there is no tx.commit; the transaction commits when the handler returns",
+    ),
+    (sync_driver_name, "there is no tx.rollback; raise an error to roll back"),
+    (
+        unknown_method,
+        "there is no tx.zap; tx has execute, fetch, fetch_one, fetch_value",
+    ),
+    (
+        upsert_without_values,
+        f"upsert() missing 1 required positional argument: 'values'; write {UPSERT}",
+    ),
+    (
+        positional_states,
+        f"transition() takes 3 positional arguments but 5 were given; write {TRANSITION}",
+    ),
+    (
+        sync_unknown_state,
+        f"transition() got an unexpected keyword argument 'from_'; write {TRANSITION}",
+    ),
+    (upsert_into_text, "upsert: the first argument is a str; pass the handler's tx"),
+    (upsert_as_method, f"there is no tx.upsert; write {UPSERT}"),
+    (run, f"there is no effects.run; use effects.call({KEY}, function, …)"),
+    (text_as_delay, 'RetryLater: seconds is a str; write RetryLater(60, "reason")'),
+    (no_delay, 'RetryLater: seconds is None; write RetryLater(60, "reason")'),
+    (row_by_number, 'row is a dict, as every row of tx is, by column; write row["column"]'),
+    (
+        sync_row_by_number,
+        'row is a dict, as every row of tx is, by column; write row["column"]',
+    ),
+    (nothing_for_retry_later, 'RetryLater needs seconds; write RetryLater(60, "reason")'),
+    (sync_nothing_for_retry_later, 'RetryLater needs seconds; write RetryLater(60, "reason")'),
+    (sync_keyword, """tx.execute has no argument 'a'; write tx.execute(sql, {"name": …})"""),
+]
+
+
 async def test_a_wrong_call_is_permanent_and_names_the_line(
-    sqlite_url: str, function: Callable[..., Any], reason: str
+    sqlite_url: str, subtests: pytest.Subtests
 ) -> None:
     inbox = Inbox()
-    inbox.on("a")(function)
+    for function, _ in MISTAKES:
+        inbox.on(function.__name__)(function)
     async with run_inbox(inbox, sqlite_url) as bench:
-        job = await bench.run_event("a")
-    line = function.__code__.co_firstlineno + 1
-    place = f"tests/integration/test_misuse.py:{line} in {function.__name__}"
-    assert job.last_error == f"{place}: {reason}"
-    assert (job.status, job.failure_type) == (JobStatus.FAILED, "permanent")
+        for function, reason in MISTAKES:
+            name = function.__name__
+            with subtests.test(name):
+                await bench.post(name, event_id=name)
+                await bench.wait_until_idle()
+                job = await bench.job(name)
+                line = function.__code__.co_firstlineno + 1
+                place = f"tests/integration/test_misuse.py:{line} in {name}"
+                assert job.last_error == f"{place}: {reason}"
+                assert (job.status, job.failure_type) == (JobStatus.FAILED, "permanent")
 
 
 async def test_other_type_errors_are_retried(sqlite_url: str) -> None:

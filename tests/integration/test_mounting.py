@@ -1,6 +1,7 @@
 """The inbox mounted in a user's own application."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -164,25 +165,31 @@ async def test_a_mounted_admin_app_lists_its_lists(inbox: Inbox, path: str) -> N
             assert (await http.get(each, headers=BEARER)).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("root", "path"),
-    [
-        ("", "/webhooks/partner"),
-        ("/hooks", "/hooks/webhooks/partner"),  # as Starlette passes it
-        ("/hooks", "/webhooks/partner"),  # as a mount that strips the prefix passes it
-        ("/hooks/", "/hooks/webhooks/partner"),
-        ("/web", "/webhooks/partner"),
-    ],
-)
-async def test_routes_work_with_every_kind_of_mount(sqlite_url: str, root: str, path: str) -> None:
-    inbox = make_inbox(sqlite_url)
-    transport = httpx.ASGITransport(inbox.asgi(), root_path=root)
-    sent = partner_webhook("evt_1")
-    async with httpx.AsyncClient(transport=transport, base_url="http://app.example") as http:
-        response = await http.post(path, content=sent.body, headers=sent.headers)
-    assert response.status_code == 202
-    assert inbox._mounted is not None
-    await inbox._mounted.close()
+MOUNTS = [
+    ("", "/webhooks/partner"),
+    ("/hooks", "/hooks/webhooks/partner"),  # as Starlette passes it
+    ("/hooks", "/webhooks/partner"),  # as a mount that strips the prefix passes it
+    ("/hooks/", "/hooks/webhooks/partner"),
+    ("/web", "/webhooks/partner"),
+]
+
+
+async def test_routes_work_with_every_kind_of_mount(
+    sqlite_url: str, subtests: pytest.Subtests
+) -> None:
+    for number, (root, path) in enumerate(MOUNTS):
+        with subtests.test(f"{root} {path}"):
+            inbox = make_inbox(sqlite_url)
+            transport = httpx.ASGITransport(inbox.asgi(), root_path=root)
+            sent = partner_webhook(f"evt_{number}")
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://app.example"
+            ) as http:
+                response = await http.post(path, content=sent.body, headers=sent.headers)
+            assert inbox._mounted is not None
+            await inbox._mounted.close()
+            assert response.status_code == 202
+            assert response.json()["duplicate"] is False
 
 
 async def test_a_mounted_inbox_warns_until_a_worker_runs(
@@ -308,26 +315,28 @@ async def test_a_failed_preparation_is_reported_in_one_line(database_url: str) -
     assert "\n" not in message
 
 
-@pytest.mark.parametrize("method", ["asgi", "admin_asgi"])
-@pytest.mark.parametrize(
-    ("variable", "value", "fault"),
-    [
-        ("DATABASE_URL", "mysql://ann:hunter2@db/x", "database_url starts with 'mysql://'"),
-        ("DATABASE_URL", "sqlite:///x.db?mode=ro", "is not an option"),
-        ("WORKERS", "many", "is not a whole number"),
-        ("DEDUPE_WINDOW_DAYS", "1", "source 'stripe' can resend"),
-        ("ADMIN_TOKENS", "ann", "must be name:token"),
-    ],
-)
+INVALID_SETTINGS = [
+    ("DATABASE_URL", "mysql://ann:hunter2@db/x", "database_url starts with 'mysql://'"),
+    ("DATABASE_URL", "sqlite:///x.db?mode=ro", "is not an option"),
+    ("WORKERS", "many", "is not a whole number"),
+    ("DEDUPE_WINDOW_DAYS", "1", "source 'stripe' can resend"),
+    ("ADMIN_TOKENS", "ann", "must be name:token"),
+]
+
+
 def test_an_invalid_setting_is_an_error_when_the_app_is_made(
-    monkeypatch: pytest.MonkeyPatch, method: str, variable: str, value: str, fault: str
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setenv(f"ONCEWARD_{variable}", value)
-    inbox = Inbox()
-    inbox.source("stripe", secrets=["whsec_example"])
-    with pytest.raises(ConfigurationError, match=fault) as raised:
-        getattr(inbox, method)()
-    assert "hunter2" not in str(raised.value)
+    for (variable, value, fault), method in itertools.product(
+        INVALID_SETTINGS, ("asgi", "admin_asgi")
+    ):
+        with subtests.test(f"{method}, {variable}={value}"), monkeypatch.context() as patch:
+            patch.setenv(f"ONCEWARD_{variable}", value)
+            inbox = Inbox()
+            inbox.source("stripe", secrets=["whsec_example"])
+            with pytest.raises(ConfigurationError, match=fault) as raised:
+                getattr(inbox, method)()
+            assert "hunter2" not in str(raised.value)
 
 
 async def test_faults_that_later_lines_can_correct_wait_for_the_opening(

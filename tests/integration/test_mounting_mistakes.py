@@ -171,29 +171,32 @@ def test_a_mounted_app_is_no_router(sqlite_url: str) -> None:
     assert not hasattr(router, "__wrapped__")
 
 
-@pytest.mark.parametrize(
-    ("name", "advice"),
-    [
-        ("post", '; write @inbox.on("event.type", source="…") above a handler'),
-        ("start", ": a mounted inbox opens itself at its first request, and `onceward serve app"),
-        ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
-        ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
-        ("sourc", "; did you mean 'source'?"),
+LACKING = [
+    ("post", '; write @inbox.on("event.type", source="…") above a handler'),
+    ("start", ": a mounted inbox opens itself at its first request, and `onceward serve app"),
+    ("run", ": run `onceward serve app.py`, or `onceward work app.py` beside a mounted inbox"),
+    ("router", '; mount inbox.asgi() in your app: app.mount("/hooks", inbox.asgi())'),
+    ("sourc", "; did you mean 'source'?"),
+    (
+        "colour",
         (
-            "colour",
-            (
-                "; it has admin_asgi, asgi, at_start, effect, forward, on, on_batch, retire, "
-                "service, source, sources"
-            ),
+            "; it has admin_asgi, asgi, at_start, effect, forward, on, on_batch, retire, "
+            "service, source, sources"
         ),
-    ],
-)
-def test_a_name_that_an_inbox_lacks_is_explained(sqlite_url: str, name: str, advice: str) -> None:
-    inbox = Inbox(sqlite_url)
-    with pytest.raises(AttributeError) as raised:
-        getattr(inbox, name)
-    assert str(raised.value).startswith(f"Inbox has no {name!r}{advice}")
-    assert not hasattr(inbox, "_colour")
+    ),
+]
+
+
+def test_a_name_that_an_inbox_lacks_is_explained(
+    sqlite_url: str, subtests: pytest.Subtests
+) -> None:
+    for name, advice in LACKING:
+        with subtests.test(name):
+            inbox = Inbox(sqlite_url)
+            with pytest.raises(AttributeError) as raised:
+                getattr(inbox, name)
+            assert str(raised.value).startswith(f"Inbox has no {name!r}{advice}")
+            assert not hasattr(inbox, "_colour")
 
 
 async def test_an_inbox_is_no_context_manager(sqlite_url: str) -> None:

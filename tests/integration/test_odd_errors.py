@@ -1,12 +1,12 @@
 """Every error of a handler settles its job, even one that cannot be described."""
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Awaitable, Callable
 
 import pytest
 
 from onceward import Inbox, Transaction
 from onceward.model.jobs import JobStatus
+from onceward.work.definition.handlers import TransactionMode
 from tests.inprocess import run_inbox
 
 
@@ -62,18 +62,23 @@ ODD: dict[str, tuple[Callable[[], BaseException], str]] = {
 }
 
 
-@pytest.mark.parametrize("transaction", ["own", "shared"])
-@pytest.mark.parametrize("name", ODD)
-async def test_an_odd_error_settles_its_job(
-    database_url: str, name: str, transaction: Literal["own", "shared"]
-) -> None:
-    inbox = Inbox()
-    make, text = ODD[name]
-
-    @inbox.on("odd", max_attempts=1, transaction=transaction)
+def raising(make: Callable[[], BaseException]) -> Callable[[Transaction], Awaitable[None]]:
     async def odd(tx: Transaction) -> None:
         raise make()
 
+    return odd
+
+
+async def test_an_odd_error_settles_its_job(database_url: str, subtests: pytest.Subtests) -> None:
+    inbox = Inbox()
+    modes: tuple[TransactionMode, ...] = ("own", "shared")
+    cases = {f"{name}, {mode}": (mode, *ODD[name]) for mode in modes for name in ODD}
+    for name, (mode, make, _) in cases.items():
+        inbox.on(name, max_attempts=1, transaction=mode, name=name)(raising(make))
     async with run_inbox(inbox, database_url) as bench:
-        job = await bench.run_event("odd")
-        assert (job.status, job.last_error) == (JobStatus.FAILED, text)
+        for name, (_, _, text) in cases.items():
+            with subtests.test(name):
+                await bench.post(name, event_id=name)
+                await bench.wait_until_idle()
+                job = await bench.job(name)
+                assert (job.status, job.last_error) == (JobStatus.FAILED, text)

@@ -61,29 +61,34 @@ async def test_the_path_names_members_of_the_payload_and_not_of_the_model(
     assert RawDatabase(database_url).value("SELECT ordering_key FROM onceward.jobs") == "c_1"
 
 
-@pytest.mark.parametrize(
-    ("options", "waits"),
-    [
-        ({"ordering_key": "id"}, True),
-        ({"ordering_key": "id", "on_head_failed": "continue"}, False),
-        ({"ordering_key": "absent"}, False),
-        ({}, False),
-    ],
-)
-async def test_the_log_says_whether_a_failed_job_holds_its_key(
-    database_url: str, caplog: pytest.LogCaptureFixture, *, options: dict[str, Any], waits: bool
-) -> None:
-    inbox = Inbox()
+HOLDING: dict[str, tuple[dict[str, Any], bool]] = {
+    "ordered": ({"ordering_key": "id"}, True),
+    "continuing": ({"ordering_key": "id", "on_head_failed": "continue"}, False),
+    "absent": ({"ordering_key": "absent"}, False),
+    "unordered": ({}, False),
+}
 
-    @inbox.on("paid", **options)
+
+async def test_the_log_says_whether_a_failed_job_holds_its_key(
+    database_url: str, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
+) -> None:
     async def credit(event: Event[Any]) -> None:
         raise PermanentError("no account")
 
+    inbox = Inbox()
+    for name, (options, _) in HOLDING.items():
+        inbox.on(name, name=name, **options)(credit)
     async with run_inbox(inbox, database_url) as running:
-        await running.run_event("paid", {"id": "c_1"})
-    (line,) = [text for text in caplog.messages if "failed for good" in text]
-    assert ("; the later jobs of its ordering key wait: requeue it" in line) is waits
-    assert line.endswith(", or cancel it" if waits else "; requeue it when the cause is fixed")
+        for name, (_, waits) in HOLDING.items():
+            with subtests.test(name):
+                caplog.clear()
+                await running.post(name, {"id": "c_1"}, name)
+                await running.wait_until_idle()
+                (line,) = [text for text in caplog.messages if "failed for good" in text]
+                assert f"handler '{name}'" in line
+                assert ("; the later jobs of its ordering key wait: requeue it" in line) is waits
+                fix = ", or cancel it" if waits else "; requeue it when the cause is fixed"
+                assert line.endswith(fix)
 
 
 async def test_a_path_that_leads_nowhere_is_logged_once(

@@ -1,6 +1,7 @@
 """Outside effects in handlers: in order, once, and never done while an outcome is unknown."""
 
 import asyncio
+import itertools
 import threading
 import time
 from typing import Any
@@ -112,30 +113,32 @@ async def lose() -> None:
     raise ConnectionResetError("lost")
 
 
-@pytest.mark.parametrize("swallows", [False, True, "raises another"], ids=str)
 async def test_a_job_is_not_done_while_an_outcome_is_unknown(
-    inbox: Inbox, database_url: str, swallows: object
+    inbox: Inbox, database_url: str, subtests: pytest.Subtests
 ) -> None:
     @inbox.on("order.placed")
-    async def bill(effects: Effects, tx: Transaction) -> None:
+    async def bill(event: Event[Any], effects: Effects, tx: Transaction) -> None:
         try:
-            await effects.call(KEY, lose)
+            await effects.call(event.id, lose)
         except Exception:
-            if swallows == "raises another":
+            if event.id == "raises another":
                 raise PermanentError("declined") from None
-            if not swallows:
+            if event.id == "raises":
                 raise
         await tx.execute(NOTE, {"text": "billed"})
 
     async with run_inbox(inbox, database_url) as bench:
         RawDatabase(database_url).rows(NOTES)
-        job = await bench.run_event("order.placed")
-    assert failure(job) == ("failed", "unknown_outcome")
-    assert job.attempts == 1
-    assert "nobody knows whether lose was applied: ConnectionResetError: lost" in str(
-        job.last_error
-    )
-    assert RawDatabase(database_url).count("notes") == 0
+        for name in ("raises", "swallows", "raises another"):
+            with subtests.test(name):
+                await bench.post("order.placed", event_id=name)
+                await bench.wait_until_idle()
+                job = await bench.job(name)
+                assert failure(job) == ("failed", "unknown_outcome")
+                assert job.attempts == 1
+                lost = "nobody knows whether lose was applied: ConnectionResetError: lost"
+                assert lost in str(job.last_error)
+                assert RawDatabase(database_url).count("notes") == 0
 
 
 async def test_a_call_that_the_handler_leaves_behind_keeps_the_job_from_being_done(
@@ -253,31 +256,35 @@ async def test_a_policy_that_cannot_tell_ends_with_a_person(
 AFTER_TX = "effects.call comes before the first statement of tx and before effects.once"
 
 
-@pytest.mark.parametrize("first", ["statement", "once"])
-@pytest.mark.parametrize("swallows", [False, True])
 async def test_a_call_after_the_first_statement_is_refused(
-    inbox: Inbox, database_url: str, first: str, *, swallows: bool
+    inbox: Inbox, database_url: str, subtests: pytest.Subtests
 ) -> None:
     @inbox.on("order.placed")
-    async def bill(effects: Effects, tx: Transaction) -> None:
+    async def bill(event: Event[Any], effects: Effects, tx: Transaction) -> None:
+        first, swallows = event.payload
         if first == "once":
-            await effects.once("mark")
+            await effects.once(f"mark:{event.id}")
         else:
             await tx.execute(NOTE, {"text": "billed"})
         try:
-            await effects.call(KEY, lose)
+            await effects.call(f"charge:{event.id}", lose)
         except Exception:
             if not swallows:
                 raise
 
     async with run_inbox(inbox, database_url) as bench:
         RawDatabase(database_url).rows(NOTES)
-        job = await bench.run_event("order.placed")
-        assert await bench.effects() == []
-    assert failure(job) == ("failed", "permanent")
-    assert AFTER_TX in str(job.last_error)
-    assert "test_outside_effects.py" in str(job.last_error)
-    assert RawDatabase(database_url).count("notes") == 0
+        for first, swallows in itertools.product(("statement", "once"), (False, True)):
+            name = f"{first}, {swallows=}"
+            with subtests.test(name):
+                await bench.post("order.placed", [first, swallows], name)
+                await bench.wait_until_idle()
+                job = await bench.job(name)
+                assert await bench.effects() == []
+                assert failure(job) == ("failed", "permanent")
+                assert AFTER_TX in str(job.last_error)
+                assert "test_outside_effects.py" in str(job.last_error)
+                assert RawDatabase(database_url).count("notes") == 0
 
 
 async def test_a_statement_during_a_call_is_refused(inbox: Inbox, database_url: str) -> None:
@@ -434,24 +441,31 @@ async def test_the_next_job_of_a_key_waits_for_the_call_of_a_failed_one(
     assert calls == [1, 3, 2]
 
 
-@pytest.mark.parametrize("answer", [True, None, NotApplied], ids=repr)
+WRONG_ANSWERS: dict[str, object] = {"True": True, "None": None, "NotApplied": NotApplied}
+
+
 async def test_a_job_says_what_a_wrong_reconcile_returned(
-    inbox: Inbox, database_url: str, answer: object
+    inbox: Inbox, database_url: str, subtests: pytest.Subtests
 ) -> None:
-    @inbox.effect(timeout_seconds=0.1, reconcile=lambda key: answer)
+    @inbox.effect(timeout_seconds=0.1, reconcile=lambda key: WRONG_ANSWERS[key])
     async def charge() -> None:
         raise ConnectionResetError("lost")
 
     @inbox.on("order.placed", max_attempts=9)
-    async def bill(effects: Effects) -> None:
-        await effects.call(KEY, charge)
+    async def bill(event: Event[Any], effects: Effects) -> None:
+        await effects.call(event.id, charge)
 
     async with run_inbox(inbox, database_url) as bench:
-        job = await bench.run_event("order.placed")
-    assert failure(job) == ("failed", "unknown_outcome")
-    assert job.attempts == 2
-    assert "reconcile returned" in str(job.last_error)
-    assert f"POST /admin/effects/{job.effect_id}/resolve" in str(job.last_error)
+        for name in WRONG_ANSWERS:
+            await bench.post("order.placed", event_id=name)
+        await bench.wait_until_idle()
+        jobs = {name: await bench.job(name) for name in WRONG_ANSWERS}
+    for name, job in jobs.items():
+        with subtests.test(name):
+            assert failure(job) == ("failed", "unknown_outcome")
+            assert job.attempts == 2
+            assert "reconcile returned" in str(job.last_error)
+            assert f"POST /admin/effects/{job.effect_id}/resolve" in str(job.last_error)
 
 
 async def test_a_call_is_not_repeated_while_its_thread_runs_in_this_process(

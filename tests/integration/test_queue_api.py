@@ -1,6 +1,7 @@
 """The admin API of the queue: pause, resume, cancel, and the lists of handlers and sources."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -80,30 +81,36 @@ def test_a_requeue_without_a_payload_gets_409_with_the_reason(service: RunningIn
 # Pause and resume.
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [("handlers", "credit"), ("handlers", ODD_NAME), ("sources", "stripe"), ("sources", "ingest")],
-)
+PAUSED = [
+    ("handlers", "credit"),
+    ("handlers", ODD_NAME),
+    ("sources", "stripe"),
+    ("sources", "ingest"),
+]
+
+
 def test_a_pause_and_a_resume_return_their_result_and_are_audited(
-    service: RunningInbox, kind: str, name: str
+    service: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    paused = act(service, f"{kind}/{name}/pause")
-    assert paused.status_code == 200, paused.text
-    result = paused.json()
-    assert set(result) == {"ok", "name", "paused_at", "note", "audit"}
-    assert (result["ok"], result["name"]) == (True, name)
-    assert result["paused_at"] == named(service, kind, name)["paused_at"] is not None
-    resumed = act(service, f"{kind}/{name}/resume").json()
-    assert (resumed["name"], resumed["paused_at"]) == (name, None)
-    assert named(service, kind, name)["paused_at"] is None
-    assert service.items("audit", limit="2") == [resumed["audit"], result["audit"]]
-    for action, entry in (("pause", result["audit"]), ("resume", resumed["audit"])):
-        assert set(entry) == set(AUDIT.split())
-        singular = kind.removesuffix("s")
-        assert entry["action"] == f"{action}_{singular}"
-        assert (entry["subject"], entry["job_id"]) == (f"{singular}:{name}", None)
-        assert (entry["actor"], entry["reason"]) == ("ann", "the bank is down")
-        assert entry["authenticated_as"] == "dev"
+    for kind, name in PAUSED:
+        with subtests.test(f"{kind} {name}"):
+            paused = act(service, f"{kind}/{name}/pause")
+            assert paused.status_code == 200, paused.text
+            result = paused.json()
+            assert set(result) == {"ok", "name", "paused_at", "note", "audit"}
+            assert (result["ok"], result["name"]) == (True, name)
+            assert result["paused_at"] == named(service, kind, name)["paused_at"] is not None
+            resumed = act(service, f"{kind}/{name}/resume").json()
+            assert (resumed["name"], resumed["paused_at"]) == (name, None)
+            assert named(service, kind, name)["paused_at"] is None
+            assert service.items("audit", limit="2") == [resumed["audit"], result["audit"]]
+            for action, entry in (("pause", result["audit"]), ("resume", resumed["audit"])):
+                assert set(entry) == set(AUDIT.split())
+                singular = kind.removesuffix("s")
+                assert entry["action"] == f"{action}_{singular}"
+                assert (entry["subject"], entry["job_id"]) == (f"{singular}:{name}", None)
+                assert (entry["actor"], entry["reason"]) == ("ann", "the bank is down")
+                assert entry["authenticated_as"] == "dev"
 
 
 @pytest.mark.parametrize("path", ["handlers/refuse", "sources/github"])
@@ -118,28 +125,28 @@ def test_a_second_pause_and_a_second_resume_get_409(service: RunningInbox, path:
     assert act(service, f"{path}/resume").status_code == 200
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume"])
-@pytest.mark.parametrize(
-    "path",
-    [
-        *(
-            "handlers/nobody",
-            "handlers/CREDIT",
-            "handlers/credit/",
-            "handlers/a/b/c",
-            "handlers/%20",
-        ),
-        *("sources/nobody", "sources/STRIPE", "sources/credit", "sources/a/b"),
-        *("handlers/stripe", f"handlers/{'x' * 300}", "handlers/%C3%28", "handlers/1"),
-        *("handlers/a%2Fb", "handlers/..%2fcredit", "handlers/%63redit", "handlers/x%00"),
-        *("jobs/1", "workers/credit"),
-    ],
-)
-def test_an_unknown_name_gets_404(service: RunningInbox, path: str, verb: str) -> None:
-    entries = service.items("audit")
-    response = act(service, f"{path}/{verb}")
-    assert (response.status_code, response.json()["error"]) == (404, "not_found")
-    assert service.items("audit") == entries
+UNKNOWN = [
+    *(
+        "handlers/nobody",
+        "handlers/CREDIT",
+        "handlers/credit/",
+        "handlers/a/b/c",
+        "handlers/%20",
+    ),
+    *("sources/nobody", "sources/STRIPE", "sources/credit", "sources/a/b"),
+    *("handlers/stripe", f"handlers/{'x' * 300}", "handlers/%C3%28", "handlers/1"),
+    *("handlers/a%2Fb", "handlers/..%2fcredit", "handlers/%63redit", "handlers/x%00"),
+    *("jobs/1", "workers/credit"),
+]
+
+
+def test_an_unknown_name_gets_404(service: RunningInbox, subtests: pytest.Subtests) -> None:
+    for path, verb in itertools.product(UNKNOWN, ["pause", "resume"]):
+        with subtests.test(f"{verb} {path}"):
+            entries = service.items("audit")
+            response = act(service, f"{path}/{verb}")
+            assert (response.status_code, response.json()["error"]) == (404, "not_found")
+            assert service.items("audit") == entries
 
 
 def test_a_paused_source_still_records(service: RunningInbox) -> None:
@@ -190,10 +197,11 @@ def test_a_job_that_is_done_cannot_be_cancelled(service: RunningInbox) -> None:
     assert f"Job {job} is done" in response.json()["message"]
 
 
-@pytest.mark.parametrize("job", ["999999999", "0", "x", "-1", "1" * 30, "%20", "1.0"])
-def test_an_unknown_job_gets_404(service: RunningInbox, job: str) -> None:
-    response = act(service, f"jobs/{job}/cancel")
-    assert (response.status_code, response.json()["error"]) == (404, "not_found")
+def test_an_unknown_job_gets_404(service: RunningInbox, subtests: pytest.Subtests) -> None:
+    for job in ["999999999", "0", "x", "-1", "1" * 30, "%20", "1.0"]:
+        with subtests.test(job):
+            response = act(service, f"jobs/{job}/cancel")
+            assert (response.status_code, response.json()["error"]) == (404, "not_found")
 
 
 def test_exactly_one_of_many_concurrent_cancellations_succeeds(service: RunningInbox) -> None:
@@ -334,22 +342,23 @@ INVALID: dict[str, Callable[[RunningInbox, str], httpx.Response]] = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("fault", INVALID)
 def test_an_action_needs_an_actor_and_a_reason(
-    service: RunningInbox, path: str, fault: str
+    service: RunningInbox, subtests: pytest.Subtests
 ) -> None:
-    entries = service.items("audit")
-    response = INVALID[fault](service, path)
-    assert (response.status_code, response.json()["error"]) == (422, "bad_act")
-    assert service.items("audit") == entries
+    for fault, path in itertools.product(INVALID, PATHS):
+        with subtests.test(f"{fault}: {path}"):
+            entries = service.items("audit")
+            response = INVALID[fault](service, path)
+            assert (response.status_code, response.json()["error"]) == (422, "bad_act")
+            assert service.items("audit") == entries
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_an_action_needs_post_and_json(service: RunningInbox, path: str) -> None:
-    wrong = service.http.get(path)
-    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-    assert service.http.post(path, data=ACTION).status_code == 415
+def test_an_action_needs_post_and_json(service: RunningInbox, subtests: pytest.Subtests) -> None:
+    for path in PATHS:
+        with subtests.test(path):
+            wrong = service.http.get(path)
+            assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
+            assert service.http.post(path, data=ACTION).status_code == 415
 
 
 def test_an_action_needs_a_token(

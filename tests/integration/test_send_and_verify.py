@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import httpx
 import pytest
 
 from onceward.sources.presets import PRESETS
-from tests.integration.commands import run, serve, started
+from tests.integration.commands import Started, run, serve, started
 from tests.keys import pair_for
 
 APP = """
@@ -38,55 +39,74 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_send_posts_an_event_that_the_source_accepts(folder: Path) -> None:
-    with started(*serve("app.py", "--dev"), cwd=folder) as service:
-        for source in ("stripe", "shop"):
-            to = service.address
-            sent = run("send", source, "--app", "app.py", "--to", to, "--times", "2", cwd=folder)
+@pytest.fixture(scope="module")
+def served_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of the service."""
+    path = tmp_path_factory.mktemp("served")
+    (path / "app.py").write_text(APP)
+    return path
+
+
+@pytest.fixture(scope="module")
+def service(served_folder: Path) -> Iterator[Started]:
+    """Run the app for the whole file; each test uses its own sources."""
+    with started(*serve("app.py", "--dev"), cwd=served_folder) as running:
+        yield running
+
+
+def test_send_posts_an_event_that_the_source_accepts(folder: Path, service: Started) -> None:
+    for source in ("stripe", "shop"):
+        to = service.address
+        sent = run("send", source, "--app", "app.py", "--to", to, "--times", "2", cwd=folder)
+        assert sent.returncode == 0, sent.stderr
+        first, second = sent.stdout.splitlines()
+        assert '"duplicate":false' in first
+        assert '"duplicate":true' in second
+    to = f"{service.address}/webhooks/stripe"
+    chosen = run(
+        *("send", "stripe", "--secret", SECRET, "--to", to, "--json"),
+        *("--id", "evt_mine", "--type", "order.paid"),
+        cwd=folder,
+    )
+    assert json.loads(json.loads(chosen.stdout)["body"])["event_id"] == "evt_mine"
+    wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
+    assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
+    assert wrong.stderr == (
+        "The inbox's log, and the list `rejections` of its admin API, name the reason.\n"
+    )
+    plain = f"{service.address.replace('http:', 'https:')}/webhooks/stripe"
+    refused = run("send", "stripe", "--secret", SECRET, "--to", plain, cwd=folder)
+    host = service.address.removeprefix("http://")
+    assert refused.stderr == (
+        f"onceward: the server at {host} speaks plain HTTP; write --to {service.address}\n"
+    )
+    lost = run("send", "stripe", "--secret", SECRET, "--to", f"{to}s", cwd=folder)
+    assert (lost.stdout[:3], lost.stderr) == ("404", "")
+    (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')
+    own = run("send", "stripe", "--secret", SECRET, "--to", to, "--data", "body.json", cwd=folder)
+    assert "evt_own" in own.stdout
+
+
+def test_verify_accepts_the_request_that_send_prints(
+    folder: Path, subtests: pytest.Subtests
+) -> None:
+    for name in PRESETS:
+        with subtests.test(name):
+            pair = pair_for(name, PRESETS[name].scheme())
+            (folder / "private").write_text(pair.private)
+            (folder / "public").write_text(pair.public)
+            url = "https://shop.example/webhooks/it"
+            sent = run(
+                "send", name, "--secret-file", "private", "--url", url, "--dry-run", cwd=folder
+            )
             assert sent.returncode == 0, sent.stderr
-            first, second = sent.stdout.splitlines()
-            assert '"duplicate":false' in first
-            assert '"duplicate":true' in second
-        to = f"{service.address}/webhooks/stripe"
-        chosen = run(
-            *("send", "stripe", "--secret", SECRET, "--to", to, "--json"),
-            *("--id", "evt_mine", "--type", "order.paid"),
-            cwd=folder,
-        )
-        assert json.loads(json.loads(chosen.stdout)["body"])["event_id"] == "evt_mine"
-        wrong = run("send", "stripe", "--to", to, cwd=folder, ONCEWARD_SECRET="whsec_another")
-        assert (wrong.returncode, wrong.stdout[:3]) == (1, "401")
-        assert wrong.stderr == (
-            "The inbox's log, and the list `rejections` of its admin API, name the reason.\n"
-        )
-        plain = f"{service.address.replace('http:', 'https:')}/webhooks/stripe"
-        refused = run("send", "stripe", "--secret", SECRET, "--to", plain, cwd=folder)
-        host = service.address.removeprefix("http://")
-        assert refused.stderr == (
-            f"onceward: the server at {host} speaks plain HTTP; write --to {service.address}\n"
-        )
-        lost = run("send", "stripe", "--secret", SECRET, "--to", f"{to}s", cwd=folder)
-        assert (lost.stdout[:3], lost.stderr) == ("404", "")
-        (folder / "body.json").write_text('{"id":"evt_own","type":"x"}')
-        own = run(
-            "send", "stripe", "--secret", SECRET, "--to", to, "--data", "body.json", cwd=folder
-        )
-        assert "evt_own" in own.stdout
-
-
-@pytest.mark.parametrize("name", PRESETS)
-def test_verify_accepts_the_request_that_send_prints(name: str, folder: Path) -> None:
-    pair = pair_for(name, PRESETS[name].scheme())
-    (folder / "private").write_text(pair.private)
-    (folder / "public").write_text(pair.public)
-    url = "https://shop.example/webhooks/it"
-    sent = run("send", name, "--secret-file", "private", "--url", url, "--dry-run", cwd=folder)
-    assert sent.returncode == 0, sent.stderr
-    (folder / "request").write_text(sent.stdout, newline="")
-    verified = run("verify", name, "request", "--secret-file", "public", "--json", cwd=folder)
-    explanation = json.loads(verified.stdout)
-    assert (verified.returncode, explanation["verified"]) == (0, True), explanation
-    assert {check["state"] for check in explanation["checks"]} == {"passed"}
+            (folder / "request").write_text(sent.stdout, newline="")
+            verified = run(
+                "verify", name, "request", "--secret-file", "public", "--json", cwd=folder
+            )
+            explanation = json.loads(verified.stdout)
+            assert (verified.returncode, explanation["verified"]) == (0, True), explanation
+            assert {check["state"] for check in explanation["checks"]} == {"passed"}
 
 
 def test_verify_needs_the_url_of_a_sender_that_signs_it(folder: Path) -> None:
@@ -164,14 +184,15 @@ def test_verify_explains_a_hostile_request(folder: Path) -> None:
         assert "The request does not verify." in explained.stdout, explained.stderr
 
 
-def test_send_places_id_and_type_where_a_custom_source_reads_them(folder: Path) -> None:
-    with started(*serve("app.py", "--dev"), cwd=folder) as service:
-        for source in ("warehouse", "open"):
-            to = f"{service.address}/webhooks/{source}"
-            sent = run("send", source, "--app", "app.py", "--to", to, cwd=folder)
-            assert sent.returncode == 0, sent.stdout + sent.stderr
-        items = httpx.get(f"{service.address}/admin/events").json()["items"]
-        assert [item["event_type"] for item in items] == ["order.created", "example"]
+def test_send_places_id_and_type_where_a_custom_source_reads_them(
+    folder: Path, service: Started
+) -> None:
+    for source, event_type in (("warehouse", "example"), ("open", "order.created")):
+        to = f"{service.address}/webhooks/{source}"
+        sent = run("send", source, "--app", "app.py", "--to", to, cwd=folder)
+        assert sent.returncode == 0, sent.stdout + sent.stderr
+        events = httpx.get(f"{service.address}/admin/events", params={"source": source})
+        assert [item["event_type"] for item in events.json()["items"]] == [event_type]
 
 
 def test_verify_takes_a_body_with_headers(folder: Path) -> None:
@@ -184,21 +205,20 @@ def test_verify_takes_a_body_with_headers(folder: Path) -> None:
     assert verified.returncode == 0, verified.stdout
 
 
-@pytest.mark.parametrize(
-    ("request_text", "message"),
-    [
-        ("", "REQUEST is empty"),
-        ("\n\r\n", "REQUEST is empty"),
-        ('POST / HTTP/1.1\nhost: x\n{"a": 1}', "REQUEST has no empty line between headers and"),
-        ("POST / HTTP/1.1\r\nhost: x\r\nplain", "REQUEST has no empty line between headers and"),
-    ],
-)
-def test_verify_says_what_a_captured_request_lacks(
-    folder: Path, request_text: str, message: str
-) -> None:
-    (folder / "request").write_text(request_text, newline="")
-    done = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+LACKING = [
+    ("", "REQUEST is empty"),
+    ("\n\r\n", "REQUEST is empty"),
+    ('POST / HTTP/1.1\nhost: x\n{"a": 1}', "REQUEST has no empty line between headers and"),
+    ("POST / HTTP/1.1\r\nhost: x\r\nplain", "REQUEST has no empty line between headers and"),
+]
+
+
+def test_verify_says_what_a_captured_request_lacks(folder: Path, subtests: pytest.Subtests) -> None:
+    for request_text, message in LACKING:
+        with subtests.test(repr(request_text)):
+            (folder / "request").write_text(request_text, newline="")
+            done = run("verify", "stripe", "request", "--secret", SECRET, cwd=folder)
+            assert (done.returncode, message in done.stderr) == (2, True), done.stderr
 
 
 def test_verify_accepts_a_request_that_ends_with_its_headers(folder: Path) -> None:
@@ -252,64 +272,65 @@ def test_send_suggests_the_prefix_of_a_mount(folder: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["sources", "strype"], "there is no preset 'strype'; did you mean 'stripe'?"),
-        (["send", "stipe", "--app", "app.py"], "app.py has no source 'stipe'; did you mean 'str"),
-        (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
-        (["send", "shop"], "lists all presets; for a source of your app, add --app app.py"),
-        (["verify", "shop"], "lists all presets; for a source of your app, add --app app.py"),
-        (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
-        (
-            ["send", "missing", "--app", "app.py"],
-            "app.py has no source 'missing'; its sources are discord",
-        ),
-        (["send", "discord", "--app", "app.py"], "the app has only the public key"),
-        (["send", "notion", "--app", "app.py"], "`onceward secrets` shows provisioned secrets"),
-        (["send", "stripe", "--secret", SECRET, "--to", "http://["], "http://[ is not a URL"),
-        (["send", "stripe", "--secret", SECRET, "--url", "http://x"], "--to says where to post"),
-        (["send", "stripe", "--secret", SECRET, "--secret-file", "."], "is a directory"),
-        (["send", "github", "--secret", SECRET, "--id", "a\nb", "--to", "http://localhost:9/"], ""),
-        (
-            ["send", "stripe", "--secret", SECRET, "--to", "ftp://x"],
-            "ftp://x/webhooks/stripe is not an http or https URL",
-        ),
-        (
-            ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],
-            "cannot reach http://127.0.0.1:9",
-        ),
-        (["send", "sendgrid", "--secret", "x" * 20], "is not a P-256 private key"),
-        (["verify", "stripe", "nothing", "--secret", SECRET], "no such file: nothing"),
-        (["verify", "stripe", "app.py", "--secret", SECRET], "REQUEST must begin with a line"),
-        (["verify", "stripe", "app.py", "--secret", SECRET, "-H", "x"], "'x' is not a header"),
-        (
-            ["verify", "stripe", "app.py", "--secret", SECRET, "-H", "a: b", "--at", "noon"],
-            "--at 'noon' is not a time",
-        ),
-    ],
-)
-def test_an_invalid_command_exits_with_the_reason(
-    folder: Path, arguments: list[str], message: str
+INVALID = [
+    (["sources", "strype"], "there is no preset 'strype'; did you mean 'stripe'?"),
+    (["send", "stipe", "--app", "app.py"], "app.py has no source 'stipe'; did you mean 'str"),
+    (["send", "strpe"], "there is no preset 'strpe'; did you mean 'stripe'?"),
+    (["send", "shop"], "lists all presets; for a source of your app, add --app app.py"),
+    (["verify", "shop"], "lists all presets; for a source of your app, add --app app.py"),
+    (["send", "stripe"], "a secret is required: set --secret, --secret-file or --app"),
+    (
+        ["send", "missing", "--app", "app.py"],
+        "app.py has no source 'missing'; its sources are discord",
+    ),
+    (["send", "discord", "--app", "app.py"], "the app has only the public key"),
+    (["send", "notion", "--app", "app.py"], "`onceward secrets` shows provisioned secrets"),
+    (["send", "stripe", "--secret", SECRET, "--to", "http://["], "http://[ is not a URL"),
+    (["send", "stripe", "--secret", SECRET, "--url", "http://x"], "--to says where to post"),
+    (["send", "stripe", "--secret", SECRET, "--secret-file", "."], "is a directory"),
+    (["send", "github", "--secret", SECRET, "--id", "a\nb", "--to", "http://localhost:9/"], ""),
+    (
+        ["send", "stripe", "--secret", SECRET, "--to", "ftp://x"],
+        "ftp://x/webhooks/stripe is not an http or https URL",
+    ),
+    (
+        ["send", "stripe", "--secret", SECRET, "--to", "http://127.0.0.1:9/"],
+        "cannot reach http://127.0.0.1:9",
+    ),
+    (["send", "sendgrid", "--secret", "x" * 20], "is not a P-256 private key"),
+    (["verify", "stripe", "nothing", "--secret", SECRET], "no such file: nothing"),
+    (["verify", "stripe", "app.py", "--secret", SECRET], "REQUEST must begin with a line"),
+    (["verify", "stripe", "app.py", "--secret", SECRET, "-H", "x"], "'x' is not a header"),
+    (
+        ["verify", "stripe", "app.py", "--secret", SECRET, "-H", "a: b", "--at", "noon"],
+        "--at 'noon' is not a time",
+    ),
+]
+
+
+def test_an_invalid_command_exits_with_the_reason(folder: Path, subtests: pytest.Subtests) -> None:
+    for arguments, message in INVALID:
+        with subtests.test(" ".join(arguments)):
+            done = run(*arguments, cwd=folder)
+            assert done.returncode == 2
+            assert message in done.stderr
+            assert "Traceback" not in done.stderr
+
+
+def test_secrets_shows_and_deletes_provisioned_secrets(
+    served_folder: Path, service: Started
 ) -> None:
-    done = run(*arguments, cwd=folder)
-    assert done.returncode == 2
-    assert message in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_secrets_shows_and_deletes_provisioned_secrets(folder: Path) -> None:
+    folder = served_folder
     missing = run("secrets", "app.py", "--database", "sqlite:///other.db", cwd=folder)
     assert missing.returncode == 2
-    with started(*serve("app.py", "--dev"), cwd=folder) as service:
-        url = f"{service.address}/webhooks/notion?verify_token=a-token-of-our-own"
-        token = {"verification_token": "secret_of_notion"}
-        assert httpx.post(url, json=token).status_code == 200
-        shown = run("secrets", "app.py", cwd=folder)
-        assert "secret_of_notion" in shown.stdout
-        line = json.loads(run("secrets", "app.py", "--json", cwd=folder).stdout)
-        assert (line["source"], line["secret"]) == ("notion", "secret_of_notion")
-        assert "secret_of_notion" not in service.log
-        deleted = run("secrets", "app.py", "--forget", "notion", cwd=folder)
-        assert deleted.stdout == "No provider has sent a secret.\n"
-        assert run("secrets", "app.py", "--forget", "notion", cwd=folder).returncode == 2
+    url = f"{service.address}/webhooks/notion?verify_token=a-token-of-our-own"
+    token = {"verification_token": "secret_of_notion"}
+    assert httpx.post(url, json=token).status_code == 200
+    shown = run("secrets", "app.py", cwd=folder)
+    assert "secret_of_notion" in shown.stdout
+    line = json.loads(run("secrets", "app.py", "--json", cwd=folder).stdout)
+    assert (line["source"], line["secret"]) == ("notion", "secret_of_notion")
+    assert "secret_of_notion" not in service.log
+    deleted = run("secrets", "app.py", "--forget", "notion", cwd=folder)
+    assert deleted.stdout == "No provider has sent a secret.\n"
+    assert run("secrets", "app.py", "--forget", "notion", cwd=folder).returncode == 2

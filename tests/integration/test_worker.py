@@ -6,8 +6,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from support.database import RawDatabase
 from support.processes import APPS, Serve, Work, eventually
+
+pytestmark = pytest.mark.every_store
 
 MISCHIEF = APPS / "mischief.py"
 PROBE = APPS / "probe.py"
@@ -36,8 +40,8 @@ def notes(raw_db: RawDatabase) -> Counter[str]:
 
 def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None:
     with (
-        Serve(PROBE, postgres_url, "--workers", "0") as service,
-        Work(PROBE, postgres_url, poll_seconds=30),
+        Serve(PROBE, postgres_url, "--workers", "0", forked=True) as service,
+        Work(PROBE, postgres_url, forked=True, poll_seconds=30),
     ):
         for number in range(3):
             started = time.monotonic()
@@ -49,8 +53,8 @@ def test_a_worker_in_another_process_is_woken_at_once(postgres_url: str) -> None
 
 def test_a_requeue_wakes_a_worker_in_another_process_at_once(postgres_url: str) -> None:
     with (
-        Serve(PROBE, postgres_url, "--workers", "0") as service,
-        Work(PROBE, postgres_url, poll_seconds=30),
+        Serve(PROBE, postgres_url, "--workers", "0", forked=True) as service,
+        Work(PROBE, postgres_url, forked=True, poll_seconds=30),
     ):
         service.accept("evt_1", "payment.made", {})
         service.wait_until_idle(2)
@@ -66,7 +70,7 @@ def test_full_collections_do_not_walk_what_was_loaded_at_the_start(
     """They would block the event loop, and with it receivers and handlers, for 50 ms."""
     app = tmp_path / "app.py"
     app.write_text(COUNTS_FROZEN)
-    with Serve(app, sqlite_url) as service:
+    with Serve(app, sqlite_url, forked=True) as service:
         service.accept("evt_1", "count", {})
         service.wait_until_idle()
     (frozen,) = notes(RawDatabase(sqlite_url))
@@ -76,9 +80,11 @@ def test_full_collections_do_not_walk_what_was_loaded_at_the_start(
 def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
     postgres_url: str, tmp_path: Path
 ) -> None:
-    with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
+    with Serve(MISCHIEF, postgres_url, "--workers", "0", forked=True) as service:
         service.accept("quick", "slow", {"seconds": 0.0, "touch": str(tmp_path / "quick")})
-        with Work(MISCHIEF, postgres_url, "--workers", "1", poll_seconds=30) as stopping:
+        with Work(
+            MISCHIEF, postgres_url, "--workers", "1", forked=True, poll_seconds=30
+        ) as stopping:
             service.wait_until_idle()  # jobs of a quick handler are claimed ahead
             for number in range(3):
                 wait = {"seconds": 0.7, "touch": str(tmp_path / f"{number}")}
@@ -90,7 +96,7 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
                 return statuses == {"done": 1, "in_progress": 3}
 
             eventually(are_all_claimed, "the others are claimed ahead", 0.5)
-            with Work(MISCHIEF, postgres_url, poll_seconds=30):
+            with Work(MISCHIEF, postgres_url, forked=True, poll_seconds=30):
                 stopping.terminate()
                 eventually((tmp_path / "2").exists, "another worker runs the others", 2)
                 assert stopping.wait() == 0
@@ -106,7 +112,7 @@ def test_a_stopped_worker_finishes_running_jobs_and_releases_the_others(
 
 def test_a_service_on_sqlite_drains(sqlite_url: str, tmp_path: Path) -> None:
     started = tmp_path / "0"
-    with Serve(MISCHIEF, sqlite_url, "--workers", "1") as service:
+    with Serve(MISCHIEF, sqlite_url, "--workers", "1", forked=True) as service:
         for number in range(2):
             wait = {"seconds": 0.5, "touch": str(tmp_path / f"{number}")}
             service.accept(f"evt_{number}", "slow", wait)
@@ -117,7 +123,7 @@ def test_a_service_on_sqlite_drains(sqlite_url: str, tmp_path: Path) -> None:
     assert notes(raw_db) == {"evt_0": 1}
     jobs = "SELECT status, attempts, solo FROM onceward.jobs ORDER BY id"
     assert raw_db.rows(jobs) == [("done", 1, 0), ("queued", 0, 0)]
-    with Serve(MISCHIEF, sqlite_url) as service:
+    with Serve(MISCHIEF, sqlite_url, forked=True) as service:
         service.wait_until_idle()
     assert notes(raw_db) == {"evt_0": 1, "evt_1": 1}
 
@@ -126,7 +132,7 @@ def test_a_pending_request_is_answered_before_the_service_stops(
     postgres_url: str,
 ) -> None:
     raw_db = RawDatabase(postgres_url)
-    with Serve(MISCHIEF, postgres_url) as service, ThreadPoolExecutor(1) as sender:
+    with Serve(MISCHIEF, postgres_url, forked=True) as service, ThreadPoolExecutor(1) as sender:
         with raw_db.connection() as connection:
             connection.execute("LOCK TABLE onceward.events")
             waiting = sender.submit(service.post, "evt_0", "other", {})
@@ -195,7 +201,7 @@ def test_a_job_that_blocks_its_process_loses_its_lease_and_is_failed(
 ) -> None:
     fast: dict[str, Any] = {"lease_seconds": 0.8, "poll_seconds": 0.1}
     raw_db = RawDatabase(postgres_url)
-    with Serve(MISCHIEF, postgres_url, "--workers", "0") as service:
+    with Serve(MISCHIEF, postgres_url, "--workers", "0", forked=True) as service:
         wait = {"seconds": 1.7, "touch": str(tmp_path / "started")}
         service.accept("evt_0", "blocking", wait)
         for number in range(1, 8):

@@ -1,4 +1,4 @@
-"""Mutations of signed requests, twenty times as many as in the tests of each change."""
+"""Mutations of signed requests, forty times as many as in the tests of each change."""
 
 from tests.property.test_verify_mutations import reject_mutations
 

@@ -28,20 +28,30 @@ def check(
     )
 
 
-def test_sqlite_matches_the_model(tmp_path: Path) -> None:
+def check_sqlite(folder: Path, *, examples: int) -> None:
+    """Compare SQLite with the model."""
     numbers = itertools.count()
 
     def acquire() -> str:
         # Syncing is slow, and this test has no power cuts.
-        return f"sqlite:///{tmp_path}/{next(numbers)}.db?synchronous=off"
+        return f"sqlite:///{folder}/{next(numbers)}.db?synchronous=off"
 
-    check(acquire, lambda _: None, examples=40, steps=50)
+    check(acquire, lambda _: None, examples=examples, steps=50)
+
+
+def check_postgres(pool: DatabasePool, monkeypatch: pytest.MonkeyPatch, *, examples: int) -> None:
+    """Compare PostgreSQL with the model."""
+    # Floors that rise at once, and no claim without them: jobs that come back must be above them.
+    monkeypatch.setattr(claiming, "LATE_SECONDS", 0.0)
+    monkeypatch.setattr(claiming, "FULL_LOOK_SECONDS", math.inf)
+    check(pool.acquire, pool.release, examples=examples, steps=50)
+
+
+def test_sqlite_matches_the_model(tmp_path: Path) -> None:
+    check_sqlite(tmp_path, examples=20)
 
 
 def test_postgresql_matches_the_model(
     postgres_pool: DatabasePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Floors that rise at once, and no claim without them: jobs that come back must be above them.
-    monkeypatch.setattr(claiming, "LATE_SECONDS", 0.0)
-    monkeypatch.setattr(claiming, "FULL_LOOK_SECONDS", math.inf)
-    check(postgres_pool.acquire, postgres_pool.release, examples=12, steps=50)
+    check_postgres(postgres_pool, monkeypatch, examples=8)

@@ -21,27 +21,28 @@ def fault(url: str) -> str:
     return str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "reason"),
-    [
-        ("/srv/archive", "write file:///srv/archive"),
-        ("gs://bucket", "no known scheme"),
-        ("file://archive", "is not the absolute path of a folder"),
-        ("file:archive", "is not the absolute path of a folder"),
-        ("file:///", "is not the absolute path of a folder"),
-        ("file:///there/is/no/such/folder", "does not exist"),
-        ("s3://", "names no bucket"),
-        ("s3:///prefix", "names no bucket"),
-        ("s3://bucket/../other", "an invalid prefix"),
-        ("s3://key:hunter2@bucket", "takes no user, password or options"),
-        ("s3://bucket?secret=hunter2", "takes no user, password or options"),
-    ],
-)
-def test_an_invalid_location_is_refused(url: str, reason: str) -> None:
-    text = fault(url)
-    assert text.startswith("archive")
-    assert reason in text
-    assert "hunter2" not in text
+INVALID_LOCATIONS = [
+    ("/srv/archive", "write file:///srv/archive"),
+    ("gs://bucket", "no known scheme"),
+    ("file://archive", "is not the absolute path of a folder"),
+    ("file:archive", "is not the absolute path of a folder"),
+    ("file:///", "is not the absolute path of a folder"),
+    ("file:///there/is/no/such/folder", "does not exist"),
+    ("s3://", "names no bucket"),
+    ("s3:///prefix", "names no bucket"),
+    ("s3://bucket/../other", "an invalid prefix"),
+    ("s3://key:hunter2@bucket", "takes no user, password or options"),
+    ("s3://bucket?secret=hunter2", "takes no user, password or options"),
+]
+
+
+def test_an_invalid_location_is_refused(subtests: pytest.Subtests) -> None:
+    for url, reason in INVALID_LOCATIONS:
+        with subtests.test(url=url):
+            text = fault(url)
+            assert text.startswith("archive")
+            assert reason in text
+            assert "hunter2" not in text
 
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:

@@ -32,29 +32,31 @@ def test_a_batch_handler_has_200_events_at_most_by_default() -> None:
     assert make_batch_handler(store, ["metric.*"], max_events=1_000).max_events == 1_000
 
 
-@pytest.mark.parametrize("count", [0, 1_001, "200", 2.0, True, None])
-def test_the_number_of_events_has_limits(count: object) -> None:
-    assert f"max_events is {count!r}; use a whole number from 1 to 1000" in faults_of(
-        max_events=count
-    )
+def test_the_number_of_events_has_limits(subtests: pytest.Subtests) -> None:
+    for count in (0, 1_001, "200", 2.0, True, None):
+        with subtests.test(count=count):
+            assert f"max_events is {count!r}; use a whole number from 1 to 1000" in faults_of(
+                max_events=count
+            )
 
 
-@pytest.mark.parametrize(
-    "option",
-    [
-        {"ordering_key": "id"},
-        {"on_head_failed": "continue"},
-        {"version": "created"},
-        {"version_key": "id"},
-        {"transaction": "shared"},
-        {"transaction": "own"},
-    ],
-)
-def test_options_of_single_events_are_refused_by_name(option: dict[str, Any]) -> None:
-    (name,) = option
-    fault = faults_of(**option)
-    assert f"{name} is not for on_batch: " in fault
-    assert "remove it, or write @inbox.on" in fault
+SINGLE_EVENT_OPTIONS: list[dict[str, Any]] = [
+    {"ordering_key": "id"},
+    {"on_head_failed": "continue"},
+    {"version": "created"},
+    {"version_key": "id"},
+    {"transaction": "shared"},
+    {"transaction": "own"},
+]
+
+
+def test_options_of_single_events_are_refused_by_name(subtests: pytest.Subtests) -> None:
+    for option in SINGLE_EVENT_OPTIONS:
+        with subtests.test(option=option):
+            (name,) = option
+            fault = faults_of(**option)
+            assert f"{name} is not for on_batch: " in fault
+            assert "remove it, or write @inbox.on" in fault
 
 
 def test_an_unknown_option_is_named() -> None:

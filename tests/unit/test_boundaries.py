@@ -25,7 +25,7 @@ BODY: Final = (
 """A body in which every kind of boundary occurs again."""
 
 JOINED: Final = [
-    pytest.param(preset.name, scheme, id=f"{preset.name}-{name}")
+    (f"{preset.name}-{name}", preset.name, scheme)
     for preset, name, scheme in SCHEMES
     if isinstance(scheme, Signature) and len(re.findall(r"\{", scheme.content)) > 1
 ]
@@ -110,14 +110,15 @@ def signed(name: str, scheme: Signature) -> tuple[OutgoingRequest, str]:
     return outgoing, pair.public
 
 
-@pytest.mark.parametrize(("name", "scheme"), JOINED)
-def test_a_moved_boundary_is_rejected(name: str, scheme: Signature) -> None:
-    outgoing, secret = signed(name, scheme)
-    keys = scheme.keys(secret)
-    scheme.verify(keys, outgoing.request(), NOW)
-    for request in (*moved(scheme, outgoing), *moved_over_three(scheme, outgoing)):
-        with pytest.raises(SignatureRejected):
-            scheme.verify(keys, request, NOW)
+def test_a_moved_boundary_is_rejected(subtests: pytest.Subtests) -> None:
+    for label, name, scheme in JOINED:
+        with subtests.test(label):
+            outgoing, secret = signed(name, scheme)
+            keys = scheme.keys(secret)
+            scheme.verify(keys, outgoing.request(), NOW)
+            for request in (*moved(scheme, outgoing), *moved_over_three(scheme, outgoing)):
+                with pytest.raises(SignatureRejected):
+                    scheme.verify(keys, request, NOW)
 
 
 STANDARD: Final = PRESETS["standard-webhooks"].scheme("v1")
@@ -128,11 +129,12 @@ def webhook(id: str, body: bytes = b"{}") -> OutgoingRequest:
     return OutgoingRequest({"webhook-id": id}, body)
 
 
-@pytest.mark.parametrize("id", ["msg_1", "a.b", ".", "1760000000", "a.176000000", "a..b.176.x"])
-def test_an_id_may_contain_dots_if_it_has_one_reading(id: str) -> None:
-    outgoing = webhook(id)
-    STANDARD.sign(WHSEC, outgoing, NOW)
-    STANDARD.verify(STANDARD.keys(WHSEC), outgoing.request(), NOW)
+def test_an_id_may_contain_dots_if_it_has_one_reading(subtests: pytest.Subtests) -> None:
+    for event_id in ("msg_1", "a.b", ".", "1760000000", "a.176000000", "a..b.176.x"):
+        with subtests.test(event_id=event_id):
+            outgoing = webhook(event_id)
+            STANDARD.sign(WHSEC, outgoing, NOW)
+            STANDARD.verify(STANDARD.keys(WHSEC), outgoing.request(), NOW)
 
 
 def test_an_id_that_ends_like_a_time_has_two_readings() -> None:
@@ -162,36 +164,35 @@ def test_a_value_after_the_body_may_not_contain_its_separator() -> None:
 ISO: Final = "2025-10-09T08:53:20"
 
 
-@pytest.mark.parametrize(
-    ("time_format", "between", "time", "more"),
-    [
-        ("iso_zone_optional", ".", ISO, ".5"),
-        ("iso_zone_optional", "5", f"{ISO}.1", "5"),
-        ("iso_zone_optional", "Z", ISO, "Z"),
-        ("iso_zone_optional", "+", ISO, "+02:00"),
-        ("iso_zone_optional", "-", ISO, "-02:00"),
-        ("seconds_or_milliseconds", "0", "1760000000", "000"),
-    ],
-)
-def test_text_that_may_continue_a_time_has_one_reading(
-    time_format: TimeFormat, between: str, time: str, more: str
-) -> None:
-    content = f"{time}{more}{between}x"
-    scheme = Signature(
-        at="header:X-Sig",
-        content=f"{{timestamp}}{between}{{body}}",
-        timestamp="header:X-Time",
-        time_format=time_format,
-    )
-    signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
-    accepted = []
-    for sent, body in [(time + more, "x"), (time, content[len(time + between) :])]:
-        assert sent + between + body == content
-        headers = Headers([(b"x-sig", signature.encode()), (b"x-time", sent.encode())])
-        with suppress(SignatureRejected):
-            scheme.verify(scheme.keys(SECRET), Request(headers, body.encode()), NOW)
-            accepted.append(sent)
-    assert len(accepted) < 2
+CONTINUED_TIMES: list[tuple[TimeFormat, str, str, str]] = [
+    ("iso_zone_optional", ".", ISO, ".5"),
+    ("iso_zone_optional", "5", f"{ISO}.1", "5"),
+    ("iso_zone_optional", "Z", ISO, "Z"),
+    ("iso_zone_optional", "+", ISO, "+02:00"),
+    ("iso_zone_optional", "-", ISO, "-02:00"),
+    ("seconds_or_milliseconds", "0", "1760000000", "000"),
+]
+
+
+def test_text_that_may_continue_a_time_has_one_reading(subtests: pytest.Subtests) -> None:
+    for time_format, between, time, more in CONTINUED_TIMES:
+        with subtests.test(time_format=time_format, between=between):
+            content = f"{time}{more}{between}x"
+            scheme = Signature(
+                at="header:X-Sig",
+                content=f"{{timestamp}}{between}{{body}}",
+                timestamp="header:X-Time",
+                time_format=time_format,
+            )
+            signature = hmac.digest(SECRET.encode(), content.encode(), "sha256").hex()
+            accepted = []
+            for sent, body in [(time + more, "x"), (time, content[len(time + between) :])]:
+                assert sent + between + body == content
+                headers = Headers([(b"x-sig", signature.encode()), (b"x-time", sent.encode())])
+                with suppress(SignatureRejected):
+                    scheme.verify(scheme.keys(SECRET), Request(headers, body.encode()), NOW)
+                    accepted.append(sent)
+            assert len(accepted) < 2
 
 
 def test_a_value_ends_before_a_hash_of_the_body() -> None:
@@ -201,22 +202,23 @@ def test_a_value_ends_before_a_hash_of_the_body() -> None:
     scheme.verify(scheme.keys(SECRET), outgoing.request(), NOW)
 
 
-@pytest.mark.parametrize(
-    ("content", "time_format", "first", "second"),
-    [
-        ("{header:X-Id}{body}", "seconds", "header:X-Id", "body"),
-        ("{body}{header:X-Id}", "seconds", "body", "header:X-Id"),
-        ("{header:X-Id}{timestamp}{body}", "seconds", "header:X-Id", "body"),
-        ("{timestamp}{body}{header:X-Id}", "iso", "body", "header:X-Id"),
-        ("{timestamp}{body}", "iso_zone_optional", "timestamp", "body"),
-        ("{timestamp}{body}", "seconds_or_milliseconds", "timestamp", "body"),
-        ("{json:a}{json:b}", "seconds", "json:a", "json:b"),
-    ],
-)
-def test_a_template_without_a_defined_boundary_is_refused(
-    content: str, time_format: TimeFormat, first: str, second: str
-) -> None:
-    time = "header:X-Time" if "timestamp" in content else None
-    message = re.escape(f"where {{{first}}} ends and {{{second}}} begins")
-    with pytest.raises(ConfigurationError, match=message):
-        Signature(at="header:X-Sig", content=content, timestamp=time, time_format=time_format)
+UNDEFINED_BOUNDARIES: list[tuple[str, TimeFormat, str, str]] = [
+    ("{header:X-Id}{body}", "seconds", "header:X-Id", "body"),
+    ("{body}{header:X-Id}", "seconds", "body", "header:X-Id"),
+    ("{header:X-Id}{timestamp}{body}", "seconds", "header:X-Id", "body"),
+    ("{timestamp}{body}{header:X-Id}", "iso", "body", "header:X-Id"),
+    ("{timestamp}{body}", "iso_zone_optional", "timestamp", "body"),
+    ("{timestamp}{body}", "seconds_or_milliseconds", "timestamp", "body"),
+    ("{json:a}{json:b}", "seconds", "json:a", "json:b"),
+]
+
+
+def test_a_template_without_a_defined_boundary_is_refused(subtests: pytest.Subtests) -> None:
+    for content, time_format, first, second in UNDEFINED_BOUNDARIES:
+        with subtests.test(content=content, time_format=time_format):
+            time = "header:X-Time" if "timestamp" in content else None
+            message = re.escape(f"where {{{first}}} ends and {{{second}}} begins")
+            with pytest.raises(ConfigurationError, match=message):
+                Signature(
+                    at="header:X-Sig", content=content, timestamp=time, time_format=time_format
+                )

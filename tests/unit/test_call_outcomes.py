@@ -48,13 +48,20 @@ def forwards(number: int) -> Any:
     return post(number)
 
 
-@pytest.mark.parametrize(
-    "function",
-    [post, blocking, traced(post), retried(blocking), partial(post), forwards],
-    ids=["async", "sync", "sync wrapper", "async wrapper", "partial", "returns a coroutine"],
-)
-async def test_a_function_of_any_kind_is_run_to_its_end(function: Callable[..., Any]) -> None:
-    assert await run_call(partial(function, 5), 5.0) == Returned(5)
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "async": post,
+    "sync": blocking,
+    "sync wrapper": traced(post),
+    "async wrapper": retried(blocking),
+    "partial": partial(post),
+    "returns a coroutine": forwards,
+}
+
+
+async def test_a_function_of_any_kind_is_run_to_its_end(subtests: pytest.Subtests) -> None:
+    for kind, function in FUNCTIONS.items():
+        with subtests.test(kind):
+            assert await run_call(partial(function, 5), 5.0) == Returned(5)
 
 
 async def test_a_blocking_function_does_not_block_the_loop() -> None:

@@ -105,17 +105,20 @@ async def test_a_client_that_reads_no_responses_gets_no_more_of_them() -> None:
     connection.connection_lost(None)
 
 
-@pytest.mark.parametrize("size", [1, 20, 150, 1_000_000])
-async def test_a_response_before_the_body_does_not_affect_the_next_request(size: int) -> None:
-    application, transport = Application(refuses=True), Transport()
-    connection = connect(application, transport)
-    data = webhook(b"discarded") * 3
-    for start in range(0, len(data), size):
-        connection.data_received(data[start : start + size])
-    await iterations(10)
-    assert bodies_of(transport) == [b"refused"] * 3
-    assert (application.bodies, transport.is_closed) == ([], False)
-    connection.connection_lost(None)
+async def test_a_response_before_the_body_does_not_affect_the_next_request(
+    subtests: pytest.Subtests,
+) -> None:
+    for size in (1, 20, 150, 1_000_000):
+        with subtests.test(size=size):
+            application, transport = Application(refuses=True), Transport()
+            connection = connect(application, transport)
+            data = webhook(b"discarded") * 3
+            for start in range(0, len(data), size):
+                connection.data_received(data[start : start + size])
+            await iterations(10)
+            assert bodies_of(transport) == [b"refused"] * 3
+            assert (application.bodies, transport.is_closed) == ([], False)
+            connection.connection_lost(None)
 
 
 async def test_pipelined_refusals_do_not_hold_up_other_callbacks() -> None:
@@ -221,15 +224,16 @@ async def test_a_half_closed_client_with_an_incomplete_request_is_dropped() -> N
 UPGRADE = webhook(b"hello", connection="Upgrade, HTTP2-Settings", upgrade="h2c")
 
 
-@pytest.mark.parametrize("cut", range(1, len(UPGRADE)))
-async def test_an_upgrade_offer_is_ignored_wherever_it_is_cut(cut: int) -> None:
-    application, transport = Application(), Transport()
-    connection = connect(application, transport)
-    for data in (UPGRADE[:cut], UPGRADE[cut:], webhook(b"next")):
-        connection.data_received(data)
-        await iterations(3)
-    assert bodies_of(transport) == [b"hello", b"next"]
-    connection.connection_lost(None)
+async def test_an_upgrade_offer_is_ignored_wherever_it_is_cut(subtests: pytest.Subtests) -> None:
+    for cut in range(1, len(UPGRADE)):
+        with subtests.test(cut=cut):
+            application, transport = Application(), Transport()
+            connection = connect(application, transport)
+            for data in (UPGRADE[:cut], UPGRADE[cut:], webhook(b"next")):
+                connection.data_received(data)
+                await iterations(3)
+            assert bodies_of(transport) == [b"hello", b"next"]
+            connection.connection_lost(None)
 
 
 async def test_an_upgrade_offer_with_a_chunked_body_is_ignored() -> None:

@@ -55,12 +55,13 @@ def test_addresses_of_one_network_count_as_one(address: str, other: str, shown: 
     assert counted.enter("2001:db8:0:1::1") is None
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1", "127.9.9.9", "::1", "10.0.0.7", None])
 def test_loopback_proxies_and_sockets_without_an_address_are_not_limited(
-    address: str | None,
+    subtests: pytest.Subtests,
 ) -> None:
-    counted = limits(trusted_proxies=("10.0.0.0/8",))
-    assert [counted.enter(address) for _ in range(10)] == [None] * 10
+    for address in ("127.0.0.1", "127.9.9.9", "::1", "10.0.0.7", None):
+        with subtests.test(address=address):
+            counted = limits(trusted_proxies=("10.0.0.0/8",))
+            assert [counted.enter(address) for _ in range(10)] == [None] * 10
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "::1", "::ffff:127.0.0.1"])

@@ -20,44 +20,45 @@ def covered(coverage: Coverage, alternatives: str) -> list[bool]:
     return [coverage.covers(item, selectors[:place]) for place, item in enumerate(selectors)]
 
 
-@pytest.mark.parametrize(
-    ("scheme", "expected"),
-    [
-        (Signature(at="header:X"), WHOLE_BODY),
-        (
-            Signature(at="header:X", content="{method}\n{body:md5}\n{target}"),
-            Coverage(BodyCoverage.BYTES, UrlCoverage.TARGET),
-        ),
-        (
-            Signature(at="header:X", content="{url}{body:crc32}.{header:X-Id}"),
-            Coverage(BodyCoverage.CHECKSUM, UrlCoverage.WHOLE, ("header:x-id",)),
-        ),
-        (
-            Signature(at="header:X", content="{json:token}{timestamp}", timestamp="header:X-Time"),
-            Coverage(BodyCoverage.FIELDS, values=("json:token", "header:x-time"), has_time=True),
-        ),
-        (
-            Signature(at="header:X", content="{form:token}"),
-            Coverage(BodyCoverage.FIELDS, values=("form:token",)),
-        ),
-        (
-            Signature(at="header:X", timestamp="json:time"),
-            Coverage(BodyCoverage.BYTES, has_time=True),
-        ),
-        (Signature(at="header:X", timestamp="header:X-Time"), WHOLE_BODY),
-        (
-            Jwt(at="header:X-Token", body_claim="hash", url_claim="url"),
-            Coverage(BodyCoverage.BYTES, UrlCoverage.WHOLE, ("hash:x-token",), has_time=True),
-        ),
-        (
-            Jwt(at="header:X", audience_is_url=True),
-            Coverage(url=UrlCoverage.WHOLE, has_time=True),
-        ),
-        (Token(at="header:X"), Coverage()),
-    ],
-)
-def test_a_scheme_states_what_it_covers(scheme: Any, expected: Coverage) -> None:
-    assert expected == scheme.coverage
+COVERAGES: list[tuple[Any, Coverage]] = [
+    (Signature(at="header:X"), WHOLE_BODY),
+    (
+        Signature(at="header:X", content="{method}\n{body:md5}\n{target}"),
+        Coverage(BodyCoverage.BYTES, UrlCoverage.TARGET),
+    ),
+    (
+        Signature(at="header:X", content="{url}{body:crc32}.{header:X-Id}"),
+        Coverage(BodyCoverage.CHECKSUM, UrlCoverage.WHOLE, ("header:x-id",)),
+    ),
+    (
+        Signature(at="header:X", content="{json:token}{timestamp}", timestamp="header:X-Time"),
+        Coverage(BodyCoverage.FIELDS, values=("json:token", "header:x-time"), has_time=True),
+    ),
+    (
+        Signature(at="header:X", content="{form:token}"),
+        Coverage(BodyCoverage.FIELDS, values=("form:token",)),
+    ),
+    (
+        Signature(at="header:X", timestamp="json:time"),
+        Coverage(BodyCoverage.BYTES, has_time=True),
+    ),
+    (Signature(at="header:X", timestamp="header:X-Time"), WHOLE_BODY),
+    (
+        Jwt(at="header:X-Token", body_claim="hash", url_claim="url"),
+        Coverage(BodyCoverage.BYTES, UrlCoverage.WHOLE, ("hash:x-token",), has_time=True),
+    ),
+    (
+        Jwt(at="header:X", audience_is_url=True),
+        Coverage(url=UrlCoverage.WHOLE, has_time=True),
+    ),
+    (Token(at="header:X"), Coverage()),
+]
+
+
+def test_a_scheme_states_what_it_covers(subtests: pytest.Subtests) -> None:
+    for scheme, expected in COVERAGES:
+        with subtests.test(scheme=scheme):
+            assert expected == scheme.coverage
 
 
 @pytest.mark.parametrize(
@@ -121,9 +122,8 @@ def test_events_in_a_covered_form_field_are_covered() -> None:
     assert coverage.of_events(None) == coverage
 
 
-@pytest.mark.parametrize(
-    ("preset", "uncovered"),
-    [
+def test_a_preset_says_what_is_read_from_uncovered_content(subtests: pytest.Subtests) -> None:
+    for preset, uncovered in [
         ("stripe", []),
         ("github", ["id", "type"]),
         ("shopify", ["id", "type"]),
@@ -131,30 +131,28 @@ def test_events_in_a_covered_form_field_are_covered() -> None:
         ("mercadopago", ["id", "type"]),
         ("telegram", ["id", "reference"]),
         ("twilio", ["id", "type", "reference"]),
-    ],
-)
-def test_a_preset_says_what_is_read_from_uncovered_content(
-    preset: str, uncovered: list[str]
-) -> None:
-    described = describe_preset(PRESETS[preset])["schemes"].values()
-    assert [scheme["uncovered"] for scheme in described] == [uncovered] * len(described)
+    ]:
+        with subtests.test(preset):
+            described = describe_preset(PRESETS[preset])["schemes"].values()
+            assert [scheme["uncovered"] for scheme in described] == [uncovered] * len(described)
 
 
-@pytest.mark.parametrize(
-    ("preset", "scheme", "expected"),
-    [
-        ("stripe", None, DuplicateBody.ALLOWED),  # the id is in the signed body
-        ("standard-webhooks", None, DuplicateBody.ALLOWED),  # the id is a signed header
-        ("github", None, DuplicateBody.FLAGGED),  # the id is an unsigned header
-        ("dropbox-sign", None, DuplicateBody.FLAGGED),  # two of four parts of the id are signed
-        ("paypal", None, DuplicateBody.FLAGGED),  # a checksum of the body is signed
-        ("adyen", "items", DuplicateBody.ALLOWED),  # all parts of the id are signed
-        ("gitlab", "static-token", DuplicateBody.ALLOWED),  # nothing is signed
-    ],
-)
+DUPLICATE_BODIES: list[tuple[str, str | None, DuplicateBody]] = [
+    ("stripe", None, DuplicateBody.ALLOWED),  # the id is in the signed body
+    ("standard-webhooks", None, DuplicateBody.ALLOWED),  # the id is a signed header
+    ("github", None, DuplicateBody.FLAGGED),  # the id is an unsigned header
+    ("dropbox-sign", None, DuplicateBody.FLAGGED),  # two of four parts of the id are signed
+    ("paypal", None, DuplicateBody.FLAGGED),  # a checksum of the body is signed
+    ("adyen", "items", DuplicateBody.ALLOWED),  # all parts of the id are signed
+    ("gitlab", "static-token", DuplicateBody.ALLOWED),  # nothing is signed
+]
+
+
 def test_the_same_body_under_another_id_is_flagged_if_the_id_is_not_covered(
-    preset: str, scheme: str | None, expected: DuplicateBody
+    subtests: pytest.Subtests,
 ) -> None:
-    secret = pair_for(preset, PRESETS[preset].scheme(scheme)).public
-    source = make_source("source", preset=preset, scheme=scheme, secrets=[secret])
-    assert source.duplicate_body is expected
+    for preset, scheme, expected in DUPLICATE_BODIES:
+        with subtests.test(preset):
+            secret = pair_for(preset, PRESETS[preset].scheme(scheme)).public
+            source = make_source("source", preset=preset, scheme=scheme, secrets=[secret])
+            assert source.duplicate_body is expected

@@ -95,18 +95,16 @@ def test_a_late_request_is_distinguished_from_a_forged_one() -> None:
     assert forged.hints == ()
 
 
-@pytest.mark.parametrize(
-    ("changed", "hint"),
-    [
+def test_a_body_that_was_changed_in_transit_is_recognised(subtests: pytest.Subtests) -> None:
+    for changed, hint in [
         (BODY + b"\n", "without its trailing line break"),
         (json.dumps(json.loads(BODY)).encode(), "as compact JSON"),
         (json.dumps(json.loads(BODY), indent=2).encode(), "as compact JSON"),
         (b"\xef\xbb\xbf" + BODY, "without its byte order mark"),
-    ],
-)
-def test_a_body_that_was_changed_in_transit_is_recognised(changed: bytes, hint: str) -> None:
-    diagnosis = diagnose(source("stripe"), with_body(signed("stripe"), changed), NOW)
-    assert any(hint in text for text in diagnosis.hints)
+    ]:
+        with subtests.test(changed=changed):
+            diagnosis = diagnose(source("stripe"), with_body(signed("stripe"), changed), NOW)
+            assert any(hint in text for text in diagnosis.hints)
 
 
 def with_header(request: Request, name: bytes, value: bytes) -> Request:
@@ -172,19 +170,17 @@ def test_a_late_request_with_a_changed_body_is_recognised() -> None:
     assert "without its trailing line break" in diagnosis.hints[0]
 
 
-@pytest.mark.parametrize(
-    ("configured", "hint"),
-    [
+def test_a_secret_that_was_copied_badly_is_recognised(subtests: pytest.Subtests) -> None:
+    for configured, hint in [
         (f" {SECRET}", "without the whitespace around the secret"),
         (f'"{SECRET}"', "without the quotes around the secret"),
         (f"STRIPE_SECRET='{SECRET}'", "with the part of the secret after the ="),
         (SECRET.removeprefix("whsec_"), "with the prefix whsec_ before the secret"),
-    ],
-)
-def test_a_secret_that_was_copied_badly_is_recognised(configured: str, hint: str) -> None:
-    copied = make_source("stripe", secrets=[configured.encode()])  # a str would be refused
-    diagnosis = diagnose(copied, signed("stripe"), NOW)
-    assert diagnosis.hints == (f"The request verifies {hint}.",)
+    ]:
+        with subtests.test(configured=configured):
+            copied = make_source("stripe", secrets=[configured.encode()])  # a str would be refused
+            diagnosis = diagnose(copied, signed("stripe"), NOW)
+            assert diagnosis.hints == (f"The request verifies {hint}.",)
 
 
 def test_a_text_that_cannot_be_the_secret_is_recognised() -> None:

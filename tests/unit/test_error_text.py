@@ -8,21 +8,21 @@ import pytest
 from onceward.errors import HandlerTimeout, PermanentError
 from onceward.runtime.error_text import describe, sender_reason
 
+DESCRIPTIONS: list[tuple[Exception, str]] = [
+    (KeyError("customer"), "KeyError: 'customer'"),
+    (ValueError(), "ValueError"),
+    (PermanentError(), "PermanentError"),
+    (HandlerTimeout("took longer than 30 s"), "took longer than 30 s"),
+    (ValueError("it failed\nDETAIL: Key (name)=(Jane) exists"), "ValueError: it failed …"),
+    (ValueError("\n it failed \n"), "ValueError: it failed"),
+    (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
+]
 
-@pytest.mark.parametrize(
-    ("error", "text"),
-    [
-        (KeyError("customer"), "KeyError: 'customer'"),
-        (ValueError(), "ValueError"),
-        (PermanentError(), "PermanentError"),
-        (HandlerTimeout("took longer than 30 s"), "took longer than 30 s"),
-        (ValueError("it failed\nDETAIL: Key (name)=(Jane) exists"), "ValueError: it failed …"),
-        (ValueError("\n it failed \n"), "ValueError: it failed"),
-        (psycopg.OperationalError("connection lost"), "OperationalError: connection lost"),
-    ],
-)
-def test_an_error_is_described_by_its_type_and_first_line(error: Exception, text: str) -> None:
-    assert describe(error) == text
+
+def test_an_error_is_described_by_its_type_and_first_line(subtests: pytest.Subtests) -> None:
+    for error, text in DESCRIPTIONS:
+        with subtests.test(error=error):
+            assert describe(error) == text
 
 
 def test_a_database_error_is_described_by_its_primary_message_only() -> None:
@@ -51,17 +51,15 @@ def test_an_error_that_cannot_be_read_is_still_described() -> None:
     assert describe(BrokenError()) == "BrokenError: the error text cannot be read"
 
 
-@pytest.mark.parametrize(
-    ("message", "shown"),
-    [
+def test_a_sender_sees_no_path_and_no_url(subtests: pytest.Subtests) -> None:
+    for message, shown in [
         ("cannot import name x (/srv/app/lib/x.py)", "RuntimeError: cannot import name x (…)"),
         ("no answer of http://billing.internal:80/a?card=1", "RuntimeError: no answer of …"),
         ("no template at /srv/app/mail.html", "RuntimeError: no template at …"),
         ("either/or and 3/4 stay", "RuntimeError: either/or and 3/4 stay"),
-    ],
-)
-def test_a_sender_sees_no_path_and_no_url(message: str, shown: str) -> None:
-    assert sender_reason(RuntimeError(message)) == shown
+    ]:
+        with subtests.test(message=message):
+            assert sender_reason(RuntimeError(message)) == shown
 
 
 def test_a_sender_sees_no_line_of_code() -> None:

@@ -14,7 +14,7 @@ from onceward.sources.configure import make_source
 from onceward.sources.event_reader import make_event_reader
 from onceward.sources.presets import PRESETS, Preset
 from onceward.sources.request import Headers, Request
-from onceward.sources.schemes import Scheme, Signature
+from onceward.sources.schemes import Signature
 from onceward.sources.selectors import BODY_HASH, parse_selectors
 from onceward.sources.source import Source
 from onceward.standalone import Signed
@@ -38,18 +38,15 @@ def only(source: Source, request: Request) -> Arrival:
     return arrival
 
 
-@pytest.mark.parametrize(
-    ("preset", "scheme"),
-    [(preset, scheme) for preset, _, scheme in SCHEMES],
-    ids=[f"{preset.name}-{name}" for preset, name, _ in SCHEMES],
-)
-def test_an_uncovered_value_is_never_preferred_as_an_id(preset: Preset, scheme: Scheme) -> None:
-    coverage = preset.coverage(scheme)
-    for part in make_event_reader(preset, scheme).selectors.id:
-        values = [selector for selector in part if selector != BODY_HASH]
-        covered = [coverage.covers(item, part[:place]) for place, item in enumerate(values)]
-        assert covered == sorted(covered, reverse=True)
-        assert part[len(values) :] in ((), (BODY_HASH,))
+def test_an_uncovered_value_is_never_preferred_as_an_id(subtests: pytest.Subtests) -> None:
+    for preset, name, scheme in SCHEMES:
+        with subtests.test(f"{preset.name}-{name}"):
+            coverage = preset.coverage(scheme)
+            for part in make_event_reader(preset, scheme).selectors.id:
+                values = [selector for selector in part if selector != BODY_HASH]
+                covered = [coverage.covers(item, part[:place]) for place, item in enumerate(values)]
+                assert covered == sorted(covered, reverse=True)
+                assert part[len(values) :] in ((), (BODY_HASH,))
 
 
 def test_the_signed_id_of_gitlab_beats_an_unsigned_header() -> None:

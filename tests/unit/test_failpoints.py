@@ -15,11 +15,12 @@ from onceward.runtime.failpoints import POINTS, FailpointReached, Failpoints
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("spec", ["", " ", ",", " , "])
-def test_reaching_points_without_failpoints_does_nothing(spec: str) -> None:
-    points = Failpoints(spec)
-    for name in POINTS * 3:
-        points.reach(name)
+def test_reaching_points_without_failpoints_does_nothing(subtests: pytest.Subtests) -> None:
+    for spec in ("", " ", ",", " , "):
+        with subtests.test(spec=spec):
+            points = Failpoints(spec)
+            for name in POINTS * 3:
+                points.reach(name)
 
 
 def test_a_failpoint_triggers_only_when_its_point_is_reached_for_the_nth_time() -> None:
@@ -54,9 +55,8 @@ def test_several_failpoints_count_separately() -> None:
         points.reach("claim.leased")
 
 
-@pytest.mark.parametrize(
-    ("spec", "expected"),
-    [
+def test_a_failpoint_that_could_never_trigger_is_refused(subtests: pytest.Subtests) -> None:
+    for spec, expected in [
         ("record.wirtten:kill:1", "record.written"),
         ("record.written", "kill|stop|raise"),
         ("record.written:explode:1", "kill|stop|raise"),
@@ -64,12 +64,11 @@ def test_several_failpoints_count_separately() -> None:
         ("record.written:kill:-1", "kill|stop|raise"),
         ("record.written:kill:0", "kill|stop|raise"),
         ("record.written:kill:1:2", "kill|stop|raise"),
-    ],
-)
-def test_a_failpoint_that_could_never_trigger_is_refused(spec: str, expected: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        Failpoints(spec)
-    assert expected in str(raised.value)
+    ]:
+        with subtests.test(spec=spec):
+            with pytest.raises(ConfigurationError) as raised:
+                Failpoints(spec)
+            assert expected in str(raised.value)
 
 
 def test_kill_ends_the_process_without_cleanup() -> None:

@@ -37,50 +37,51 @@ def matches(when: Any, document: object) -> bool:
     return passes(make_filter({"when": when}), read_document("stripe", JSON, body))
 
 
-@pytest.mark.parametrize(
-    ("when", "document", "is_match"),
-    [
-        ({"a": "x"}, {"a": "x"}, True),
-        ({"a": "x"}, {"a": "X"}, False),
-        ({"a": "x"}, {"a": "x "}, False),
-        ({"a": "x"}, {}, False),
-        ({"a": None}, {"a": None}, True),
-        ({"a": None}, {}, False),
-        ({"a": None}, {"a": 0}, False),
-        ({"a.b": None}, {"a": None}, False),
-        ({"a": 1}, {"a": 1}, True),
-        ({"a": 1}, {"a": 1.0}, True),
-        ({"a": 1.0}, {"a": 1}, True),
-        ({"a": 1}, {"a": "1"}, False),
-        ({"a": 1}, {"a": True}, False),
-        ({"a": True}, {"a": 1}, False),
-        ({"a": True}, {"a": True}, True),
-        ({"a": False}, {"a": 0}, False),
-        ({"a": False}, {"a": None}, False),
-        ({"a": ""}, {"a": ""}, True),
-        ({"a": ""}, {"a": None}, False),
-        ({"a": 0.1}, {"a": 0.1}, True),
-        ({"a": 2**63}, {"a": 2**63}, True),
-        ({"a": 2**53 + 1}, {"a": 2**53}, False),
-        ({"a": ["x", 1]}, {"a": 1}, True),
-        ({"a": ("x", 1)}, {"a": "x"}, True),
-        ({"a": ["x", 1]}, {"a": "1"}, False),
-        ({"a": ["x", None]}, {}, False),
-        ({"a": "x"}, {"a": ["x"]}, False),
-        ({"a": "x"}, {"a": {"x": 1}}, False),
-        ({"a.0.b": "x"}, {"a": [{"b": "x"}]}, True),
-        ({"a.0": "x"}, {"a": {"0": "x"}}, True),
-        ({"a.1": "x"}, {"a": ["x"]}, False),
-        ({"a": "x", "b": 2}, {"a": "x", "b": 2}, True),
-        ({"a": "x", "b": 2}, {"a": "x", "b": 3}, False),
-        ({"a": "x", "b": 2}, {"a": "x"}, False),
-        ({"a": "x"}, None, False),
-        ({"0": "x"}, ["x"], True),
-        ({"a": "é\N{SNOWMAN}\0"}, {"a": "é\N{SNOWMAN}\0"}, True),
-    ],
-)
-def test_a_filter_compares_exactly(when: Any, document: object, *, is_match: bool) -> None:
-    assert matches(when, document) is is_match
+COMPARISONS: list[tuple[Any, object, bool]] = [
+    ({"a": "x"}, {"a": "x"}, True),
+    ({"a": "x"}, {"a": "X"}, False),
+    ({"a": "x"}, {"a": "x "}, False),
+    ({"a": "x"}, {}, False),
+    ({"a": None}, {"a": None}, True),
+    ({"a": None}, {}, False),
+    ({"a": None}, {"a": 0}, False),
+    ({"a.b": None}, {"a": None}, False),
+    ({"a": 1}, {"a": 1}, True),
+    ({"a": 1}, {"a": 1.0}, True),
+    ({"a": 1.0}, {"a": 1}, True),
+    ({"a": 1}, {"a": "1"}, False),
+    ({"a": 1}, {"a": True}, False),
+    ({"a": True}, {"a": 1}, False),
+    ({"a": True}, {"a": True}, True),
+    ({"a": False}, {"a": 0}, False),
+    ({"a": False}, {"a": None}, False),
+    ({"a": ""}, {"a": ""}, True),
+    ({"a": ""}, {"a": None}, False),
+    ({"a": 0.1}, {"a": 0.1}, True),
+    ({"a": 2**63}, {"a": 2**63}, True),
+    ({"a": 2**53 + 1}, {"a": 2**53}, False),
+    ({"a": ["x", 1]}, {"a": 1}, True),
+    ({"a": ("x", 1)}, {"a": "x"}, True),
+    ({"a": ["x", 1]}, {"a": "1"}, False),
+    ({"a": ["x", None]}, {}, False),
+    ({"a": "x"}, {"a": ["x"]}, False),
+    ({"a": "x"}, {"a": {"x": 1}}, False),
+    ({"a.0.b": "x"}, {"a": [{"b": "x"}]}, True),
+    ({"a.0": "x"}, {"a": {"0": "x"}}, True),
+    ({"a.1": "x"}, {"a": ["x"]}, False),
+    ({"a": "x", "b": 2}, {"a": "x", "b": 2}, True),
+    ({"a": "x", "b": 2}, {"a": "x", "b": 3}, False),
+    ({"a": "x", "b": 2}, {"a": "x"}, False),
+    ({"a": "x"}, None, False),
+    ({"0": "x"}, ["x"], True),
+    ({"a": "é\N{SNOWMAN}\0"}, {"a": "é\N{SNOWMAN}\0"}, True),
+]
+
+
+def test_a_filter_compares_exactly(subtests: pytest.Subtests) -> None:
+    for when, document, is_match in COMPARISONS:
+        with subtests.test(when=when, document=document):
+            assert matches(when, document) is is_match
 
 
 def test_the_payload_of_an_ingested_event_and_of_a_form_is_compared() -> None:
@@ -91,11 +92,14 @@ def test_the_payload_of_an_ingested_event_and_of_a_form_is_compared() -> None:
     assert not passes(make_filter({"when": {"a": 1}}), read_document("stripe", form, b"a=1"))
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"a": "x"', b"\xff", b"[" * 100_000, b'{"a": NaN}'])
-def test_a_payload_that_cannot_be_decoded_passes_so_that_its_job_fails(body: bytes) -> None:
-    document = read_document("stripe", JSON, body)
-    assert document is UNDECODABLE
-    assert passes(make_filter({"when": {"a": "x"}}), document)
+def test_a_payload_that_cannot_be_decoded_passes_so_that_its_job_fails(
+    subtests: pytest.Subtests,
+) -> None:
+    for body in (b"", b"{", b'{"a": "x"', b"\xff", b"[" * 100_000, b'{"a": NaN}'):
+        with subtests.test(body=body):
+            document = read_document("stripe", JSON, body)
+            assert document is UNDECODABLE
+            assert passes(make_filter({"when": {"a": "x"}}), document)
 
 
 scalars = st.one_of(
@@ -187,16 +191,16 @@ def test_members_of_an_enum_are_texts() -> None:
     assert matches({"a": [Status.PAID, "x"]}, {"a": "paid"})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
+def test_a_filter_of_another_version_blocks_the_receiver(subtests: pytest.Subtests) -> None:
+    for text in [
         *("x", "[]", "null", '{"a": 1}', '{"a": "paid"}', '{"a": []}', '{"a": [[]]}'),
         *('{"a": [{}]}', '{"a": {"not": ["open"]}}', '{"a[].b": ["paid"]}'),
-    ],
-)
-def test_a_filter_of_another_version_blocks_the_receiver(text: str) -> None:
-    with pytest.raises(StoreBlocked, match="a newer version registered it"):
-        passes(text, {})
+    ]:
+        with (
+            subtests.test(text=text),
+            pytest.raises(StoreBlocked, match="a newer version registered it"),
+        ):
+            passes(text, {})
 
 
 # Refusals.
@@ -233,44 +237,45 @@ VALUES = "use a text, a number, True, False or None, or a list of them"
 PATH = "use a path into the payload, such as 'data.status'"
 
 
-@pytest.mark.parametrize(
-    ("when", "fault"),
-    [
-        (5, "when is 5; use a mapping such as {'data.status': 'paid'}, or a function"),
-        ("data.status", "when is 'data.status'; use a mapping"),
-        ([("a", 1)], "when is [('a', 1)]; use a mapping"),
-        (True, "when is True; use a mapping"),
-        (Wanting, "when is a class; use a mapping"),
-        (Wanting(), "use a mapping such as"),
-        ({}, "when is empty: every event would match"),
-        ({5: "x"}, f"when is 5; {PATH}"),
-        ({"": "x"}, f"when is empty; {PATH}"),
-        ({"$.a": "x"}, "a path of when is '$.a'; write 'a'"),
-        ({"a[0]": "x"}, "write the position in a list as a number: 'a.0'"),
-        ({"a" * 256: "x"}, "when is 256 bytes long; the limit is 255"),
-        ({"a": []}, "when['a'] is an empty list, which nothing matches"),
-        ({"a": {"b": 1}}, "when['a'] is an object; write the path of its member: 'a.member'"),
-        ({"a": [{"b": 1}]}, "when['a'] is an object"),
-        ({"a": {1}}, f"when['a'] is {{1}}; {VALUES}"),
-        ({"a": b"x"}, f"when['a'] is b'x'; {VALUES}"),
-        ({"a": [["x"]]}, f"when['a'] is ['x']; {VALUES}"),
-        ({"a": float("nan")}, f"when['a'] is nan; {VALUES}"),
-        ({"a": float("inf")}, f"when['a'] is inf; {VALUES}"),
-        ({"a": 10**5000}, f"when['a'] is a number of 16610 bits; {VALUES}"),
-        ({"a": lambda value: value}, VALUES),
-        ({"a": LONGEST + "x"}, "when is 2001 bytes long as JSON; the limit is 2000; use a"),
-        ({"a": ["x" * 100] + [f"{'x' * 100}{n}" for n in range(20)]}, "the limit is 2000; use a"),
-        (wrong_count, "when must take one argument, the event; write lambda event: …"),
-        (lambda event, tx: bool(event and tx), "when must take one argument, the event"),
-        (generator, "when: the function is a generator: a call would not run its body"),
-        (async_generator, "when: the function is a generator"),
-        (wrapped, "when: an async function is wrapped in a sync one, which does not await its"),
-    ],
-)
-def test_a_filter_that_cannot_work_is_refused_by_name(when: Any, fault: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(fault)) as raised:
-        handler(when)
-    assert str(raised.value).startswith("handler 'credit' (")
+FAULTY_FILTERS: list[tuple[Any, str]] = [
+    (5, "when is 5; use a mapping such as {'data.status': 'paid'}, or a function"),
+    ("data.status", "when is 'data.status'; use a mapping"),
+    ([("a", 1)], "when is [('a', 1)]; use a mapping"),
+    (True, "when is True; use a mapping"),
+    (Wanting, "when is a class; use a mapping"),
+    (Wanting(), "use a mapping such as"),
+    ({}, "when is empty: every event would match"),
+    ({5: "x"}, f"when is 5; {PATH}"),
+    ({"": "x"}, f"when is empty; {PATH}"),
+    ({"$.a": "x"}, "a path of when is '$.a'; write 'a'"),
+    ({"a[0]": "x"}, "write the position in a list as a number: 'a.0'"),
+    ({"a" * 256: "x"}, "when is 256 bytes long; the limit is 255"),
+    ({"a": []}, "when['a'] is an empty list, which nothing matches"),
+    ({"a": {"b": 1}}, "when['a'] is an object; write the path of its member: 'a.member'"),
+    ({"a": [{"b": 1}]}, "when['a'] is an object"),
+    ({"a": {1}}, f"when['a'] is {{1}}; {VALUES}"),
+    ({"a": b"x"}, f"when['a'] is b'x'; {VALUES}"),
+    ({"a": [["x"]]}, f"when['a'] is ['x']; {VALUES}"),
+    ({"a": float("nan")}, f"when['a'] is nan; {VALUES}"),
+    ({"a": float("inf")}, f"when['a'] is inf; {VALUES}"),
+    ({"a": 10**5000}, f"when['a'] is a number of 16610 bits; {VALUES}"),
+    ({"a": lambda value: value}, VALUES),
+    ({"a": LONGEST + "x"}, "when is 2001 bytes long as JSON; the limit is 2000; use a"),
+    ({"a": ["x" * 100] + [f"{'x' * 100}{n}" for n in range(20)]}, "the limit is 2000; use a"),
+    (wrong_count, "when must take one argument, the event; write lambda event: …"),
+    (lambda event, tx: bool(event and tx), "when must take one argument, the event"),
+    (generator, "when: the function is a generator: a call would not run its body"),
+    (async_generator, "when: the function is a generator"),
+    (wrapped, "when: an async function is wrapped in a sync one, which does not await its"),
+]
+
+
+def test_a_filter_that_cannot_work_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for when, fault in FAULTY_FILTERS:
+        with subtests.test(fault):
+            with pytest.raises(ConfigurationError, match=re.escape(fault)) as raised:
+                handler(when)
+            assert str(raised.value).startswith("handler 'credit' (")
 
 
 def test_a_filter_of_2000_bytes_is_accepted() -> None:
@@ -292,12 +297,13 @@ FUNCTIONS = {
 }
 
 
-@pytest.mark.parametrize("when", FUNCTIONS.values(), ids=FUNCTIONS)
-def test_functions_of_every_kind_are_accepted(when: Any) -> None:
-    built = handler(when)
-    assert built.filter == ""
-    assert built.condition is not None
-    assert built.condition.is_async is (when is wanted)
+def test_functions_of_every_kind_are_accepted(subtests: pytest.Subtests) -> None:
+    for name, when in FUNCTIONS.items():
+        with subtests.test(name):
+            built = handler(when)
+            assert built.filter == ""
+            assert built.condition is not None
+            assert built.condition.is_async is (when is wanted)
 
 
 def test_a_handler_wants_every_event_by_default() -> None:

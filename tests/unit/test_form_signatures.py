@@ -82,13 +82,14 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("body", SPELLINGS)
-def test_every_spelling_of_a_form_is_the_same_event(body: bytes) -> None:
-    source, proof = twilio(), signature(signed_text(MESSAGE))
-    genuine = send(source, FORM, proof)
-    other = send(source, body, proof)
-    assert other.identity.event_id == genuine.identity.event_id
-    assert source.digest(other.content) == source.digest(genuine.content)
+def test_every_spelling_of_a_form_is_the_same_event(subtests: pytest.Subtests) -> None:
+    for body in SPELLINGS:
+        with subtests.test(body=body):
+            source, proof = twilio(), signature(signed_text(MESSAGE))
+            genuine = send(source, FORM, proof)
+            other = send(source, body, proof)
+            assert other.identity.event_id == genuine.identity.event_id
+            assert source.digest(other.content) == source.digest(genuine.content)
 
 
 def test_the_type_of_the_body_is_not_asked_of_an_unsigned_header() -> None:
@@ -164,16 +165,18 @@ def test_the_text_of_a_message_is_not_taken_for_a_json_body() -> None:
     assert NOT_PLAIN in rejection(twilio(), body, signature(URL + signed))
 
 
-@pytest.mark.parametrize(
-    ("signed", "sent"),
-    [("Ã©", b"\xc3\xa9"), ("%zz", b"%zz"), ("a;From=1", b"a;From=1"), ("a\r\nb", b"a\r\nb")],
-    ids=["two encodings", "an invalid escape", "another separator", "a line break"],
-)
-def test_a_form_that_parsers_read_differently_is_rejected(signed: str, sent: bytes) -> None:
-    message = MESSAGE | {"Body": signed}
-    proof = signature(signed_text(message))
-    assert send(twilio(), urlencode(message).encode(), proof)
-    assert NOT_PLAIN in rejection(twilio(), FORM.replace(b"hello", sent), proof)
+def test_a_form_that_parsers_read_differently_is_rejected(subtests: pytest.Subtests) -> None:
+    for case, signed, sent in [
+        ("two encodings", "Ã©", b"\xc3\xa9"),
+        ("an invalid escape", "%zz", b"%zz"),
+        ("another separator", "a;From=1", b"a;From=1"),
+        ("a line break", "a\r\nb", b"a\r\nb"),
+    ]:
+        with subtests.test(case):
+            message = MESSAGE | {"Body": signed}
+            proof = signature(signed_text(message))
+            assert send(twilio(), urlencode(message).encode(), proof)
+            assert NOT_PLAIN in rejection(twilio(), FORM.replace(b"hello", sent), proof)
 
 
 @pytest.mark.parametrize("url", [URL, "https://shop.example/hook"])
@@ -278,18 +281,20 @@ URL_SIGNERS = [
 ]
 
 
-@pytest.mark.parametrize("preset", URL_SIGNERS)
-def test_a_sender_that_signs_the_url_needs_a_configured_url(preset: str) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        make_source("hook", preset=preset, secrets=["YS1zZWNyZXQ="])
-    (fault,) = refused.value.faults
-    assert fault == (
-        "source 'hook': url is required: the sender signs the public URL, and Host is not trusted; "
-        "write url='https://YOUR-HOST/webhooks/hook', as registered with the provider"
-    )
-    url = "https://shop.example/hook"
-    assert make_source("hook", preset=preset, secrets=["YS1zZWNyZXQ="], url=url).url == url
-    assert make_source("hook", preset=preset, unsigned=True).unsigned
+def test_a_sender_that_signs_the_url_needs_a_configured_url(subtests: pytest.Subtests) -> None:
+    for preset in URL_SIGNERS:
+        with subtests.test(preset):
+            with pytest.raises(ConfigurationError) as refused:
+                make_source("hook", preset=preset, secrets=["YS1zZWNyZXQ="])
+            (fault,) = refused.value.faults
+            assert fault == (
+                "source 'hook': url is required: the sender signs the public URL, and Host is not "
+                "trusted; write url='https://YOUR-HOST/webhooks/hook', as registered with the "
+                "provider"
+            )
+            url = "https://shop.example/hook"
+            assert make_source("hook", preset=preset, secrets=["YS1zZWNyZXQ="], url=url).url == url
+            assert make_source("hook", preset=preset, unsigned=True).unsigned
 
 
 def test_the_query_of_a_sender_that_adds_to_it_is_taken_as_sent() -> None:

@@ -87,9 +87,15 @@ async def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
     assert receiver.requests[0].headers["host"] == f"{HOST}:{receiver.port}"
 
 
-@pytest.mark.parametrize(
-    "addresses",
-    [
+async def test_a_name_with_a_private_address_is_not_connected_to(
+    monkeypatch: pytest.MonkeyPatch, subtests: pytest.Subtests
+) -> None:
+    async def connect(*_: Any, **__: Any) -> None:
+        raise AssertionError("a connection was made")
+
+    monkeypatch.setattr(asyncio, "open_connection", connect)
+    refusal = r"is not public \(.*\); nothing was sent"
+    for addresses in [
         ["127.0.0.1"],
         [PUBLIC, "127.0.0.1"],
         ["::ffff:127.0.0.1"],
@@ -97,17 +103,10 @@ async def test_the_address_that_was_checked_is_the_one_connected_to() -> None:
         ["2002:7f00:1::"],
         ["169.254.169.254"],
         ["fd00:ec2::254"],
-    ],
-)
-async def test_a_name_with_a_private_address_is_not_connected_to(
-    addresses: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def connect(*_: Any, **__: Any) -> None:
-        raise AssertionError("a connection was made")
-
-    monkeypatch.setattr(asyncio, "open_connection", connect)
-    with pytest.raises(EffectNotApplied, match=r"is not public \(.*\); nothing was sent"):
-        await post(f"https://{HOST}/", HttpClient(Names(addresses)), allow_private=False)
+    ]:
+        client = HttpClient(Names(addresses))
+        with subtests.test(addresses=addresses), pytest.raises(EffectNotApplied, match=refusal):
+            await post(f"https://{HOST}/", client, allow_private=False)
 
 
 async def test_a_name_that_was_public_before_is_checked_again(
@@ -284,13 +283,14 @@ async def test_an_endless_head_is_no_response(answer: Respond) -> None:
             await post(receiver.url)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [endless_body, endless_chunks, broken_chunks, body_that_never_ends, body_that_is_cut],
-)
-async def test_the_body_of_a_response_decides_nothing(answer: Respond) -> None:
-    async with receiving(answer) as receiver, asyncio.timeout(5):
-        assert await post(receiver.url) == Response(200)
+BODIES = [endless_body, endless_chunks, broken_chunks, body_that_never_ends, body_that_is_cut]
+
+
+async def test_the_body_of_a_response_decides_nothing(subtests: pytest.Subtests) -> None:
+    for answer in BODIES:
+        with subtests.test(answer.__name__):
+            async with receiving(answer) as receiver, asyncio.timeout(5):
+                assert await post(receiver.url) == Response(200)
 
 
 @pytest.mark.parametrize("answer", [endless_body, endless_chunks])
@@ -317,24 +317,25 @@ async def test_a_connection_that_is_reset_after_the_head_decides_nothing(
     assert resets == [1]
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        close,
-        b"SSH-2.0-OpenSSH_9.6\r\n",
-        b"HTTP/1.1 99 No\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nbroken",
-        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
-        response(200, "content-length: 5"),
-    ],
-)
-async def test_no_response_in_http_is_no_response(answer: bytes | Respond) -> None:
-    async with receiving(answer) as receiver:
-        with pytest.raises(
-            ConnectionError, match=r"127.0.0.1 did not respond: it closed"
-        ) as raised:
-            await post(receiver.url)
-    assert "hidden" not in str(raised.value)
+NO_RESPONSES: list[bytes | Respond] = [
+    close,
+    b"SSH-2.0-OpenSSH_9.6\r\n",
+    b"HTTP/1.1 99 No\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\nbroken",
+    b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    response(200, "content-length: 5"),
+]
+
+
+async def test_no_response_in_http_is_no_response(subtests: pytest.Subtests) -> None:
+    for answer in NO_RESPONSES:
+        with subtests.test(answer=answer):
+            async with receiving(answer) as receiver:
+                with pytest.raises(
+                    ConnectionError, match=r"127.0.0.1 did not respond: it closed"
+                ) as raised:
+                    await post(receiver.url)
+            assert "hidden" not in str(raised.value)
 
 
 async def test_a_reset_connection_is_no_response() -> None:

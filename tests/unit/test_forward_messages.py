@@ -46,18 +46,19 @@ def test_an_event_is_sent_with_its_identity_and_payload() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    "payload",
-    [
-        b'{"amount": 1.10, "big": 12345678901234567890123, "e": 1e400, "same": 1, "same": 2}',
-        b'{"text": "\\u00e9 \xc3\xa9",\n "list": [1,  2]}',
-        b"9" * 6_000,
-        b'"text"',
-        b"null",
-    ],
-)
-def test_the_payload_is_sent_as_it_was_received(payload: bytes) -> None:
-    assert envelope(event(payload)).endswith(b'"payload":' + payload + b"}}")
+PAYLOADS = [
+    b'{"amount": 1.10, "big": 12345678901234567890123, "e": 1e400, "same": 1, "same": 2}',
+    b'{"text": "\\u00e9 \xc3\xa9",\n "list": [1,  2]}',
+    b"9" * 6_000,
+    b'"text"',
+    b"null",
+]
+
+
+def test_the_payload_is_sent_as_it_was_received(subtests: pytest.Subtests) -> None:
+    for payload in PAYLOADS:
+        with subtests.test(payload=payload):
+            assert envelope(event(payload)).endswith(b'"payload":' + payload + b"}}")
 
 
 def test_the_payload_of_an_own_event_is_the_member() -> None:
@@ -65,28 +66,29 @@ def test_the_payload_of_an_own_event_is_the_member() -> None:
     assert envelope(event(body, source="ingest")).endswith(b'"payload":{"amount": 1.10}}}')
 
 
-@pytest.mark.parametrize(
-    ("body", "content_type"),
-    [
-        (b"a=1&b=2", "application/x-www-form-urlencoded"),
-        (b"123", "application/x-www-form-urlencoded"),
-        (b"<a/>", "text/xml"),
-        (b"", ""),
-        (b'{"cut": ', "application/json"),
-        (b'{"not": "UTF-8 \xff"}', "application/json"),
-        (b'{"half": "\\ud800"}', "application/json"),
-        (b"\xef\xbb\xbf{}", "application/json"),
-        (b'{"a": NaN}', "application/json"),
-        (DEEP, "application/json"),
-        (bytes(range(256)), "application/octet-stream"),
-    ],
-)
-def test_a_body_that_is_not_json_is_sent_in_base64(body: bytes, content_type: str) -> None:
-    headers = {"content-type": content_type} if content_type else {}
-    data = json.loads(envelope(event(body, headers=headers)))["data"]
-    assert base64.b64decode(data.pop("body_base64")) == body
-    assert data.pop("content_type") == content_type
-    assert data.keys() == {"key", "source", "id", "reference"}
+BODIES = [
+    (b"a=1&b=2", "application/x-www-form-urlencoded"),
+    (b"123", "application/x-www-form-urlencoded"),
+    (b"<a/>", "text/xml"),
+    (b"", ""),
+    (b'{"cut": ', "application/json"),
+    (b'{"not": "UTF-8 \xff"}', "application/json"),
+    (b'{"half": "\\ud800"}', "application/json"),
+    (b"\xef\xbb\xbf{}", "application/json"),
+    (b'{"a": NaN}', "application/json"),
+    (DEEP, "application/json"),
+    (bytes(range(256)), "application/octet-stream"),
+]
+
+
+def test_a_body_that_is_not_json_is_sent_in_base64(subtests: pytest.Subtests) -> None:
+    for body, content_type in BODIES:
+        with subtests.test(body=body, content_type=content_type):
+            headers = {"content-type": content_type} if content_type else {}
+            data = json.loads(envelope(event(body, headers=headers)))["data"]
+            assert base64.b64decode(data.pop("body_base64")) == body
+            assert data.pop("content_type") == content_type
+            assert data.keys() == {"key", "source", "id", "reference"}
 
 
 def test_an_id_is_stable_and_of_one_event_and_forward() -> None:

@@ -77,27 +77,26 @@ def test_an_error_that_was_returned_is_refused(result: object) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("result", "kind"),
-    [
+def test_any_other_value_is_logged_once(
+    caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
+) -> None:
+    for result, kind in [
         ({"statusCode": 500}, "a dict"),
         ((500, "error"), "a tuple"),
         (False, "a bool"),
         (500, "an int"),
-    ],
-)
-def test_any_other_value_is_logged_once(
-    result: object, kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    check = check_for(sync_handler)
-    for _ in range(3):
-        check.check(result)
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert record.getMessage() == (
-        f"{LABEL} returned {kind}, which is ignored; raise an error to fail the job"
-    )
-    assert vars(record)["handler"] == "credit"
+    ]:
+        with subtests.test(kind):
+            caplog.clear()
+            check = check_for(sync_handler)
+            for _ in range(3):
+                check.check(result)
+            (record,) = caplog.records
+            assert record.levelno == logging.WARNING
+            assert record.getMessage() == (
+                f"{LABEL} returned {kind}, which is ignored; raise an error to fail the job"
+            )
+            assert vars(record)["handler"] == "credit"
 
 
 async def test_a_task_that_was_returned_must_be_awaited(caplog: pytest.LogCaptureFixture) -> None:

@@ -64,24 +64,22 @@ class Books:
         pass
 
 
-@pytest.mark.parametrize(
-    ("function", "fault"),
-    [
-        (generator, "is a generator"),
-        (async_generator, "is a generator"),
-        (plain_wrapper(coroutine), "wrapped in a sync one"),
-        (lambda nothing: None, "unknown parameter 'nothing'; use event, tx, effects"),
-        (positional_only, "parameter 'event' is positional-only; remove the / after it"),
-        (with_dependency, r"'db' has the default Depends\(…\), which Onceward does not resolve; "),
-        (Books.credit, r"register the bound method: inbox.on\(…\)\(instance.method\)"),
-        (bare_wrapper(coroutine), r"so \*args would stay empty; .* use functools.wraps"),
-    ],
-)
-def test_a_function_that_cannot_be_a_handler_is_refused(
-    function: Callable[..., Any], fault: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=fault):
-        Inbox().on("*", name="handler")(function)
+UNUSABLE_FUNCTIONS: list[tuple[Callable[..., Any], str]] = [
+    (generator, "is a generator"),
+    (async_generator, "is a generator"),
+    (plain_wrapper(coroutine), "wrapped in a sync one"),
+    (lambda nothing: None, "unknown parameter 'nothing'; use event, tx, effects"),
+    (positional_only, "parameter 'event' is positional-only; remove the / after it"),
+    (with_dependency, r"'db' has the default Depends\(…\), which Onceward does not resolve; "),
+    (Books.credit, r"register the bound method: inbox.on\(…\)\(instance.method\)"),
+    (bare_wrapper(coroutine), r"so \*args would stay empty; .* use functools.wraps"),
+]
+
+
+def test_a_function_that_cannot_be_a_handler_is_refused(subtests: pytest.Subtests) -> None:
+    for function, fault in UNUSABLE_FUNCTIONS:
+        with subtests.test(function=function), pytest.raises(ConfigurationError, match=fault):
+            Inbox().on("*", name="handler")(function)
 
 
 @pytest.mark.parametrize(
@@ -134,10 +132,10 @@ async def test_a_handler_in_a_thread_may_raise_stop_iteration() -> None:
         await asyncio.wait_for(call(stop).run(), 5.0)
 
 
-@pytest.mark.parametrize("pattern", ["", "*.paid", "invoice*", "a.*.b", "**", "a" * 300])
-def test_an_invalid_pattern_is_refused(pattern: str) -> None:
-    with pytest.raises(ConfigurationError, match="pattern"):
-        Inbox().on(pattern)(coroutine)
+def test_an_invalid_pattern_is_refused(subtests: pytest.Subtests) -> None:
+    for pattern in ("", "*.paid", "invoice*", "a.*.b", "**", "a" * 300):
+        with subtests.test(pattern=pattern), pytest.raises(ConfigurationError, match="pattern"):
+            Inbox().on(pattern)(coroutine)
 
 
 async def write(event: Event[Any], tx: Transaction) -> None:
@@ -179,36 +177,35 @@ def test_a_timeout_equal_to_the_shared_timeout_is_accepted() -> None:
     assert (shared.shares_transaction, own.shares_transaction) == (True, False)
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
-        ({"max_events": 3}, "unknown option 'max_events'; a call gets one event"),
-        (
-            {"retry_safe_for": "1d"},
-            "unknown option 'retry_safe_for'; it belongs to an outside call",
-        ),
-        ({"patterns": ["a"]}, "unknown option 'patterns'; the options are concurrency, "),
-        ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number from 1 to 1000000"),
-        ({"max_attempts": True}, "max_attempts is True; use a whole number from 1 to 1000000"),
-        ({"max_attempts": 0}, "max_attempts is 0; use a whole number from 1 to 1000000"),
-        ({"max_attempts": 10**7}, "max_attempts is 10000000; use a whole number from 1 to 1000000"),
-        ({"timeout_seconds": "5"}, "timeout_seconds is '5'; use a number of seconds, more than 0"),
-        ({"timeout_seconds": True}, "timeout_seconds is True; use a number of seconds"),
-        ({"timeout_seconds": float("inf")}, "timeout_seconds is inf; use a number of seconds"),
-        ({"source": 3}, "source is 3; use the name of a source"),
-        ({"transaction": ["shared"]}, "transaction is ['shared']; use 'own' or 'shared'"),
-        ({"name": ""}, "there is no name; pass name="),
-        ({"name": 7}, "name is 7; use a text"),
-    ],
-)
-def test_an_unusable_option_is_refused_by_name_with_the_line(
-    options: dict[str, Any], fault: str
-) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        Inbox().on("*", **options)(write)
-    (text,) = refused.value.faults
-    assert f"({defined(write)}): {fault}" in text
+UNUSABLE_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"max_attemps": 3}, "unknown option 'max_attemps'; did you mean 'max_attempts'?"),
+    ({"max_events": 3}, "unknown option 'max_events'; a call gets one event"),
+    (
+        {"retry_safe_for": "1d"},
+        "unknown option 'retry_safe_for'; it belongs to an outside call",
+    ),
+    ({"patterns": ["a"]}, "unknown option 'patterns'; the options are concurrency, "),
+    ({"max_attempts": "3"}, "max_attempts is '3'; use a whole number from 1 to 1000000"),
+    ({"max_attempts": True}, "max_attempts is True; use a whole number from 1 to 1000000"),
+    ({"max_attempts": 0}, "max_attempts is 0; use a whole number from 1 to 1000000"),
+    ({"max_attempts": 10**7}, "max_attempts is 10000000; use a whole number from 1 to 1000000"),
+    ({"timeout_seconds": "5"}, "timeout_seconds is '5'; use a number of seconds, more than 0"),
+    ({"timeout_seconds": True}, "timeout_seconds is True; use a number of seconds"),
+    ({"timeout_seconds": float("inf")}, "timeout_seconds is inf; use a number of seconds"),
+    ({"source": 3}, "source is 3; use the name of a source"),
+    ({"transaction": ["shared"]}, "transaction is ['shared']; use 'own' or 'shared'"),
+    ({"name": ""}, "there is no name; pass name="),
+    ({"name": 7}, "name is 7; use a text"),
+]
+
+
+def test_an_unusable_option_is_refused_by_name_with_the_line(subtests: pytest.Subtests) -> None:
+    for options, fault in UNUSABLE_OPTIONS:
+        with subtests.test(options=options):
+            with pytest.raises(ConfigurationError) as refused:
+                Inbox().on("*", **options)(write)
+            (text,) = refused.value.faults
+            assert f"({defined(write)}): {fault}" in text
 
 
 def test_the_nearest_option_is_suggested_after_the_list() -> None:
@@ -222,18 +219,18 @@ def test_all_faults_of_a_handler_are_listed() -> None:
     assert len(refused.value.faults) == 5
 
 
-@pytest.mark.parametrize(
-    ("pattern", "fault"),
-    [
-        (["a", "b.*"], "separate arguments, not a list; write 'a', 'b.*'"),
-        (("a",), "separate arguments, not a tuple; write 'a'"),
-        (7, "7 is not a pattern"),
-        (None, "None is not a pattern"),
-    ],
-)
-def test_a_pattern_that_is_no_text_is_refused(pattern: Any, fault: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(fault)):
-        Inbox().on(pattern)(write)
+NO_TEXTS: list[tuple[Any, str]] = [
+    (["a", "b.*"], "separate arguments, not a list; write 'a', 'b.*'"),
+    (("a",), "separate arguments, not a tuple; write 'a'"),
+    (7, "7 is not a pattern"),
+    (None, "None is not a pattern"),
+]
+
+
+def test_a_pattern_that_is_no_text_is_refused(subtests: pytest.Subtests) -> None:
+    for pattern, fault in NO_TEXTS:
+        with subtests.test(fault), pytest.raises(ConfigurationError, match=re.escape(fault)):
+            Inbox().on(pattern)(write)
 
 
 # Registrations that would register nothing. The line is that of the test.
@@ -310,19 +307,20 @@ async def more_tables(tx: Transaction, event: Event[Any]) -> None:
     pass
 
 
-@pytest.mark.parametrize(
-    ("function", "fault"),
-    [
-        (sync_tables, "sync_tables must be async: write `async def sync_tables(tx)`"),
-        (no_tables, "no_tables gets one argument, tx: write `async def no_tables(tx)`"),
-        (other_tables, "other_tables gets one argument, tx: write `async def other_tables(tx)`"),
-        (more_tables, "more_tables gets one argument, tx: write `async def more_tables(tx)`"),
-        ("tables", "'tables' is not a function; write @inbox.at_start above a function"),
-    ],
-)
-def test_a_function_that_cannot_run_at_start_is_refused(function: Any, fault: str) -> None:
-    inbox = Inbox()
-    with pytest.raises(ConfigurationError) as refused:
-        inbox.at_start(function)
-    text = refused_on(13, refused.value, test_a_function_that_cannot_run_at_start_is_refused)
-    assert text == f"@inbox.at_start: {fault}"
+UNUSABLE_AT_START: list[tuple[Any, str]] = [
+    (sync_tables, "sync_tables must be async: write `async def sync_tables(tx)`"),
+    (no_tables, "no_tables gets one argument, tx: write `async def no_tables(tx)`"),
+    (other_tables, "other_tables gets one argument, tx: write `async def other_tables(tx)`"),
+    (more_tables, "more_tables gets one argument, tx: write `async def more_tables(tx)`"),
+    ("tables", "'tables' is not a function; write @inbox.at_start above a function"),
+]
+
+
+def test_a_function_that_cannot_run_at_start_is_refused(subtests: pytest.Subtests) -> None:
+    for function, fault in UNUSABLE_AT_START:
+        with subtests.test(fault):
+            inbox = Inbox()
+            with pytest.raises(ConfigurationError) as refused:
+                inbox.at_start(function)
+            text = refused_on(5, refused.value, test_a_function_that_cannot_run_at_start_is_refused)
+            assert text == f"@inbox.at_start: {fault}"

@@ -73,26 +73,24 @@ async def test_tiny_chunks_are_joined_and_do_not_hold_up_other_callbacks() -> No
     connection.connection_lost(None)
 
 
-@pytest.mark.parametrize(
-    ("version", "expect", "is_given"),
-    [
+async def test_permission_to_send_a_body(subtests: pytest.Subtests) -> None:
+    for version, expect, is_given in [
         (b"1.1", "100-continue", True),
         (b"1.1", "100-Continue", True),
         (b"1.0", "100-continue", False),
         (b"1.1", "200-ok", False),
-    ],
-)
-async def test_permission_to_send_a_body(version: bytes, expect: str, *, is_given: bool) -> None:
-    application, transport = Application(), Transport()
-    connection = connect(application, transport)
-    data = webhook(b"body", expect=expect).replace(b"HTTP/1.1", b"HTTP/" + version)
-    connection.data_received(data[:-4])
-    await iterations(2)
-    assert transport.writes == ([b"HTTP/1.1 100 Continue\r\n\r\n"] if is_given else [])
-    connection.data_received(data[-4:])
-    await iterations(3)
-    assert transport.writes[-1].endswith(b"\r\n\r\nbody")
-    connection.connection_lost(None)
+    ]:
+        with subtests.test(version=version, expect=expect):
+            application, transport = Application(), Transport()
+            connection = connect(application, transport)
+            data = webhook(b"body", expect=expect).replace(b"HTTP/1.1", b"HTTP/" + version)
+            connection.data_received(data[:-4])
+            await iterations(2)
+            assert transport.writes == ([b"HTTP/1.1 100 Continue\r\n\r\n"] if is_given else [])
+            connection.data_received(data[-4:])
+            await iterations(3)
+            assert transport.writes[-1].endswith(b"\r\n\r\nbody")
+            connection.connection_lost(None)
 
 
 async def test_a_response_without_permission_to_send_the_body_is_the_last() -> None:

@@ -30,23 +30,22 @@ def event_with(*jobs: tuple[JobStatus, str | None]) -> LedgerEvent:
     )
 
 
-@pytest.mark.parametrize(
-    ("jobs", "status"),
-    [
-        ([], InlineStatus.IGNORED),
-        ([CANCELLED], InlineStatus.IGNORED),
-        ([DONE], InlineStatus.ALREADY_PROCESSED),
-        ([DONE, CANCELLED], InlineStatus.ALREADY_PROCESSED),
-        ([DONE, QUEUED], InlineStatus.ACCEPTED),
-        ([DONE, PERMANENT], InlineStatus.ACCEPTED),
-        ([CANCELLED, QUEUED], InlineStatus.ACCEPTED),
-    ],
-)
-def test_an_open_job_keeps_an_event_from_being_processed(
-    jobs: list[tuple[JobStatus, str | None]], status: InlineStatus
-) -> None:
-    assert recorded_status(event_with(*jobs), DUPLICATE) is status
-    assert recorded_status(event_with(*jobs), CONFLICT) is InlineStatus.ACCEPTED
+STATUSES: list[tuple[list[tuple[JobStatus, str | None]], InlineStatus]] = [
+    ([], InlineStatus.IGNORED),
+    ([CANCELLED], InlineStatus.IGNORED),
+    ([DONE], InlineStatus.ALREADY_PROCESSED),
+    ([DONE, CANCELLED], InlineStatus.ALREADY_PROCESSED),
+    ([DONE, QUEUED], InlineStatus.ACCEPTED),
+    ([DONE, PERMANENT], InlineStatus.ACCEPTED),
+    ([CANCELLED, QUEUED], InlineStatus.ACCEPTED),
+]
+
+
+def test_an_open_job_keeps_an_event_from_being_processed(subtests: pytest.Subtests) -> None:
+    for jobs, status in STATUSES:
+        with subtests.test(jobs=jobs):
+            assert recorded_status(event_with(*jobs), DUPLICATE) is status
+            assert recorded_status(event_with(*jobs), CONFLICT) is InlineStatus.ACCEPTED
 
 
 def test_an_event_whose_job_failed_within_another_request_is_looked_at_again() -> None:

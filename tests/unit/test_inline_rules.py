@@ -20,27 +20,28 @@ def inbox_with(**options: Any) -> Inbox:
     return inbox
 
 
-@pytest.mark.parametrize(
-    ("options", "shown"),
-    [
-        ({"ordering_key": "data.id"}, "ordering_key"),
-        ({"version": "created", "version_key": "data.id"}, "version"),
-        ({"concurrency": 2}, "concurrency"),
-        ({"rate": "10/s"}, "rate"),
-        ({"transaction": "shared"}, "transaction='shared'"),
-    ],
-)
-@pytest.mark.parametrize("source", ["hookmesh", None])
-def test_an_option_that_needs_a_worker_is_refused_by_name(
-    options: dict[str, Any], shown: str, source: str | None
-) -> None:
-    with pytest.raises(ConfigurationError) as refused:
-        inbox_with(source=source, **options).service()
-    (fault,) = refused.value.faults
-    assert fault.startswith("handler 'book' (")
-    assert f"{shown} cannot hold for source 'hookmesh', whose mode is 'inline'" in fault
-    advice = "set mode='background' on" if source else "pass source= with another source"
-    assert f"Remove {shown}, or {advice}" in fault
+WORKER_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"ordering_key": "data.id"}, "ordering_key"),
+    ({"version": "created", "version_key": "data.id"}, "version"),
+    ({"concurrency": 2}, "concurrency"),
+    ({"rate": "10/s"}, "rate"),
+    ({"transaction": "shared"}, "transaction='shared'"),
+]
+
+
+def test_an_option_that_needs_a_worker_is_refused_by_name(subtests: pytest.Subtests) -> None:
+    for options, shown in WORKER_OPTIONS:
+        for source in ("hookmesh", None):
+            with subtests.test(source=source, option=shown):
+                with pytest.raises(ConfigurationError) as refused:
+                    inbox_with(source=source, **options).service()
+                (fault,) = refused.value.faults
+                assert fault.startswith("handler 'book' (")
+                assert f"{shown} cannot hold for source 'hookmesh', whose mode is 'inline'" in fault
+                advice = (
+                    "set mode='background' on" if source else "pass source= with another source"
+                )
+                assert f"Remove {shown}, or {advice}" in fault
 
 
 def test_the_options_are_allowed_for_other_sources() -> None:

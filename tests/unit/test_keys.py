@@ -82,21 +82,22 @@ def plaid(secret: str, kid: str | None = "k1", private: str | None = None) -> on
     return onceward.verify("plaid", secret=secret, headers=headers, body=BODY, now=NOW)
 
 
-@pytest.mark.parametrize(
-    "document",
-    [
-        p256_jwk(),
-        {"keys": [p256_jwk()]},
-        {"keys": [rsa_jwk(), ed25519_jwk(), p256_jwk(use="enc"), p256_jwk()]},
-        {"key": p256_jwk(created_at=1, expired_at=None), "request_id": "r"},
-        {**p256_jwk(), "alg": "ES256", "key_ops": ["verify"]},
-    ],
-)
-def test_a_token_verifies_with_a_jwk_or_a_set_of_them(document: Any) -> None:
-    for text in (json.dumps(document), f"\n{json.dumps(document, indent=2)}\n"):
-        assert plaid(text).type == "ITEM.ERROR"
-        source = make_source("plaid", secrets=[text])
-        assert len(source.keys) == 1
+USABLE_JWKS: list[Any] = [
+    p256_jwk(),
+    {"keys": [p256_jwk()]},
+    {"keys": [rsa_jwk(), ed25519_jwk(), p256_jwk(use="enc"), p256_jwk()]},
+    {"key": p256_jwk(created_at=1, expired_at=None), "request_id": "r"},
+    {**p256_jwk(), "alg": "ES256", "key_ops": ["verify"]},
+]
+
+
+def test_a_token_verifies_with_a_jwk_or_a_set_of_them(subtests: pytest.Subtests) -> None:
+    for document in USABLE_JWKS:
+        with subtests.test(json.dumps(document)):
+            for text in (json.dumps(document), f"\n{json.dumps(document, indent=2)}\n"):
+                assert plaid(text).type == "ITEM.ERROR"
+                source = make_source("plaid", secrets=[text])
+                assert len(source.keys) == 1
 
 
 def test_a_token_is_verified_with_the_key_that_it_names() -> None:
@@ -141,33 +142,34 @@ def bearer(text: str, url: str) -> Request:
     return Request(Headers([(b"authorization", f"Bearer {text}".encode())]), BODY, url=url)
 
 
-@pytest.mark.parametrize(
-    ("document", "reason"),
-    [
-        (p256_jwk(d="AAAA"), "is a private or symmetric JWK; the public key is required"),
-        ({"keys": [p256_jwk(), rsa_jwk(d="AAAA")]}, "is a private or symmetric JWK"),
-        ({"kty": "oct", "k": "c2VjcmV0c2VjcmV0"}, "is a private or symmetric JWK"),
-        (p256_jwk(alg="none"), "is a JWK for none; ES256 is required"),
-        (p256_jwk(alg="HS256"), "is a JWK for HS256; ES256 is required"),
-        (p256_jwk(use="enc"), "is a JWK that is not for signatures"),
-        (p256_jwk(key_ops=["encrypt"]), "is a JWK that is not for signatures"),
-        (p256_jwk(expired_at=1_700_000_000), "is a JWK that has expired"),
-        (p256_jwk(crv="P-384"), "is not a P-256 public key"),
-        (p256_jwk(x="AAAA"), "is a JWK whose key is not valid"),
-        (p256_jwk(x="!"), "is a JWK whose key is not valid"),
-        (p256_jwk(y=None), "is a JWK whose key is not valid"),
-        (p256_jwk(key_ops=7), "is a JWK that is not for signatures"),
-        (rsa_jwk(), "is not a P-256 public key"),
-        (ed25519_jwk(), "is not a P-256 public key"),
-        ({"keys": []}, "is a JWKS without keys"),
-        ({"keys": ["k"]}, "neither a JWK nor a JWKS"),
-        ({"keys": [{}]}, "neither a JWK nor a JWKS"),
-        ({"a": 1}, "neither a JWK nor a JWKS"),
-    ],
-)
-def test_an_unusable_jwk_is_refused_with_the_reason(document: Any, reason: str) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        ECDSA_P256.keys(json.dumps(document))
+UNUSABLE_JWKS: list[tuple[Any, str]] = [
+    (p256_jwk(d="AAAA"), "is a private or symmetric JWK; the public key is required"),
+    ({"keys": [p256_jwk(), rsa_jwk(d="AAAA")]}, "is a private or symmetric JWK"),
+    ({"kty": "oct", "k": "c2VjcmV0c2VjcmV0"}, "is a private or symmetric JWK"),
+    (p256_jwk(alg="none"), "is a JWK for none; ES256 is required"),
+    (p256_jwk(alg="HS256"), "is a JWK for HS256; ES256 is required"),
+    (p256_jwk(use="enc"), "is a JWK that is not for signatures"),
+    (p256_jwk(key_ops=["encrypt"]), "is a JWK that is not for signatures"),
+    (p256_jwk(expired_at=1_700_000_000), "is a JWK that has expired"),
+    (p256_jwk(crv="P-384"), "is not a P-256 public key"),
+    (p256_jwk(x="AAAA"), "is a JWK whose key is not valid"),
+    (p256_jwk(x="!"), "is a JWK whose key is not valid"),
+    (p256_jwk(y=None), "is a JWK whose key is not valid"),
+    (p256_jwk(key_ops=7), "is a JWK that is not for signatures"),
+    (rsa_jwk(), "is not a P-256 public key"),
+    (ed25519_jwk(), "is not a P-256 public key"),
+    ({"keys": []}, "is a JWKS without keys"),
+    ({"keys": ["k"]}, "neither a JWK nor a JWKS"),
+    ({"keys": [{}]}, "neither a JWK nor a JWKS"),
+    ({"a": 1}, "neither a JWK nor a JWKS"),
+]
+
+
+def test_an_unusable_jwk_is_refused_with_the_reason(subtests: pytest.Subtests) -> None:
+    for document, reason in UNUSABLE_JWKS:
+        text = json.dumps(document)
+        with subtests.test(text), pytest.raises(ConfigurationError, match=reason):
+            ECDSA_P256.keys(text)
 
 
 def test_a_jwk_has_the_same_limits_as_other_keys() -> None:
@@ -184,56 +186,57 @@ def test_a_jwk_has_the_same_limits_as_other_keys() -> None:
         assert public.verifies(b"x", [key.sign(b"x")])
 
 
-@pytest.mark.parametrize(
-    "public",
-    [
-        p256_pair().public,
-        MARK + p256_pair().public,
-        "  \n" + p256_pair().public,
-        "".join(p256_pair().public.splitlines()[1:-1]),
-        "".join(rsa_pair().public.splitlines()[1:-1]),
-        "MIIBojANBgkqhkiG9w0BAQEFAAOCAY8AMIIBigKCAYEA",
-        "MIICIjANBgkqhkiG9w0BAQEFAAOCAg8AMIICCgKCAgEA",
-        "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
-        "whpk_GRV0KZaEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
-        json.dumps(p256_jwk()),
-        MARK + json.dumps({"keys": [rsa_jwk()]}),
-    ],
-)
-def test_a_public_key_in_any_form_is_no_shared_secret(public: str) -> None:
-    for scheme in (Hmac(), Token(at="header:X"), Jwt(at="header:X", algorithm="HS256")):
-        with pytest.raises(ConfigurationError, match="a shared secret is required"):
-            scheme.keys(public)
+PUBLIC_KEYS = [
+    p256_pair().public,
+    MARK + p256_pair().public,
+    "  \n" + p256_pair().public,
+    "".join(p256_pair().public.splitlines()[1:-1]),
+    "".join(rsa_pair().public.splitlines()[1:-1]),
+    "MIIBojANBgkqhkiG9w0BAQEFAAOCAY8AMIIBigKCAYEA",
+    "MIICIjANBgkqhkiG9w0BAQEFAAOCAg8AMIICCgKCAgEA",
+    "MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
+    "whpk_GRV0KZaEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=",
+    json.dumps(p256_jwk()),
+    MARK + json.dumps({"keys": [rsa_jwk()]}),
+]
 
 
-@pytest.mark.parametrize("before", ["", MARK, MARK + "\r\n", " \n"])
-@pytest.mark.parametrize("after", ["", "\n", " \r\n"])
-def test_a_key_in_pem_may_have_a_mark_and_blanks_around_it(before: str, after: str) -> None:
-    source = make_source("plaid", secrets=[before + p256_pair().public + after])
-    signature = ECDSA_P256.signer(before + p256_pair().private + after)(b"x")
-    assert [key.verifies(b"x", [signature]) for key in source.keys] == [True]
+def test_a_public_key_in_any_form_is_no_shared_secret(subtests: pytest.Subtests) -> None:
+    for public in PUBLIC_KEYS:
+        with subtests.test(public=public):
+            for scheme in (Hmac(), Token(at="header:X"), Jwt(at="header:X", algorithm="HS256")):
+                with pytest.raises(ConfigurationError, match="a shared secret is required"):
+                    scheme.keys(public)
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "secret", "reason"),
-    [
-        (Hmac(secret_encoding=as_base64), "whsec_", "decodes to 0 bytes; the minimum is 8"),
-        (Hmac(secret_encoding=as_base64), "whsec_QUJD", "decodes to 3 bytes; the minimum is 8"),
-        (Hmac(secret_encoding=as_hex), "00112233", "decodes to 4 bytes; the minimum is 8"),
-        (Hmac(), b"        ", "is blank"),
-        (Hmac(), b"\t\n \r\n    ", "is blank"),
-        (Hmac(), MARK + "a-secret-of-ours", "begins with a byte order mark"),
-        (Jwt(at="header:X", named="iss"), "the-api-key:secret", "has 6 bytes after its name"),
-        (Token(at="header:X"), b"         ", "is blank"),
-        (Token(at="header:X", is_basic=True), "username:", "is not user:password"),
-        (Token(at="header:X", is_basic=True), ":password", "is not user:password"),
-    ],
-)
-def test_a_secret_that_is_no_key_is_refused(
-    algorithm: Any, secret: str | bytes, reason: str
-) -> None:
-    with pytest.raises(ConfigurationError, match=reason):
-        algorithm.keys(secret)
+def test_a_key_in_pem_may_have_a_mark_and_blanks_around_it(subtests: pytest.Subtests) -> None:
+    for before in ("", MARK, MARK + "\r\n", " \n"):
+        for after in ("", "\n", " \r\n"):
+            with subtests.test(before=before, after=after):
+                source = make_source("plaid", secrets=[before + p256_pair().public + after])
+                signature = ECDSA_P256.signer(before + p256_pair().private + after)(b"x")
+                assert [key.verifies(b"x", [signature]) for key in source.keys] == [True]
+
+
+NO_KEYS: list[tuple[Any, str | bytes, str]] = [
+    (Hmac(secret_encoding=as_base64), "whsec_", "decodes to 0 bytes; the minimum is 8"),
+    (Hmac(secret_encoding=as_base64), "whsec_QUJD", "decodes to 3 bytes; the minimum is 8"),
+    (Hmac(secret_encoding=as_hex), "00112233", "decodes to 4 bytes; the minimum is 8"),
+    (Hmac(), b"        ", "is blank"),
+    (Hmac(), b"\t\n \r\n    ", "is blank"),
+    (Hmac(), MARK + "a-secret-of-ours", "begins with a byte order mark"),
+    (Jwt(at="header:X", named="iss"), "the-api-key:secret", "has 6 bytes after its name"),
+    (Token(at="header:X"), b"         ", "is blank"),
+    (Token(at="header:X", is_basic=True), "username:", "is not user:password"),
+    (Token(at="header:X", is_basic=True), ":password", "is not user:password"),
+]
+
+
+def test_a_secret_that_is_no_key_is_refused(subtests: pytest.Subtests) -> None:
+    for algorithm, secret, reason in NO_KEYS:
+        case = f"{algorithm} {secret!r}"
+        with subtests.test(case), pytest.raises(ConfigurationError, match=reason):
+            algorithm.keys(secret)
 
 
 def test_a_secret_may_have_the_minimum_length_and_a_brace() -> None:
@@ -247,8 +250,13 @@ def test_a_short_decoding_is_not_tried_beside_the_text() -> None:
     assert len(Hmac(secret_encoding=as_text_or_base64).keys("QUJDREVGR0hJ")) == 2
 
 
-@pytest.mark.parametrize("blank", ["\u00a0", "\u200b", "\u3000", MARK, "\t"])
-def test_a_secret_with_an_invisible_character_around_it_is_refused(blank: str) -> None:
-    for secret in (blank + "a-secret-of-ours", "a-secret-of-ours" + blank):
-        with pytest.raises(ConfigurationError, match=r"at its start or end|byte order mark"):
-            make_source("github", secrets=[secret])
+def test_a_secret_with_an_invisible_character_around_it_is_refused(
+    subtests: pytest.Subtests,
+) -> None:
+    for blank in ("\u00a0", "\u200b", "\u3000", MARK, "\t"):
+        with subtests.test(blank=blank):
+            for secret in (blank + "a-secret-of-ours", "a-secret-of-ours" + blank):
+                with pytest.raises(
+                    ConfigurationError, match=r"at its start or end|byte order mark"
+                ):
+                    make_source("github", secrets=[secret])

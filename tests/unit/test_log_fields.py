@@ -75,11 +75,10 @@ def loggers() -> Iterator[str]:
                         yield name
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(0.04, "0"), (0.5, "0.5"), (4.0, "4"), (31622400.0, "31622400")]
-)
-def test_a_duration_has_at_most_one_decimal(seconds: float, text: str) -> None:
-    assert seconds_text(seconds) == text
+def test_a_duration_has_at_most_one_decimal(subtests: pytest.Subtests) -> None:
+    for seconds, text in [(0.04, "0"), (0.5, "0.5"), (4.0, "4"), (31622400.0, "31622400")]:
+        with subtests.test(seconds=seconds):
+            assert seconds_text(seconds) == text
 
 
 # Text.
@@ -145,12 +144,15 @@ def test_a_field_of_any_type_is_written() -> None:
 # Both.
 
 
-@pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])
-@pytest.mark.parametrize("attack", ["\x1b[31m", "\r", "\x9b0m", "\u2028", "\x7f", "\ud800", "\0"])
-def test_control_characters_are_escaped(formatter: logging.Formatter, attack: str) -> None:
-    made = record(f"a{attack}b", source=f"c{attack}d", traceback=f"e{attack}f\ng{attack}h")
-    for line in formatter.format(made).split("\n"):
-        assert line.isprintable()
+def test_control_characters_are_escaped(subtests: pytest.Subtests) -> None:
+    for formatter in (TextFormatter(), JsonFormatter()):
+        for attack in ("\x1b[31m", "\r", "\x9b0m", "\u2028", "\x7f", "\ud800", "\0"):
+            with subtests.test(formatter=formatter, attack=attack):
+                made = record(
+                    f"a{attack}b", source=f"c{attack}d", traceback=f"e{attack}f\ng{attack}h"
+                )
+                for line in formatter.format(made).split("\n"):
+                    assert line.isprintable()
 
 
 def test_a_line_break_cannot_begin_a_line_of_its_own() -> None:

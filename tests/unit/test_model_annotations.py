@@ -87,10 +87,13 @@ def model_of(function: Any, **options: Any) -> Any:
     return handler.model
 
 
-@pytest.mark.parametrize("order", [StructOrder, DataclassOrder, AttrsOrder, DictOrder, ModelOrder])
-def test_a_model_may_refer_to_a_class_that_is_defined_later(order: Any) -> None:
-    with pytest.raises(Exception, match=r"missing lines\[0\]\.amount"):
-        make_decoder(order).decode_json(b'{"lines": [{}]}')
+def test_a_model_may_refer_to_a_class_that_is_defined_later(subtests: pytest.Subtests) -> None:
+    for order in (StructOrder, DataclassOrder, AttrsOrder, DictOrder, ModelOrder):
+        with (
+            subtests.test(order=order),
+            pytest.raises(Exception, match=r"missing lines\[0\]\.amount"),
+        ):
+            make_decoder(order).decode_json(b'{"lines": [{}]}')
 
 
 def test_the_model_of_an_annotation_is_resolved() -> None:

@@ -35,20 +35,21 @@ class PydanticLimits(BaseModel):
     lines: Annotated[list[int], annotated_types.MaxLen(2)] = []
 
 
-@pytest.mark.parametrize("model", [StructLimits, PydanticLimits])
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"amount": 0}', "amount: expected int >= 1"),
-        (b'{"name": "ahunter"}', "name: expected str of length <= 2"),
-        (b'{"name": "b"}', "name: expected str matching regex '^a'"),
-        (b'{"lines": [1, 2, 3]}', "lines: expected array of length <= 2"),
-        (b'{"extra": "hunter"}', "unexpected extra"),
-        (b'{"%s": 1}' % (b"x" * 1000), f"unexpected {'x' * 80}…"),
-    ],
-)
-def test_a_constraint_is_named(model: Any, body: bytes, expected: str) -> None:
-    assert fault(model, body) == expected
+BROKEN_LIMITS: list[tuple[bytes, str]] = [
+    (b'{"amount": 0}', "amount: expected int >= 1"),
+    (b'{"name": "ahunter"}', "name: expected str of length <= 2"),
+    (b'{"name": "b"}', "name: expected str matching regex '^a'"),
+    (b'{"lines": [1, 2, 3]}', "lines: expected array of length <= 2"),
+    (b'{"extra": "hunter"}', "unexpected extra"),
+    (b'{"%s": 1}' % (b"x" * 1000), f"unexpected {'x' * 80}…"),
+]
+
+
+def test_a_constraint_is_named(subtests: pytest.Subtests) -> None:
+    for model in (StructLimits, PydanticLimits):
+        for body, expected in BROKEN_LIMITS:
+            with subtests.test(model=model, body=body):
+                assert fault(model, body) == expected
 
 
 def test_a_dataclass_may_have_constraints_of_pydantic() -> None:
@@ -124,24 +125,25 @@ class AssertingValidator(BaseModel):
         return self
 
 
-@pytest.mark.parametrize(
-    "model",
-    [
-        PostInitDataclass,
-        PostInitStruct,
-        AssertingDataclass,
-        PostInitAttrs,
-        RootValidator,
-        AssertingValidator,
-    ],
-)
-def test_the_message_of_a_models_own_check_is_the_users_text(model: Any) -> None:
-    assert get(decoded(model, b'{"plan": "pro"}'), "plan") == "pro"
-    text = "no plan the free (or '…' (8 characters))"
-    assert fault(model, b'{"plan": "the free"}').removesuffix(" …") == text
-    assert fault(model, b'{"plan": "a\\nb"}') == "no plan a …"
-    assert "no plan [redacted] (or" in fault(model, b'{"plan": "sk_live_123456"}')
-    assert len(fault(model, b'{"plan": "%s"}' % (b"x " * 500_000))) < 600
+CHECKED: list[Any] = [
+    PostInitDataclass,
+    PostInitStruct,
+    AssertingDataclass,
+    PostInitAttrs,
+    RootValidator,
+    AssertingValidator,
+]
+
+
+def test_the_message_of_a_models_own_check_is_the_users_text(subtests: pytest.Subtests) -> None:
+    for model in CHECKED:
+        with subtests.test(model.__name__):
+            assert get(decoded(model, b'{"plan": "pro"}'), "plan") == "pro"
+            text = "no plan the free (or '…' (8 characters))"
+            assert fault(model, b'{"plan": "the free"}').removesuffix(" …") == text
+            assert fault(model, b'{"plan": "a\\nb"}') == "no plan a …"
+            assert "no plan [redacted] (or" in fault(model, b'{"plan": "sk_live_123456"}')
+            assert len(fault(model, b'{"plan": "%s"}' % (b"x " * 500_000))) < 600
 
 
 @pytest.mark.parametrize("model", [PostInitStruct, AssertingDataclass, AssertingValidator])
@@ -213,26 +215,29 @@ def test_a_custom_error_of_pydantic_is_named_by_its_type(kind: Any) -> None:
     assert fault(Order, b'{"plan": "hunter"}') == f"plan: invalid ({kind})"
 
 
-@pytest.mark.parametrize(
-    ("model", "value", "expected"),
-    [
-        (pydantic.ByteSize, "12 hunter", "invalid (byte_size_unit)"),
-        (pydantic.Base64Bytes, "hunter", "invalid (base64_decode)"),
-        (pydantic.FilePath, "/hunter", "invalid (path_not_file)"),
-        (pydantic.ImportString, "hunter.x", "invalid (import_error)"),
-        (pydantic.PastDate, "2999-01-01", "invalid (date_past)"),
-        (pydantic.HttpUrl, "http://hunter:999999", "invalid url"),
-        (pydantic.Json, "hunter", "not JSON"),
-    ],
-)
-def test_the_messages_of_pydantic_itself_do_not_appear(
-    model: Any, value: str, expected: str
-) -> None:
+PYDANTIC_ERRORS: list[tuple[Any, str, str]] = [
+    (pydantic.ByteSize, "12 hunter", "invalid (byte_size_unit)"),
+    (pydantic.Base64Bytes, "hunter", "invalid (base64_decode)"),
+    (pydantic.FilePath, "/hunter", "invalid (path_not_file)"),
+    (pydantic.ImportString, "hunter.x", "invalid (import_error)"),
+    (pydantic.PastDate, "2999-01-01", "invalid (date_past)"),
+    (pydantic.HttpUrl, "http://hunter:999999", "invalid url"),
+    (pydantic.Json, "hunter", "not JSON"),
+]
+
+
+def faults_in_field_and_root(model: Any, value: str) -> tuple[str, str]:
     class Order(BaseModel):
         field: model
 
-    assert fault(Order, msgspec.json.encode({"field": value})) == f"field: {expected}"
-    assert fault(pydantic.RootModel[model], msgspec.json.encode(value)) == expected
+    in_field = fault(Order, msgspec.json.encode({"field": value}))
+    return in_field, fault(pydantic.RootModel[model], msgspec.json.encode(value))
+
+
+def test_the_messages_of_pydantic_itself_do_not_appear(subtests: pytest.Subtests) -> None:
+    for model, value, expected in PYDANTIC_ERRORS:
+        with subtests.test(model=model):
+            assert faults_in_field_and_root(model, value) == (f"field: {expected}", expected)
 
 
 # Where pydantic reports an error.
@@ -255,35 +260,36 @@ class Payment(BaseModel):
     size: int | list[int] = 0
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"method": {}}', "missing method.type"),
-        (b'{"method": {"type": "hunter"}}', "method.type: not an allowed value"),
-        (b'{"method": {"type": "card"}}', "missing method.number"),
-        (b'{"method": {"type": "card", "card": {}}}', "missing method.number"),
-        (
-            b'{"method": {"type": "card", "number": "hunter"}}',
-            "method.number: expected int, got str",
-        ),
-        (b'{"method": {"type": "bank"}}', "missing method.IBAN"),
-        (
-            b'{"method": {"type": "card", "number": 1}, "other": {"type": "card"}}',
-            "missing other.number, and 2 more",
-        ),
-        (
-            b'{"method": {"type": "card", "number": 1}, "size": {}}',
-            "size: expected int | array, got object",
-        ),
-        (
-            b'{"method": {"type": "card", "number": 1}, "size": ["hunter"]}',
-            "size: expected int, got array, and 1 more",
-        ),
-        (b'{"size": "hunter"}', "missing method, and 1 more"),
-    ],
-)
-def test_a_union_of_pydantic_is_no_part_of_the_path(body: bytes, expected: str) -> None:
-    assert fault(Payment, body) == expected
+PAYMENT_FAULTS: list[tuple[bytes, str]] = [
+    (b'{"method": {}}', "missing method.type"),
+    (b'{"method": {"type": "hunter"}}', "method.type: not an allowed value"),
+    (b'{"method": {"type": "card"}}', "missing method.number"),
+    (b'{"method": {"type": "card", "card": {}}}', "missing method.number"),
+    (
+        b'{"method": {"type": "card", "number": "hunter"}}',
+        "method.number: expected int, got str",
+    ),
+    (b'{"method": {"type": "bank"}}', "missing method.IBAN"),
+    (
+        b'{"method": {"type": "card", "number": 1}, "other": {"type": "card"}}',
+        "missing other.number, and 2 more",
+    ),
+    (
+        b'{"method": {"type": "card", "number": 1}, "size": {}}',
+        "size: expected int | array, got object",
+    ),
+    (
+        b'{"method": {"type": "card", "number": 1}, "size": ["hunter"]}',
+        "size: expected int, got array, and 1 more",
+    ),
+    (b'{"size": "hunter"}', "missing method, and 1 more"),
+]
+
+
+def test_a_union_of_pydantic_is_no_part_of_the_path(subtests: pytest.Subtests) -> None:
+    for body, expected in PAYMENT_FAULTS:
+        with subtests.test(body=body):
+            assert fault(Payment, body) == expected
 
 
 @pytest.mark.parametrize(
@@ -347,26 +353,27 @@ class PydanticNode(BaseModel):
     next: "PydanticNode | None" = None
 
 
-@pytest.mark.parametrize(
-    ("model", "body", "expected"),
-    [
-        (Wrapped[StructItem], b'{"data": {}}', "missing data.price"),
-        (PydanticWrapped[PydanticItem], b'{"data": {}}', "missing data.price"),
-        (list[PydanticItem], b"[{}]", "missing [0].price"),
-        (dict[str, PydanticItem], b'{"hunter": {}}', "missing [...].price"),
-        (PydanticItem | int, b'"hunter"', "expected object | int, got str"),
-        (Pair, b'[1, {"price": []}]', "[1].price: expected decimal, got array"),
-        (Node, b'{"value": 1, "next": {"value": "x"}}', "next.value: expected int, got str"),
-        (
-            PydanticNode,
-            b'{"value": 1, "next": {"value": "x"}}',
-            "next.value: expected int, got str",
-        ),
-        (dict[str, object], b"[]", "expected object, got array"),
-    ],
-)
-def test_models_are_found_inside_other_types(model: Any, body: bytes, expected: str) -> None:
-    assert fault(model, body) == expected
+NESTED_FAULTS: list[tuple[Any, bytes, str]] = [
+    (Wrapped[StructItem], b'{"data": {}}', "missing data.price"),
+    (PydanticWrapped[PydanticItem], b'{"data": {}}', "missing data.price"),
+    (list[PydanticItem], b"[{}]", "missing [0].price"),
+    (dict[str, PydanticItem], b'{"hunter": {}}', "missing [...].price"),
+    (PydanticItem | int, b'"hunter"', "expected object | int, got str"),
+    (Pair, b'[1, {"price": []}]', "[1].price: expected decimal, got array"),
+    (Node, b'{"value": 1, "next": {"value": "x"}}', "next.value: expected int, got str"),
+    (
+        PydanticNode,
+        b'{"value": 1, "next": {"value": "x"}}',
+        "next.value: expected int, got str",
+    ),
+    (dict[str, object], b"[]", "expected object, got array"),
+]
+
+
+def test_models_are_found_inside_other_types(subtests: pytest.Subtests) -> None:
+    for model, body, expected in NESTED_FAULTS:
+        with subtests.test(model=model):
+            assert fault(model, body) == expected
 
 
 @dataclasses.dataclass

@@ -155,19 +155,21 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "fault"), REFUSED, ids=[str(number) for number in range(29)])
 def test_a_model_that_cannot_work_is_refused_with_the_handler_and_the_fix(
-    model: Any, fault: str
+    subtests: pytest.Subtests,
 ) -> None:
-    def credit(event: Event[Any]) -> None:
-        pass
+    for model, fault in REFUSED:
+        with subtests.test(fault):
 
-    with pytest.raises(ConfigurationError) as refused:
-        Inbox().on("paid", model=model)(credit)
-    assert re.match(
-        r"handler 'credit' \(tests/unit/test_model_refusals.py:\d+\): ", str(refused.value)
-    )
-    assert fault in str(refused.value)
+            def credit(event: Event[Any]) -> None:
+                pass
+
+            with pytest.raises(ConfigurationError) as refused:
+                Inbox().on("paid", model=model)(credit)
+            assert re.match(
+                r"handler 'credit' \(tests/unit/test_model_refusals.py:\d+\): ", str(refused.value)
+            )
+            assert fault in str(refused.value)
 
 
 def test_a_model_in_the_annotation_is_refused_too() -> None:
@@ -212,12 +214,21 @@ def test_every_fault_of_a_handler_is_reported_at_once() -> None:
     assert len(refused.value.faults) == 3
 
 
-@pytest.mark.parametrize(
-    "model",
-    [None, Any, object, dict, dict[str, object], list[Any], int | None, Struct, Model, BaseModel],
-)
-def test_a_model_that_can_work_is_accepted(model: Any) -> None:
-    make_decoder(model)
+def test_a_model_that_can_work_is_accepted(subtests: pytest.Subtests) -> None:
+    for model in (
+        None,
+        Any,
+        object,
+        dict,
+        dict[str, object],
+        list[Any],
+        int | None,
+        Struct,
+        Model,
+        BaseModel,
+    ):
+        with subtests.test(model=model):
+            make_decoder(model)
 
 
 def test_a_class_that_a_validator_builds_is_accepted() -> None:
@@ -258,23 +269,29 @@ def test_a_model_that_agrees_with_the_annotation_is_accepted() -> None:
         assert handler.model is model
 
 
-@pytest.mark.parametrize("annotation", [Struct, Model, dict, dict[str, Any]])
-def test_an_event_annotated_as_its_payload_is_refused(annotation: Any) -> None:
-    def credit(event: Any) -> None:
-        pass
+def test_an_event_annotated_as_its_payload_is_refused(subtests: pytest.Subtests) -> None:
+    for annotation in (Struct, Model, dict, dict[str, Any]):
+        with subtests.test(annotation=annotation):
 
-    credit.__annotations__["event"] = annotation
-    with pytest.raises(ConfigurationError, match=r"event is annotated as .*; write event: Event\["):
-        Inbox().on("paid")(credit)
+            def credit(event: Any) -> None:
+                pass
+
+            credit.__annotations__["event"] = annotation
+            with pytest.raises(
+                ConfigurationError, match=r"event is annotated as .*; write event: Event\["
+            ):
+                Inbox().on("paid")(credit)
 
 
-@pytest.mark.parametrize("annotation", [Any, object, Event, Event[Any], Event[object], HasAmount])
-def test_an_event_without_a_model_is_accepted(annotation: Any) -> None:
-    def credit(event: Any) -> None:
-        pass
+def test_an_event_without_a_model_is_accepted(subtests: pytest.Subtests) -> None:
+    for annotation in (Any, object, Event, Event[Any], Event[object], HasAmount):
+        with subtests.test(annotation=annotation):
 
-    credit.__annotations__["event"] = annotation
-    inbox = Inbox("sqlite:///x.db")
-    inbox.on("paid")(credit)
-    (handler,) = inbox.service().handlers.values()
-    assert handler.model is None
+            def credit(event: Any) -> None:
+                pass
+
+            credit.__annotations__["event"] = annotation
+            inbox = Inbox("sqlite:///x.db")
+            inbox.on("paid")(credit)
+            (handler,) = inbox.service().handlers.values()
+            assert handler.model is None

@@ -156,127 +156,133 @@ ORDERS = {
     "pydantic dataclass": declare_plain(pydantic.dataclasses.dataclass),
     "annotated typed dict": Annotated[DictOrder, Field(description="decoded by pydantic")],
 }
-every_order = pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 
 
 # Each kind of model.
 
 
-@every_order
-def test_a_payload_is_decoded_to_its_model(order: Any) -> None:
+def test_a_payload_is_decoded_to_its_model(subtests: pytest.Subtests) -> None:
     body = (
         b'{"subscription_id": "s", "data": {"amount": 5, "items": [{"price": 0.1}]}, "other": 1,'
         b' "at": "2026-01-02T03:04:05Z", "key": "00000000-0000-0000-0000-000000000001"}'
     )
-    value = decoded(order, body)
-    assert get(value, "subscription_id") == "s"
-    assert get(value, "data", "amount") == 5
-    assert get(value, "at") == dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
-    assert get(value, "key") == uuid.UUID(int=1)
-    enveloped = decoded(order, b'{"payload": %s}' % body, enveloped=True)
-    assert enveloped == value
+    for name, order in ORDERS.items():
+        with subtests.test(name):
+            value = decoded(order, body)
+            assert get(value, "subscription_id") == "s"
+            assert get(value, "data", "amount") == 5
+            assert get(value, "at") == dt.datetime(2026, 1, 2, 3, 4, 5, tzinfo=dt.UTC)
+            assert get(value, "key") == uuid.UUID(int=1)
+            enveloped = decoded(order, b'{"payload": %s}' % body, enveloped=True)
+            assert enveloped == value
 
 
 LONG = "0.1000000000000000000000000000000001"
 
 
-@every_order
-@pytest.mark.parametrize("digits", ["0.1", "1234567890123.45", f'"{LONG}"', "9" * 40])
-def test_a_decimal_is_exact(order: Any, digits: str) -> None:
-    body = b'{"subscription_id": "s", "data": {"amount": 5, "items": [{"price": %s}]}}'
-    (item,) = get(decoded(order, body % digits.encode()), "data", "items")
-    assert get(item, "price") == Decimal(digits.strip('"'))
+def test_a_decimal_is_exact(subtests: pytest.Subtests) -> None:
+    for name, order in ORDERS.items():
+        for digits in ("0.1", "1234567890123.45", f'"{LONG}"', "9" * 40):
+            with subtests.test(name, digits=digits):
+                body = b'{"subscription_id": "s", "data": {"amount": 5, "items": [{"price": %s}]}}'
+                (item,) = get(decoded(order, body % digits.encode()), "data", "items")
+                assert get(item, "price") == Decimal(digits.strip('"'))
 
 
 def test_a_decimal_is_exact_at_any_length_without_pydantic() -> None:
     assert decoded(StructItem, f'{{"price": {LONG}}}'.encode()).price == Decimal(LONG)
 
 
-@every_order
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b'{"data": {"amount": 1}}', "missing subscription_id"),
-        (b'{"subscription_id": "s", "data": {}}', "missing data.amount"),
-        (
-            b'{"subscription_id": "s", "data": {"amount": 1, "items": [{"price": 1}, {}]}}',
-            "missing data.items[1].price",
-        ),
-        (
-            b'{"subscription_id": "s", "data": {"amount": "hunter"}}',
-            "data.amount: expected int, got str",
-        ),
-        (
-            b'{"subscription_id": "s", "data": {"amount": 1.5}}',
-            "data.amount: expected int, got float",
-        ),
-        (b'{"subscription_id": "s", "data": []}', "data: expected object, got array"),
-        (
-            b'{"subscription_id": null, "data": {"amount": 1}}',
-            "subscription_id: expected str, got null",
-        ),
-        (b"[]", "expected object, got array"),
-        (b"null", "expected object, got null"),
-    ],
-)
-def test_an_error_names_the_field(order: Any, body: bytes, expected: str) -> None:
-    assert fault(order, body) == expected
+FAULTS: list[tuple[bytes, str]] = [
+    (b'{"data": {"amount": 1}}', "missing subscription_id"),
+    (b'{"subscription_id": "s", "data": {}}', "missing data.amount"),
+    (
+        b'{"subscription_id": "s", "data": {"amount": 1, "items": [{"price": 1}, {}]}}',
+        "missing data.items[1].price",
+    ),
+    (
+        b'{"subscription_id": "s", "data": {"amount": "hunter"}}',
+        "data.amount: expected int, got str",
+    ),
+    (
+        b'{"subscription_id": "s", "data": {"amount": 1.5}}',
+        "data.amount: expected int, got float",
+    ),
+    (b'{"subscription_id": "s", "data": []}', "data: expected object, got array"),
+    (
+        b'{"subscription_id": null, "data": {"amount": 1}}',
+        "subscription_id: expected str, got null",
+    ),
+    (b"[]", "expected object, got array"),
+    (b"null", "expected object, got null"),
+]
 
 
-@every_order
-@pytest.mark.parametrize(
-    ("member", "expected"),
-    [
-        (b'"kind": "hunter"', "kind: not an allowed value"),
-        (b'"colour": "hunter"', "colour: not an allowed value"),
-        (b'"totals": {"hunter": "x"}', "totals[...]: expected int, got str"),
-        (b'"at": "hunter"', "at: invalid datetime"),
-        (b'"key": "hunter"', "key: invalid uuid"),
-        (b'"data": {"amount": 1, "items": [{"price": "hunter"}]}', "invalid decimal"),
-        (b'"data": {"amount": 1, "items": {}}', "data.items: expected array, got object"),
-    ],
-)
-def test_an_error_contains_no_value(order: Any, member: bytes, expected: str) -> None:
-    body = b'{"subscription_id": "s", "data": {"amount": 1}, %s}' % member
-    assert fault(order, body).endswith(expected)
+def test_an_error_names_the_field(subtests: pytest.Subtests) -> None:
+    for name, order in ORDERS.items():
+        for body, expected in FAULTS:
+            with subtests.test(name, body=body):
+                assert fault(order, body) == expected
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b"{",
-        b"{} {}",
-        b"\xff",
-        b'{"data": "\xc3"}',
-        b"\xef\xbb\xbf{}",
-        b"NaN",
-        b'{"data": {"amount": NaN}}',
-        b'{"data": {"amount": -Infinity}}',
-        b'{"subscription_id": "\\ud800"}',
-        b'{"subscription_id": "a\x00b"}',
-        b'{"data": {"amount": 1e400}}',
-        b"9" * 5000,
-        b"[" * 100_000,
-        b"[" * 100_000 + b"]" * 100_000,
-    ],
-    ids=lambda body: repr(body[:24]),
-)
-def test_every_decoder_refuses_the_same_json_with_the_same_words(body: bytes) -> None:
-    words = fault(None, body)
-    for name in ("pydantic", "strict pydantic", "pydantic dataclass"):
-        assert fault(ORDERS[name], body) == words
-    unknown = b'{"subscription_id": "s", "data": {"amount": 1}, "x": NaN}'
-    assert fault(PydanticOrder, unknown) == fault(StructOrder, unknown) == "x: NaN is not JSON"
+WRONG_MEMBERS: list[tuple[bytes, str]] = [
+    (b'"kind": "hunter"', "kind: not an allowed value"),
+    (b'"colour": "hunter"', "colour: not an allowed value"),
+    (b'"totals": {"hunter": "x"}', "totals[...]: expected int, got str"),
+    (b'"at": "hunter"', "at: invalid datetime"),
+    (b'"key": "hunter"', "key: invalid uuid"),
+    (b'"data": {"amount": 1, "items": [{"price": "hunter"}]}', "invalid decimal"),
+    (b'"data": {"amount": 1, "items": {}}', "data.items: expected array, got object"),
+]
 
 
-@every_order
-def test_an_escaped_control_character_is_no_fault(order: Any) -> None:
-    text = b'"note": "a\\nb\\u0000c"'
-    assert fault(order, b'{%s, "x": NaN}' % text) == "x: NaN is not JSON"
-    assert fault(order, b'{%s, "x": "a\nb"}' % text) == "x: contains a control character"
-    assert fault(order, b'{%s, "x": "a\0b"}' % text) == "x: contains a NUL"
-    assert fault(order, b'{\n%s,\n"x": "\\ud800"}' % text) == "x: contains a lone surrogate"
+def test_an_error_contains_no_value(subtests: pytest.Subtests) -> None:
+    for name, order in ORDERS.items():
+        for member, expected in WRONG_MEMBERS:
+            with subtests.test(name, member=member):
+                body = b'{"subscription_id": "s", "data": {"amount": 1}, %s}' % member
+                assert fault(order, body).endswith(expected)
+
+
+INVALID_JSON: list[bytes] = [
+    b"",
+    b"{",
+    b"{} {}",
+    b"\xff",
+    b'{"data": "\xc3"}',
+    b"\xef\xbb\xbf{}",
+    b"NaN",
+    b'{"data": {"amount": NaN}}',
+    b'{"data": {"amount": -Infinity}}',
+    b'{"subscription_id": "\\ud800"}',
+    b'{"subscription_id": "a\x00b"}',
+    b'{"data": {"amount": 1e400}}',
+    b"9" * 5000,
+    b"[" * 100_000,
+    b"[" * 100_000 + b"]" * 100_000,
+]
+
+
+def test_every_decoder_refuses_the_same_json_with_the_same_words(subtests: pytest.Subtests) -> None:
+    for body in INVALID_JSON:
+        with subtests.test(body=body[:24]):
+            words = fault(None, body)
+            for name in ("pydantic", "strict pydantic", "pydantic dataclass"):
+                assert fault(ORDERS[name], body) == words
+            unknown = b'{"subscription_id": "s", "data": {"amount": 1}, "x": NaN}'
+            assert (
+                fault(PydanticOrder, unknown) == fault(StructOrder, unknown) == "x: NaN is not JSON"
+            )
+
+
+def test_an_escaped_control_character_is_no_fault(subtests: pytest.Subtests) -> None:
+    for name, order in ORDERS.items():
+        with subtests.test(name):
+            text = b'"note": "a\\nb\\u0000c"'
+            assert fault(order, b'{%s, "x": NaN}' % text) == "x: NaN is not JSON"
+            assert fault(order, b'{%s, "x": "a\nb"}' % text) == "x: contains a control character"
+            assert fault(order, b'{%s, "x": "a\0b"}' % text) == "x: contains a NUL"
+            assert fault(order, b'{\n%s,\n"x": "\\ud800"}' % text) == "x: contains a lone surrogate"
 
 
 def test_json_that_is_too_deep_for_pydantic_is_refused() -> None:
@@ -284,11 +290,16 @@ def test_json_that_is_too_deep_for_pydantic_is_refused() -> None:
     assert fault(PydanticOrder, body) == "nested too deeply"
 
 
-@every_order
 @given(body=st.binary(max_size=40) | st.text(max_size=20).map(str.encode))
-def test_any_bytes_are_decoded_or_raise_malformed_payload(order: Any, body: bytes) -> None:
+def assert_malformed(order: Any, body: bytes) -> None:
     with pytest.raises(MalformedPayload):
         decoded(order, body)
+
+
+def test_any_bytes_are_decoded_or_raise_malformed_payload(subtests: pytest.Subtests) -> None:
+    for name, order in ORDERS.items():
+        with subtests.test(name):
+            assert_malformed(order)
 
 
 def test_onceward_imports_neither_pydantic_nor_attrs() -> None:
@@ -323,10 +334,11 @@ class DictCall(TypedDict):
     Duration: NotRequired[int]
 
 
-@pytest.mark.parametrize("call", [DataclassCall, AttrsCall, PydanticCall, DictCall])
-def test_the_fields_of_a_form_are_converted(call: Any) -> None:
-    value = decoded(call, b"CallSid=CA1&Duration=7", content_type=FORM)
-    assert (get(value, "CallSid"), get(value, "Duration")) == ("CA1", 7)
-    assert fault(call, b"Duration=7", content_type=FORM) == "missing CallSid"
-    wrong = fault(call, b"CallSid=x&Duration=hunter", content_type=FORM)
-    assert wrong == "Duration: expected int, got str"
+def test_the_fields_of_a_form_are_converted(subtests: pytest.Subtests) -> None:
+    for call in (DataclassCall, AttrsCall, PydanticCall, DictCall):
+        with subtests.test(call=call):
+            value = decoded(call, b"CallSid=CA1&Duration=7", content_type=FORM)
+            assert (get(value, "CallSid"), get(value, "Duration")) == ("CA1", 7)
+            assert fault(call, b"Duration=7", content_type=FORM) == "missing CallSid"
+            wrong = fault(call, b"CallSid=x&Duration=hunter", content_type=FORM)
+            assert wrong == "Duration: expected int, got str"

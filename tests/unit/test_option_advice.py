@@ -70,22 +70,23 @@ def test_an_empty_path_gets_an_example() -> None:
     assert fault.endswith("is empty; use a path into the payload, such as 'data.object.id'")
 
 
-@pytest.mark.parametrize(
-    ("path", "dotted"),
-    [
-        ("items[0].rev", "items.0.rev"),
-        ("items[0][1]", "items.0.1"),
-        ("[0].rev", "0.rev"),
-        ("data['object'].rev", "data.object.rev"),
-        ("items[", "items.0.id"),
-        ("items[].rev", "items.0.id"),
-    ],
-)
-def test_a_path_with_brackets_is_shown_with_dots(path: str, dotted: str) -> None:
-    fault = fault_of(make_handler, handle, ["a"], version=path, version_key="id")
-    assert fault.endswith(
-        f"version is {path!r}; write the position in a list as a number: {dotted!r}"
-    )
+BRACKETED: list[tuple[str, str]] = [
+    ("items[0].rev", "items.0.rev"),
+    ("items[0][1]", "items.0.1"),
+    ("[0].rev", "0.rev"),
+    ("data['object'].rev", "data.object.rev"),
+    ("items[", "items.0.id"),
+    ("items[].rev", "items.0.id"),
+]
+
+
+def test_a_path_with_brackets_is_shown_with_dots(subtests: pytest.Subtests) -> None:
+    for path, dotted in BRACKETED:
+        with subtests.test(path=path):
+            fault = fault_of(make_handler, handle, ["a"], version=path, version_key="id")
+            assert fault.endswith(
+                f"version is {path!r}; write the position in a list as a number: {dotted!r}"
+            )
 
 
 def test_versions_and_shared_transactions_exclude_each_other_for_a_reason() -> None:

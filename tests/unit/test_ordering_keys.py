@@ -27,81 +27,85 @@ def sha256(text: str) -> str:
     return f"sha256:{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()}"
 
 
-@pytest.mark.parametrize(
-    ("body", "path", "expected"),
-    [
-        (b'{"id": "a"}', "id", "a"),
-        (b'{"data": {"object": {"id": "in_1"}}}', "data.object.id", "in_1"),
-        (b'{"items": [{"id": 1}, {"id": 2}]}', "items.1.id", "2"),
-        (b'["a", "b"]', "1", "b"),
-        (b'{"0": "member"}', "0", "member"),
-        (b'{"id": ""}', "id", ""),
-        (b'{"id": " A "}', "id", " A "),
-        (b'{"id": "1", "id": "2"}', "id", "2"),
-        (b'{"\\u00e9": "\\u00e9"}', "é", "é"),
-        (b'{"id": "' + b"a" * 255 + b'"}', "id", "a" * 255),
-    ],
-)
-def test_a_text_is_taken_as_it_is(body: bytes, path: str, expected: str) -> None:
-    assert key(body, path) == expected
+TEXT_KEYS: list[tuple[bytes, str, str]] = [
+    (b'{"id": "a"}', "id", "a"),
+    (b'{"data": {"object": {"id": "in_1"}}}', "data.object.id", "in_1"),
+    (b'{"items": [{"id": 1}, {"id": 2}]}', "items.1.id", "2"),
+    (b'["a", "b"]', "1", "b"),
+    (b'{"0": "member"}', "0", "member"),
+    (b'{"id": ""}', "id", ""),
+    (b'{"id": " A "}', "id", " A "),
+    (b'{"id": "1", "id": "2"}', "id", "2"),
+    (b'{"\\u00e9": "\\u00e9"}', "é", "é"),
+    (b'{"id": "' + b"a" * 255 + b'"}', "id", "a" * 255),
+]
 
 
-@pytest.mark.parametrize("text", ["5", "-7", "12345678901234567890123", "2.5", "1e-7"])
-def test_a_number_and_its_text_are_the_same_key(text: str) -> None:
-    assert key(b'{"id": %s}' % text.encode(), "id") == text
-    assert key(b'{"id": "%s"}' % text.encode(), "id") == text
+def test_a_text_is_taken_as_it_is(subtests: pytest.Subtests) -> None:
+    for body, path, expected in TEXT_KEYS:
+        with subtests.test(body=body):
+            assert key(body, path) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["a\0b", "é" * 128, "a" * 256, "9" * 300], ids=["NUL", "256 bytes", "256", "300"]
-)
-def test_a_text_that_cannot_be_stored_is_hashed(text: str) -> None:
-    assert key(json.dumps({"id": text}).encode(), "id") == sha256(text)
+def test_a_number_and_its_text_are_the_same_key(subtests: pytest.Subtests) -> None:
+    for text in ("5", "-7", "12345678901234567890123", "2.5", "1e-7"):
+        with subtests.test(text=text):
+            assert key(b'{"id": %s}' % text.encode(), "id") == text
+            assert key(b'{"id": "%s"}' % text.encode(), "id") == text
+
+
+def test_a_text_that_cannot_be_stored_is_hashed(subtests: pytest.Subtests) -> None:
+    for text in ("a\0b", "é" * 128, "a" * 256, "9" * 300):
+        with subtests.test(text=text):
+            assert key(json.dumps({"id": text}).encode(), "id") == sha256(text)
 
 
 def test_a_lone_surrogate_is_hashed() -> None:
     assert key_text("a\ud800") == sha256("a\ud800")
 
 
-@pytest.mark.parametrize(
-    ("body", "path"),
-    [
-        (b"{}", "id"),
-        (b'{"id": null}', "id"),
-        (b'{"id": "a"}', "id.more"),
-        (b'{"id": ["a"]}', "id.1"),
-        (b'{"id": ["a"]}', "id.-1"),
-        (b'{"id": ["a"]}', "id.first"),
-        (b'{"id": ["a"]}', "id.\N{ARABIC-INDIC DIGIT ZERO}"),
-        (b'{"id": ["a"]}', "id." + "9" * 250),
-        (b"[]", "id"),
-        (b"null", "id"),
-        (b"5", "id"),
-        (b"", "id"),
-        (b"not JSON", "id"),
-        (b'{"id": "a"', "id"),
-        (b'{"id": "a", "more": "\xff"}', "id"),
-        (b'{"id":' * DEEP + b'"a"' + b"}" * DEEP, "id"),
-        (b'{"id": "a", "deep": ' + b"[" * DEEP + b"]" * DEEP + b"}", "id"),
-    ],
-    ids=lambda value: repr(value[:24]),
-)
-def test_a_missing_value_is_no_key_and_no_fault(body: bytes, path: str) -> None:
-    assert key(body, path) is None
-    require_key("stripe", b"{}", body, path)
+MISSING: list[tuple[bytes, str]] = [
+    (b"{}", "id"),
+    (b'{"id": null}', "id"),
+    (b'{"id": "a"}', "id.more"),
+    (b'{"id": ["a"]}', "id.1"),
+    (b'{"id": ["a"]}', "id.-1"),
+    (b'{"id": ["a"]}', "id.first"),
+    (b'{"id": ["a"]}', "id.\N{ARABIC-INDIC DIGIT ZERO}"),
+    (b'{"id": ["a"]}', "id." + "9" * 250),
+    (b"[]", "id"),
+    (b"null", "id"),
+    (b"5", "id"),
+    (b"", "id"),
+    (b"not JSON", "id"),
+    (b'{"id": "a"', "id"),
+    (b'{"id": "a", "more": "\xff"}', "id"),
+    (b'{"id":' * DEEP + b'"a"' + b"}" * DEEP, "id"),
+    (b'{"id": "a", "deep": ' + b"[" * DEEP + b"]" * DEEP + b"}", "id"),
+]
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"),
-    [("true", "a boolean"), ("false", "a boolean"), ("[]", "a list"), ("{}", "an object")],
-)
-def test_a_value_of_another_type_is_no_key_and_a_fault(value: str, kind: str) -> None:
-    body = b'{"a": {"id": %s}}' % value.encode()
-    assert key(body, "a.id") is None
-    message = f"ordering_key a.id is {kind}; the path must lead to a text or a number"
-    with pytest.raises(PermanentError) as raised:
-        require_key("stripe", b"{}", body, "a.id")
-    assert str(raised.value) == message
+def test_a_missing_value_is_no_key_and_no_fault(subtests: pytest.Subtests) -> None:
+    for body, path in MISSING:
+        with subtests.test(body=body[:24], path=path):
+            assert key(body, path) is None
+            require_key("stripe", b"{}", body, path)
+
+
+def test_a_value_of_another_type_is_no_key_and_a_fault(subtests: pytest.Subtests) -> None:
+    for value, kind in (
+        ("true", "a boolean"),
+        ("false", "a boolean"),
+        ("[]", "a list"),
+        ("{}", "an object"),
+    ):
+        with subtests.test(value=value):
+            body = b'{"a": {"id": %s}}' % value.encode()
+            assert key(body, "a.id") is None
+            message = f"ordering_key a.id is {kind}; the path must lead to a text or a number"
+            with pytest.raises(PermanentError) as raised:
+                require_key("stripe", b"{}", body, "a.id")
+            assert str(raised.value) == message
 
 
 def test_the_key_of_an_ingested_event_is_in_its_payload() -> None:

@@ -25,11 +25,10 @@ def test_a_declaration_has_the_functions_name_and_its_own_policy() -> None:
     assert not make_effect(charge).has_policy
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"), [("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604800)]
-)
-def test_durations_have_a_unit(text: str, seconds: int) -> None:
-    assert make_effect(refund, retry_safe_for=text).retry_safe_seconds == seconds
+def test_durations_have_a_unit(subtests: pytest.Subtests) -> None:
+    for text, seconds in (("90s", 90), ("30m", 1800), ("1h", 3600), ("7d", 604800)):
+        with subtests.test(text=text):
+            assert make_effect(refund, retry_safe_for=text).retry_safe_seconds == seconds
 
 
 def test_a_function_is_given_the_key_if_it_names_it() -> None:
@@ -37,33 +36,34 @@ def test_a_function_is_given_the_key_if_it_names_it() -> None:
     assert not make_effect(charge).takes_key
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({"retry_safe_for": "24"}, "use a duration such as '24h'"),
-        ({"retry_safe_for": 24}, "use a duration such as '24h'"),
-        ({"retry_safe_for": "0s"}, "use a duration such as '24h'"),
-        ({"retry_safe_for": "400d"}, "use a duration such as '24h'"),
-        ({"timeout_seconds": 0}, "use a number of seconds, more than 0"),
-        ({"timeout_seconds": float("nan")}, "use a number of seconds, more than 0"),
-        ({"timeout_seconds": True}, "use a number of seconds, more than 0"),
-        ({"reconcile": "ask"}, "use a function"),
-        ({"not_applied": "OSError"}, "use an exception class, or a tuple of them"),
-        ({"not_applied": (OSError, 5)}, "use an exception class, or a tuple of them"),
-        ({"not_applied": Exception}, "but not Exception"),
-        ({"retry_safe_for": "24h"}, "add a parameter idempotency_key"),
-        ({"not_applied": KeyboardInterrupt}, "use an exception class, or a tuple of them"),
-        ({"name": ""}, "there is no name"),
-        ({"name": "x" * 300}, "the name is 300 bytes long"),
-        ({"timeout": 5}, "did you mean 'timeout_seconds'"),
-        ({"retry_safe_for": "1h", "reconcile": refund}, "exclude each other"),
-    ],
-)
-def test_a_faulty_option_is_refused_with_what_to_use(options: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ConfigurationError) as raised:
-        make_effect(charge, **options)
-    assert fault in str(raised.value)
-    assert "test_outside_effects.py" in str(raised.value)
+FAULTY_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"retry_safe_for": "24"}, "use a duration such as '24h'"),
+    ({"retry_safe_for": 24}, "use a duration such as '24h'"),
+    ({"retry_safe_for": "0s"}, "use a duration such as '24h'"),
+    ({"retry_safe_for": "400d"}, "use a duration such as '24h'"),
+    ({"timeout_seconds": 0}, "use a number of seconds, more than 0"),
+    ({"timeout_seconds": float("nan")}, "use a number of seconds, more than 0"),
+    ({"timeout_seconds": True}, "use a number of seconds, more than 0"),
+    ({"reconcile": "ask"}, "use a function"),
+    ({"not_applied": "OSError"}, "use an exception class, or a tuple of them"),
+    ({"not_applied": (OSError, 5)}, "use an exception class, or a tuple of them"),
+    ({"not_applied": Exception}, "but not Exception"),
+    ({"retry_safe_for": "24h"}, "add a parameter idempotency_key"),
+    ({"not_applied": KeyboardInterrupt}, "use an exception class, or a tuple of them"),
+    ({"name": ""}, "there is no name"),
+    ({"name": "x" * 300}, "the name is 300 bytes long"),
+    ({"timeout": 5}, "did you mean 'timeout_seconds'"),
+    ({"retry_safe_for": "1h", "reconcile": refund}, "exclude each other"),
+]
+
+
+def test_a_faulty_option_is_refused_with_what_to_use(subtests: pytest.Subtests) -> None:
+    for options, fault in FAULTY_OPTIONS:
+        with subtests.test(options=options):
+            with pytest.raises(ConfigurationError) as raised:
+                make_effect(charge, **options)
+            assert fault in str(raised.value)
+            assert "test_outside_effects.py" in str(raised.value)
 
 
 def test_a_name_stands_for_one_function() -> None:
@@ -122,6 +122,8 @@ def test_a_reconcile_that_cannot_take_the_arguments_is_refused() -> None:
     )
 
 
-@pytest.mark.parametrize("reconcile", [find, find_with_subject, find_any, find_by_name])
-def test_a_reconcile_that_may_take_the_arguments_is_accepted(reconcile: Any) -> None:
-    assert make_effect(mail, reconcile=reconcile).reconcile is reconcile
+def test_a_reconcile_that_may_take_the_arguments_is_accepted(subtests: pytest.Subtests) -> None:
+    reconciles: list[Any] = [find, find_with_subject, find_any, find_by_name]
+    for reconcile in reconciles:
+        with subtests.test(reconcile.__name__):
+            assert make_effect(mail, reconcile=reconcile).reconcile is reconcile

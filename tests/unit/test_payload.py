@@ -46,53 +46,54 @@ def fault(body: bytes, model: Any = None, *, enveloped: bool = False) -> str:
     return text.removeprefix("Malformed payload: ")
 
 
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
-        (b"{}", {}),
-        (b" [1, 2.5, null, true] ", [1, 2.5, None, True]),
-        (b"12345678901234567890123", 12345678901234567890123),
-        (b'"\\u00e9\\ud83d\\ude00"', "é\N{GRINNING FACE}"),
-        (b'{"a": 1, "a": 2}', {"a": 2}),
-        (b"null", None),
-    ],
-)
-def test_json_is_decoded(body: bytes, expected: object) -> None:
-    assert decode(body) == expected
+DOCUMENTS: list[tuple[bytes, object]] = [
+    (b"{}", {}),
+    (b" [1, 2.5, null, true] ", [1, 2.5, None, True]),
+    (b"12345678901234567890123", 12345678901234567890123),
+    (b'"\\u00e9\\ud83d\\ude00"', "é\N{GRINNING FACE}"),
+    (b'{"a": 1, "a": 2}', {"a": 2}),
+    (b"null", None),
+]
 
 
-@pytest.mark.parametrize(
-    "body",
-    [
-        b"",
-        b" ",
-        b"{",
-        b"{]",
-        b"{} {}",
-        b"nul",
-        b"'a'",
-        b"\xff",
-        b'"\xff"',
-        b'{"a": "\xc3"}',
-        b"\xef\xbb\xbf{}",
-        b"\xff\xfe{\x00}\x00",
-        b"NaN",
-        b'{"a": NaN}',
-        b"[Infinity]",
-        b'"\\ud800"',
-        b'"a\x00b"',
-        b"1e400",
-        b"9" * 5000,
-        b"[" * 100_000,
-        b"[" * 100_000 + b"]" * 100_000,
-        b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
-    ],
-    ids=lambda body: repr(body[:12]),
-)
-def test_invalid_json_raises_malformed_payload(body: bytes) -> None:
-    assert fault(body)
-    assert fault(body, Item)
-    assert fault(b'{"payload": %s}' % body, enveloped=True)
+def test_json_is_decoded(subtests: pytest.Subtests) -> None:
+    for body, expected in DOCUMENTS:
+        with subtests.test(body=body):
+            assert decode(body) == expected
+
+
+INVALID_JSON: list[bytes] = [
+    b"",
+    b" ",
+    b"{",
+    b"{]",
+    b"{} {}",
+    b"nul",
+    b"'a'",
+    b"\xff",
+    b'"\xff"',
+    b'{"a": "\xc3"}',
+    b"\xef\xbb\xbf{}",
+    b"\xff\xfe{\x00}\x00",
+    b"NaN",
+    b'{"a": NaN}',
+    b"[Infinity]",
+    b'"\\ud800"',
+    b'"a\x00b"',
+    b"1e400",
+    b"9" * 5000,
+    b"[" * 100_000,
+    b"[" * 100_000 + b"]" * 100_000,
+    b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+]
+
+
+def test_invalid_json_raises_malformed_payload(subtests: pytest.Subtests) -> None:
+    for body in INVALID_JSON:
+        with subtests.test(body=body[:12]):
+            assert fault(body)
+            assert fault(body, Item)
+            assert fault(b'{"payload": %s}' % body, enveloped=True)
 
 
 @given(st.binary(max_size=60))
@@ -104,44 +105,46 @@ def test_any_bytes_are_decoded_or_raise_malformed_payload(body: bytes) -> None:
             assert str(error)  # noqa: PT017 - decoding may also succeed
 
 
-@pytest.mark.parametrize(
-    ("body", "model", "expected"),
-    [
-        (b"{}", Item, "missing id"),
-        (b'{"item": {}}', Order, "missing item.id"),
-        (b'{"item": {"id": "x"}, "items": [{}]}', Order, "missing items[0].id"),
-        (b'{"id": 7}', Item, "id: expected str, got int"),
-        (b'{"id": "x", "amount": "1"}', Item, "amount: expected int, got str"),
-        (b'{"item": {"id": null}}', Order, "item.id: expected str, got null"),
-        (b"[]", Item, "expected object, got array"),
-        (b'{"x": 1}', dict[int, int], "[...]: expected int, got str"),
-        (b'[{"x": 1}]', list[dict[int, int]], "[0][...]: expected int, got str"),
-    ],
-)
-def test_the_error_names_the_field(body: bytes, model: Any, expected: str) -> None:
-    assert fault(body, model) == expected
+WRONG_FIELDS: list[tuple[bytes, Any, str]] = [
+    (b"{}", Item, "missing id"),
+    (b'{"item": {}}', Order, "missing item.id"),
+    (b'{"item": {"id": "x"}, "items": [{}]}', Order, "missing items[0].id"),
+    (b'{"id": 7}', Item, "id: expected str, got int"),
+    (b'{"id": "x", "amount": "1"}', Item, "amount: expected int, got str"),
+    (b'{"item": {"id": null}}', Order, "item.id: expected str, got null"),
+    (b"[]", Item, "expected object, got array"),
+    (b'{"x": 1}', dict[int, int], "[...]: expected int, got str"),
+    (b'[{"x": 1}]', list[dict[int, int]], "[0][...]: expected int, got str"),
+]
 
 
-@pytest.mark.parametrize(
-    ("body", "model"),
-    [
-        (b'{"id": "x", "amount": "%s"}', Item),
-        (b'{"id": "x", "kind": "%s"}', Item),
-        (b'{"id": "x", "kind": "it\'s %s"}', Item),
-        (b'{"id": "x", "kind": "\\"\' %s \' \\" %s"}', Item),
-        (b'"%s"', Literal["a"]),
-        (b'"%s"', Colour),
-        (b'"\' %s"', Colour),
-        (b'{"type": "%s"}', One | Two),
-        (b'{"%s": "x"}', dict[str, int]),
-        (b'"%s"', Annotated[str, msgspec.Meta(pattern="^a")]),
-        (b'{"id": "%s', Item),
-        (b"%s", Item),
-    ],
-)
-def test_the_error_contains_no_value(body: bytes, model: Any) -> None:
-    secret = SECRET.encode()
-    assert SECRET not in fault(body.replace(b"%s", secret), model)
+def test_the_error_names_the_field(subtests: pytest.Subtests) -> None:
+    for body, model, expected in WRONG_FIELDS:
+        with subtests.test(body=body):
+            assert fault(body, model) == expected
+
+
+WRONG_VALUES: list[tuple[bytes, Any]] = [
+    (b'{"id": "x", "amount": "%s"}', Item),
+    (b'{"id": "x", "kind": "%s"}', Item),
+    (b'{"id": "x", "kind": "it\'s %s"}', Item),
+    (b'{"id": "x", "kind": "\\"\' %s \' \\" %s"}', Item),
+    (b'"%s"', Literal["a"]),
+    (b'"%s"', Colour),
+    (b'"\' %s"', Colour),
+    (b'{"type": "%s"}', One | Two),
+    (b'{"%s": "x"}', dict[str, int]),
+    (b'"%s"', Annotated[str, msgspec.Meta(pattern="^a")]),
+    (b'{"id": "%s', Item),
+    (b"%s", Item),
+]
+
+
+def test_the_error_contains_no_value(subtests: pytest.Subtests) -> None:
+    for body, model in WRONG_VALUES:
+        with subtests.test(model=model, body=body):
+            secret = SECRET.encode()
+            assert SECRET not in fault(body.replace(b"%s", secret), model)
 
 
 def test_the_error_contains_no_number() -> None:

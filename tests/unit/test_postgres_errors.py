@@ -7,20 +7,17 @@ from psycopg import errors
 from onceward.errors import OutcomeUnknown, StoreError, StoreUnavailable, Unwritable
 from onceward.store.postgres.connections import translate_error
 
+ERRORS: list[tuple[psycopg.Error, type[StoreError], type[StoreError]]] = [
+    (errors.AdminShutdown("ended by an administrator"), OutcomeUnknown, StoreUnavailable),
+    (errors.ConnectionFailure("broken"), OutcomeUnknown, StoreUnavailable),
+    (psycopg.OperationalError("the connection is closed"), OutcomeUnknown, StoreUnavailable),
+    (errors.DiskFull("no space left"), StoreUnavailable, StoreUnavailable),
+    (errors.UniqueViolation("exists"), Unwritable, Unwritable),
+]
 
-@pytest.mark.parametrize(
-    ("error", "sent", "unsent"),
-    [
-        (errors.AdminShutdown("ended by an administrator"), OutcomeUnknown, StoreUnavailable),
-        (errors.ConnectionFailure("broken"), OutcomeUnknown, StoreUnavailable),
-        (psycopg.OperationalError("the connection is closed"), OutcomeUnknown, StoreUnavailable),
-        (errors.DiskFull("no space left"), StoreUnavailable, StoreUnavailable),
-        (errors.UniqueViolation("exists"), Unwritable, Unwritable),
-    ],
-    ids=lambda value: getattr(value, "__name__", type(value).__name__),
-)
-def test_a_lost_statement_that_was_sent_has_an_unknown_outcome(
-    error: psycopg.Error, sent: type[StoreError], unsent: type[StoreError]
-) -> None:
-    assert type(translate_error(error)) is sent
-    assert type(translate_error(error, is_sent=False)) is unsent
+
+def test_a_lost_statement_that_was_sent_has_an_unknown_outcome(subtests: pytest.Subtests) -> None:
+    for error, sent, unsent in ERRORS:
+        with subtests.test(error=error):
+            assert type(translate_error(error)) is sent
+            assert type(translate_error(error, is_sent=False)) is unsent

@@ -7,7 +7,7 @@ uses psycopg's own wait with it.
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,42 +53,40 @@ def discard_without_clear(self: Any, *_: Any) -> bool:
     return True
 
 
-@pytest.mark.parametrize("is_kept", CONTRACT.values(), ids=CONTRACT)
-def test_psycopg_keeps_the_contract(is_kept: Callable[[], bool]) -> None:
-    assert is_kept()
+def test_psycopg_keeps_the_contract(subtests: pytest.Subtests) -> None:
+    for name, is_kept in CONTRACT.items():
+        with subtests.test(name):
+            assert is_kept()
 
 
-@pytest.mark.parametrize(
-    ("owner", "name", "changed", "term"),
-    [
-        (psycopg.AsyncConnection, "wait", wait_with_another_argument, "wait()"),
-        (psycopg.AsyncConnection, "close", close_with_an_argument, "close()"),
-        (psycopg.AsyncConnection, "_timer", None, "attributes"),
-        (waiting, "Ready", pq.ExecStatus, "wait states"),
-        (waiting, "wait_async", wait_async_without_an_interval, "cancellation"),
-        (generators, "execute", iter, "messages"),
-        (
-            _preparing.PrepareManager,
-            "_should_discard",
-            discard_without_clear,
-            "prepared statements",
-        ),
-    ],
-)
+CHANGES: list[tuple[object, str, object, str]] = [
+    (psycopg.AsyncConnection, "wait", wait_with_another_argument, "wait()"),
+    (psycopg.AsyncConnection, "close", close_with_an_argument, "close()"),
+    (psycopg.AsyncConnection, "_timer", None, "attributes"),
+    (waiting, "Ready", pq.ExecStatus, "wait states"),
+    (waiting, "wait_async", wait_async_without_an_interval, "cancellation"),
+    (generators, "execute", iter, "messages"),
+    (
+        _preparing.PrepareManager,
+        "_should_discard",
+        discard_without_clear,
+        "prepared statements",
+    ),
+]
+
+
 def test_a_patch_release_with_changed_internals_gets_the_wait_of_psycopg(
-    *,
-    owner: object,
-    name: str,
-    changed: object,
-    term: str,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    monkeypatch.setattr(owner, name, changed, raising=False)
-    assert connection_class(fast_wait=True, version="3.3.99") is SessionConnection
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert f"({term})" in record.getMessage()
+    for owner, name, changed, term in CHANGES:
+        connection_class.cache_clear()
+        caplog.clear()
+        with subtests.test(term), monkeypatch.context() as patch:
+            patch.setattr(owner, name, changed, raising=False)
+            assert connection_class(fast_wait=True, version="3.3.99") is SessionConnection
+            (record,) = caplog.records
+            assert record.levelno == logging.WARNING
+            assert f"({term})" in record.getMessage()
 
 
 def test_a_patch_release_that_lacks_internals_gets_the_wait_of_psycopg(
@@ -116,25 +114,26 @@ def test_the_tested_range_is_the_one_that_the_project_declares() -> None:
     assert f"\npsycopg=={highest}\n" in constraints
 
 
-@pytest.mark.parametrize(
-    "version", [version_text(LOWEST_TESTED), "3.2.99", version_text(HIGHEST_TESTED), "3.3.99"]
-)
 def test_a_tested_minor_version_gets_the_fast_wait(
-    version: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    assert connection_class(fast_wait=True, version=version) is FastWaitConnection
-    assert caplog.records == []
+    for version in (version_text(LOWEST_TESTED), "3.2.99", version_text(HIGHEST_TESTED), "3.3.99"):
+        with subtests.test(version=version):
+            assert connection_class(fast_wait=True, version=version) is FastWaitConnection
+            assert caplog.records == []
 
 
-@pytest.mark.parametrize("version", ["3.1.20", "3.2.2", "3.4.0.dev1", "4.0"])
 def test_an_untested_version_gets_the_wait_of_psycopg_and_one_warning(
-    version: str, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture, subtests: pytest.Subtests
 ) -> None:
-    for _ in range(2):  # for each store of a process
-        assert connection_class(fast_wait=True, version=version) is SessionConnection
-    (record,) = caplog.records
-    assert record.levelno == logging.WARNING
-    assert f"psycopg {version} is outside the tested range" in record.getMessage()
+    for version in ("3.1.20", "3.2.2", "3.4.0.dev1", "4.0"):
+        caplog.clear()
+        with subtests.test(version=version):
+            for _ in range(2):  # for each store of a process
+                assert connection_class(fast_wait=True, version=version) is SessionConnection
+            (record,) = caplog.records
+            assert record.levelno == logging.WARNING
+            assert f"psycopg {version} is outside the tested range" in record.getMessage()
 
 
 def test_the_fast_wait_can_be_turned_off(caplog: pytest.LogCaptureFixture) -> None:

@@ -50,14 +50,17 @@ def test_a_separator_in_a_value_does_not_move_the_border() -> None:
     assert len({event_key(PREFIX, *pair, SHA256) for pair in pairs}) == len(pairs)
 
 
-@pytest.mark.parametrize(
-    ("value", "event"),
-    [(b"1", 1), (b"9223372036854775807", 2**63 - 1), (b"9223372036854775808", None), (b"0", None),
-     (None, None), (b"", None), (b"-1", None), (b" 1", None), (b"1\n", None), (b"1_0", None),
-     (b"1" * 5_000, None)],
-)  # fmt: skip
-def test_only_a_ledger_id_is_read_from_a_value(value: bytes | None, event: int | None) -> None:
-    assert parse_event(value) == event
+VALUES: list[tuple[bytes | None, int | None]] = [
+    (b"1", 1), (b"9223372036854775807", 2**63 - 1), (b"9223372036854775808", None), (b"0", None),
+    (None, None), (b"", None), (b"-1", None), (b" 1", None), (b"1\n", None), (b"1_0", None),
+    (b"1" * 5_000, None),
+]  # fmt: skip
+
+
+def test_only_a_ledger_id_is_read_from_a_value(subtests: pytest.Subtests) -> None:
+    for value, event in VALUES:
+        with subtests.test(value=value):
+            assert parse_event(value) == event
 
 
 def test_a_key_is_explained_by_an_event_with_its_source_id_hash_and_ledger_id() -> None:
@@ -93,22 +96,25 @@ def test_an_address_is_shown_without_user_and_password() -> None:
     assert "p@ss" not in repr(address)
 
 
-@pytest.mark.parametrize(
-    "url",
-    ["cache:6379", "http://cache", "redis://", "redis://:secret@", "redis://:se@cret@cache",
-     "redis://:secret@cache:port", "redis://:secret@cache:99999", "redis://:secret@cache/name",
-     "redis://:secret@cache?timeout=1", "redis://:sec/ret@cache", "redis://app@cache",
-     "redis://[::1", "redis://:sec\nret@cache", "\tredis://:secret@cache", "redis://:secret@cache\r",
-     "redis://:secret%ff@cache", "redis://:secret\udcff@cache", "redis://:secret@ca..che",
-     f"redis://:secret@{'x' * 64}", "redis://:secret@cache\0", "redis://:secret@cache:0",
-     f"redis://:secret@cache/{'1' * 5_000}", "redis://:secret@cache/٣", "redis+sentinel://:secret@cache"],
-)  # fmt: skip
-def test_a_malformed_address_is_refused_without_showing_it(url: str) -> None:
-    with pytest.raises(ConfigurationError) as error:
-        parse_address(url)
-    assert str(error.value).startswith("redis: ")
-    assert "redis://user:password@host:6379/0" in str(error.value)
-    assert not any(part in str(error.value) for part in ("secret", "cret", "sec/"))
+MALFORMED_ADDRESSES: list[str] = [
+    "cache:6379", "http://cache", "redis://", "redis://:secret@", "redis://:se@cret@cache",
+    "redis://:secret@cache:port", "redis://:secret@cache:99999", "redis://:secret@cache/name",
+    "redis://:secret@cache?timeout=1", "redis://:sec/ret@cache", "redis://app@cache",
+    "redis://[::1", "redis://:sec\nret@cache", "\tredis://:secret@cache", "redis://:secret@cache\r",
+    "redis://:secret%ff@cache", "redis://:secret\udcff@cache", "redis://:secret@ca..che",
+    f"redis://:secret@{'x' * 64}", "redis://:secret@cache\0", "redis://:secret@cache:0",
+    f"redis://:secret@cache/{'1' * 5_000}", "redis://:secret@cache/٣", "redis+sentinel://:secret@cache",
+]  # fmt: skip
+
+
+def test_a_malformed_address_is_refused_without_showing_it(subtests: pytest.Subtests) -> None:
+    for url in MALFORMED_ADDRESSES:
+        with subtests.test(url=url):
+            with pytest.raises(ConfigurationError) as error:
+                parse_address(url)
+            assert str(error.value).startswith("redis: ")
+            assert "redis://user:password@host:6379/0" in str(error.value)
+            assert not any(part in str(error.value) for part in ("secret", "cret", "sec/"))
 
 
 # Replies.
@@ -144,15 +150,17 @@ def test_a_reply_that_arrives_byte_by_byte_is_read_once() -> None:
     assert within(1.0, read) == [[1] * items]  # the time is linear
 
 
-@pytest.mark.parametrize(
-    "stream",
-    [b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":\r\n", b"*1\r\n" * 5, b"\r\n",
-     b"$513\r\n", b"$9999999\r\n", b"$-2\r\n", b"*-2\r\n", b"$1_0\r\n", b"$ 1\r\n",
-     b":" + b"1" * 21 + b"\r\n",
-     b"$1\r\n1xx", b">1\r\n", b"*99999999999\r\n", b"*9\r\n", b"+" + bytes(MAX_ITEM_BYTES),
-     b"*2\r\n" + (b"$%d\r\n%b\r\n" % (LONG_BYTES, bytes(LONG_BYTES))) * 2,
-     b"*2\r\n*7\r\n", b"+OK\r\n" * (EXPECTED + 1)],
-)  # fmt: skip
-def test_other_bytes_are_refused(stream: bytes) -> None:
-    with pytest.raises(MalformedReply):
-        ReplyReader().feed(stream, EXPECTED, MAX_ITEMS)
+MALFORMED_REPLIES: list[bytes] = [
+    b"HTTP/1.1 400 Bad Request\r\n", b"$x\r\n", b":\r\n", b"*1\r\n" * 5, b"\r\n",
+    b"$513\r\n", b"$9999999\r\n", b"$-2\r\n", b"*-2\r\n", b"$1_0\r\n", b"$ 1\r\n",
+    b":" + b"1" * 21 + b"\r\n",
+    b"$1\r\n1xx", b">1\r\n", b"*99999999999\r\n", b"*9\r\n", b"+" + bytes(MAX_ITEM_BYTES),
+    b"*2\r\n" + (b"$%d\r\n%b\r\n" % (LONG_BYTES, bytes(LONG_BYTES))) * 2,
+    b"*2\r\n*7\r\n", b"+OK\r\n" * (EXPECTED + 1),
+]  # fmt: skip
+
+
+def test_other_bytes_are_refused(subtests: pytest.Subtests) -> None:
+    for stream in MALFORMED_REPLIES:
+        with subtests.test(stream=stream), pytest.raises(MalformedReply):
+            ReplyReader().feed(stream, EXPECTED, MAX_ITEMS)

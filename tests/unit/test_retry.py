@@ -32,20 +32,20 @@ def most_jitter() -> float:
     return 1.0
 
 
-@pytest.mark.parametrize(
-    ("attempt", "delay"), [(1, 2.0), (2, 4.0), (3, 8.0), (6, 64.0), (7, 100.0), (8, 100.0)]
-)
-def test_the_delay_doubles_up_to_its_maximum(attempt: int, delay: float) -> None:
-    assert backoff_seconds(attempt, 2, 100, no_jitter) == delay
+def test_the_delay_doubles_up_to_its_maximum(subtests: pytest.Subtests) -> None:
+    for attempt, delay in ((1, 2.0), (2, 4.0), (3, 8.0), (6, 64.0), (7, 100.0), (8, 100.0)):
+        with subtests.test(attempt=attempt):
+            assert backoff_seconds(attempt, 2, 100, no_jitter) == delay
 
 
-@pytest.mark.parametrize(("attempt", "least"), [(1, 1.0), (3, 4.0), (4, 8.0), (5, 22.0), (9, 90.0)])
 def test_jitter_takes_off_half_but_at_most_a_tenth_of_the_maximum(
-    attempt: int, least: float
+    subtests: pytest.Subtests,
 ) -> None:
-    whole = backoff_seconds(attempt, 2, 100, no_jitter)
-    assert backoff_seconds(attempt, 2, 100, most_jitter) == least
-    assert backoff_seconds(attempt, 2, 100, lambda: 0.5) == (whole + least) / 2
+    for attempt, least in ((1, 1.0), (3, 4.0), (4, 8.0), (5, 22.0), (9, 90.0)):
+        with subtests.test(attempt=attempt):
+            whole = backoff_seconds(attempt, 2, 100, no_jitter)
+            assert backoff_seconds(attempt, 2, 100, most_jitter) == least
+            assert backoff_seconds(attempt, 2, 100, lambda: 0.5) == (whole + least) / 2
 
 
 @pytest.mark.parametrize("attempt", [10**9, 0, -5])
@@ -130,18 +130,19 @@ def test_a_permanent_error_is_not_transient_even_in_a_group(error: Exception) ->
     assert not is_transient(ExceptionGroup("outer", [ExceptionGroup("inner", [error])]))
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ValueError(),
-        OSError(),
-        HandlerTimeout(),
-        LeaseLost(),
-        RetryLater(1),
-        StoreUnavailable(),
-        KeyboardInterrupt(),
-        ExceptionGroup("in tasks", [ValueError()]),
-    ],
-)
-def test_all_other_errors_are_transient(error: BaseException) -> None:
-    assert is_transient(error)
+TRANSIENT: list[BaseException] = [
+    ValueError(),
+    OSError(),
+    HandlerTimeout(),
+    LeaseLost(),
+    RetryLater(1),
+    StoreUnavailable(),
+    KeyboardInterrupt(),
+    ExceptionGroup("in tasks", [ValueError()]),
+]
+
+
+def test_all_other_errors_are_transient(subtests: pytest.Subtests) -> None:
+    for error in TRANSIENT:
+        with subtests.test(error=error):
+            assert is_transient(error)

@@ -26,12 +26,15 @@ async def notify() -> None:
 NOTIFY = f"handler 'notify' (tests/unit/test_retry_rules.py:{notify.__code__.co_firstlineno})"
 
 
-@pytest.mark.parametrize("seconds", [0, -1, "60", True, float("nan"), float("inf"), 1e9, [60]])
-def test_a_delay_must_be_a_number_above_zero(seconds: Any) -> None:
-    limits = "write a number above 0, at most 366 days"
-    assert faults_of_retry(seconds) == [f"Retry: base_seconds is {seconds!r}; {limits}"]
-    assert faults_of_retry(None, seconds) == [f"Retry: max_seconds is {seconds!r}; {limits}"]
-    assert len(faults_of_retry(seconds, seconds)) == 2
+def test_a_delay_must_be_a_number_above_zero(subtests: pytest.Subtests) -> None:
+    for seconds in (0, -1, "60", True, float("nan"), float("inf"), 1e9, [60]):
+        with subtests.test(seconds=seconds):
+            limits = "write a number above 0, at most 366 days"
+            assert faults_of_retry(seconds) == [f"Retry: base_seconds is {seconds!r}; {limits}"]
+            assert faults_of_retry(None, seconds) == [
+                f"Retry: max_seconds is {seconds!r}; {limits}"
+            ]
+            assert len(faults_of_retry(seconds, seconds)) == 2
 
 
 def test_a_delay_may_be_as_long_as_the_limit() -> None:
@@ -97,15 +100,16 @@ WRONG_OPTIONS: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("option", "fault"), WRONG_OPTIONS.values(), ids=WRONG_OPTIONS)
-def test_a_wrong_option_is_refused_with_the_right_form(option: Any, fault: str) -> None:
-    inbox = Inbox()
-    with pytest.raises(ConfigurationError) as caught:
-        inbox.on("*", retry=option)(notify)
-    assert caught.value.faults == (f"{NOTIFY}: {fault}",)
-    with pytest.raises(ConfigurationError) as caught:
-        inbox.source("shop", preset="hmac", unsigned=True, retry=option)
-    assert caught.value.faults == (f"source 'shop': {fault}",)
+def test_a_wrong_option_is_refused_with_the_right_form(subtests: pytest.Subtests) -> None:
+    for name, (option, fault) in WRONG_OPTIONS.items():
+        with subtests.test(name):
+            inbox = Inbox()
+            with pytest.raises(ConfigurationError) as caught:
+                inbox.on("*", retry=option)(notify)
+            assert caught.value.faults == (f"{NOTIFY}: {fault}",)
+            with pytest.raises(ConfigurationError) as caught:
+                inbox.source("shop", preset="hmac", unsigned=True, retry=option)
+            assert caught.value.faults == (f"source 'shop': {fault}",)
 
 
 def test_all_faults_of_an_option_are_reported_together() -> None:

@@ -26,14 +26,19 @@ ONE_SECOND = 1.0
 # Claims.
 
 
-@pytest.mark.parametrize(
-    ("workers", "mean_seconds", "limit"),
-    [(4, 10.0, 4), (4, 0.05, 40), (4, 0.0001, MAX_PREFETCH_JOBS), (4, 0.0, 400), (500, 10.0, 500)],
-)
-def test_the_prefetch_limit_falls_with_the_mean_duration(
-    workers: int, mean_seconds: float, limit: int
-) -> None:
-    assert prefetch_limit(workers, mean_seconds) == limit
+PREFETCH: list[tuple[int, float, int]] = [
+    (4, 10.0, 4),
+    (4, 0.05, 40),
+    (4, 0.0001, MAX_PREFETCH_JOBS),
+    (4, 0.0, 400),
+    (500, 10.0, 500),
+]
+
+
+def test_the_prefetch_limit_falls_with_the_mean_duration(subtests: pytest.Subtests) -> None:
+    for workers, mean_seconds, limit in PREFETCH:
+        with subtests.test(workers=workers, mean_seconds=mean_seconds):
+            assert prefetch_limit(workers, mean_seconds) == limit
 
 
 def test_of_a_handler_that_has_not_run_no_jobs_are_claimed_ahead() -> None:

@@ -34,20 +34,20 @@ def test_an_invalid_setting_is_refused_where_it_is_written() -> None:
         Inbox(max_attempts=0)
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "maximum"),
-    [
-        ("max_attempts", 10**30, 1_000_000),
-        ("dedupe_window_days", 36_501, 36_500),
-        ("rejection_rows", 2**31, 2**31 - 1),
-        ("delivery_rows", 2**31, 2**31 - 1),
-    ],
-)
-def test_a_number_that_the_database_cannot_store_is_refused(
-    name: str, value: int, maximum: int
-) -> None:
-    assert faults_of(code={name: value}) == (f"{name} is too large; the maximum is {maximum}",)
-    resolve(code={name: maximum})
+MAXIMA: list[tuple[str, int, int]] = [
+    ("max_attempts", 10**30, 1_000_000),
+    ("dedupe_window_days", 36_501, 36_500),
+    ("rejection_rows", 2**31, 2**31 - 1),
+    ("delivery_rows", 2**31, 2**31 - 1),
+]
+
+
+def test_a_number_that_the_database_cannot_store_is_refused(subtests: pytest.Subtests) -> None:
+    for name, value, maximum in MAXIMA:
+        with subtests.test(name=name):
+            (fault,) = faults_of(code={name: value})
+            assert fault == f"{name} is too large; the maximum is {maximum}"
+            resolve(code={name: maximum})
 
 
 def test_without_any_source_the_defaults_apply() -> None:
@@ -122,9 +122,11 @@ def test_an_empty_text_is_refused_where_it_is_written(name: str) -> None:
         Inbox(**options)
 
 
-@pytest.mark.parametrize("text", ["1", "true", "YES", "on"])
-def test_true_has_several_spellings(text: str) -> None:
-    assert resolve(environment={"ONCEWARD_ALLOW_WEAK_DURABILITY": text}).allow_weak_durability
+def test_true_has_several_spellings(subtests: pytest.Subtests) -> None:
+    for text in ("1", "true", "YES", "on"):
+        with subtests.test(text=text):
+            settings = resolve(environment={"ONCEWARD_ALLOW_WEAK_DURABILITY": text})
+            assert settings.allow_weak_durability
 
 
 def test_all_faults_are_reported_together() -> None:
@@ -141,34 +143,36 @@ def test_all_faults_are_reported_together() -> None:
     assert "max_attempts: '3' is not a whole number" in faults
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("workers", 2.0),
-        ("workers", True),
-        ("workers", -1),
-        ("workers", None),
-        ("lease_seconds", "60"),
-        ("lease_seconds", float("nan")),
-        ("lease_seconds", float("inf")),
-        ("poll_seconds", False),
-        ("migrate_at_start", 1),
-        ("database_url", None),
-        ("allowed_hosts", "a.example"),
-        ("max_batch_events", 0),
-    ],
-)
+INVALID_VALUES: list[tuple[str, object]] = [
+    ("workers", 2.0),
+    ("workers", True),
+    ("workers", -1),
+    ("workers", None),
+    ("lease_seconds", "60"),
+    ("lease_seconds", float("nan")),
+    ("lease_seconds", float("inf")),
+    ("poll_seconds", False),
+    ("migrate_at_start", 1),
+    ("database_url", None),
+    ("allowed_hosts", "a.example"),
+    ("max_batch_events", 0),
+]
+
+
 def test_an_invalid_value_is_reported_with_the_name_of_its_setting(
-    name: str, value: object
+    subtests: pytest.Subtests,
 ) -> None:
-    (fault,) = faults_of(code={name: value})
-    assert fault.startswith(f"{name}: ")
+    for name, value in INVALID_VALUES:
+        with subtests.test(name, value=value):
+            (fault,) = faults_of(code={name: value})
+            assert fault.startswith(f"{name}: ")
 
 
-@pytest.mark.parametrize("text", ["nan", "inf", "-1", "1e400"])
-def test_an_unusable_number_in_the_environment_is_reported(text: str) -> None:
-    (fault,) = faults_of(environment={"ONCEWARD_LEASE_SECONDS": text})
-    assert fault.startswith("lease_seconds: ")
+def test_an_unusable_number_in_the_environment_is_reported(subtests: pytest.Subtests) -> None:
+    for text in ("nan", "inf", "-1", "1e400"):
+        with subtests.test(text=text):
+            (fault,) = faults_of(environment={"ONCEWARD_LEASE_SECONDS": text})
+            assert fault.startswith("lease_seconds: ")
 
 
 def test_seconds_may_be_a_whole_number() -> None:
@@ -179,11 +183,11 @@ def test_a_tuple_setting_accepts_a_list() -> None:
     assert resolve(code={"allowed_hosts": ["a.example"]}).allowed_hosts == ("a.example",)
 
 
-@pytest.mark.parametrize("entry", fields(Settings), ids=lambda entry: entry.name)
-def test_every_setting_is_documented_and_its_default_is_valid(entry: object) -> None:
-    name, default = entry.name, entry.default  # type: ignore[attr-defined]
-    assert entry.metadata["doc"]  # type: ignore[attr-defined]
-    assert default == "" or resolve(code={name: default}) == Settings()
+def test_every_setting_is_documented_and_its_default_is_valid(subtests: pytest.Subtests) -> None:
+    for entry in fields(Settings):
+        with subtests.test(entry.name):
+            assert entry.metadata["doc"]
+            assert entry.default == "" or resolve(code={entry.name: entry.default}) == Settings()
 
 
 def test_the_pending_limit_must_hold_the_largest_body() -> None:

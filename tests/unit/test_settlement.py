@@ -94,25 +94,26 @@ def test_a_handler_sets_the_delay_with_retry_later() -> None:
     assert settle(RetryLater(90, "the bank is closed")) == Reschedule(90.0, "the bank is closed")
 
 
-@pytest.mark.parametrize(
-    ("requested", "delay_seconds"),
-    [
-        (0.01, 0.01),
-        (0, 2.0),
-        (-5, 2.0),
-        (float("-inf"), 2.0),
-        (-(10**400), 2.0),
-        (timedelta(seconds=-1), 2.0),
-        (float("inf"), MAX_DELAY_SECONDS),
-        (10**400, MAX_DELAY_SECONDS),
-        (timedelta(minutes=5), 300.0),
-        (float("nan"), 2.0),
-        ("soon", 2.0),
-        (None, 2.0),
-    ],
-)
-def test_the_delay_of_retry_later_is_bounded(requested: Any, delay_seconds: float) -> None:
-    assert delay(RetryLater(requested)) == delay_seconds
+DELAYS: list[tuple[Any, float]] = [
+    (0.01, 0.01),
+    (0, 2.0),
+    (-5, 2.0),
+    (float("-inf"), 2.0),
+    (-(10**400), 2.0),
+    (timedelta(seconds=-1), 2.0),
+    (float("inf"), MAX_DELAY_SECONDS),
+    (10**400, MAX_DELAY_SECONDS),
+    (timedelta(minutes=5), 300.0),
+    (float("nan"), 2.0),
+    ("soon", 2.0),
+    (None, 2.0),
+]
+
+
+def test_the_delay_of_retry_later_is_bounded(subtests: pytest.Subtests) -> None:
+    for requested, delay_seconds in DELAYS:
+        with subtests.test(requested=requested):
+            assert delay(RetryLater(requested)) == delay_seconds
 
 
 def test_a_delay_that_is_not_above_zero_cannot_use_up_the_attempts() -> None:
@@ -142,25 +143,26 @@ def settle_by_rule(
     return RULES.decide(error, attempts=attempts, max_attempts=3, handler=handler, source=source)
 
 
-@pytest.mark.parametrize(
-    ("error", "handler", "source", "seconds"),
-    [
-        (ConnectionError(), "notify", "shop", 60.0),
-        (ConnectionRefusedError(), "notify", "", 60.0),
-        (KeyError(), "notify", "shop", 7.0),
-        (KeyError(), "notify", "", 2.0),
-        (TypeError(), "notify", "shop", 2.0),
-        (ConnectionError(), "other", "shop", 5.0),
-        (ConnectionError(), "other", "other", 2.0),
-        (ExceptionGroup("in tasks", [ConnectionError(), ValueError()]), "notify", "", 60.0),
-    ],
-)
+RULED: list[tuple[Exception, str, str, float]] = [
+    (ConnectionError(), "notify", "shop", 60.0),
+    (ConnectionRefusedError(), "notify", "", 60.0),
+    (KeyError(), "notify", "shop", 7.0),
+    (KeyError(), "notify", "", 2.0),
+    (TypeError(), "notify", "shop", 2.0),
+    (ConnectionError(), "other", "shop", 5.0),
+    (ConnectionError(), "other", "other", 2.0),
+    (ExceptionGroup("in tasks", [ConnectionError(), ValueError()]), "notify", "", 60.0),
+]
+
+
 def test_the_rule_of_the_handler_wins_over_the_source_and_the_settings(
-    error: Exception, handler: str, source: str, seconds: float
+    subtests: pytest.Subtests,
 ) -> None:
-    settlement = settle_by_rule(error, handler, source)
-    assert isinstance(settlement, Reschedule)
-    assert settlement.delay_seconds == seconds
+    for error, handler, source, seconds in RULED:
+        with subtests.test(error=error, handler=handler, source=source):
+            settlement = settle_by_rule(error, handler, source)
+            assert isinstance(settlement, Reschedule)
+            assert settlement.delay_seconds == seconds
 
 
 @pytest.mark.parametrize(

@@ -30,16 +30,19 @@ async def test_connections_that_keep_their_own_are_accepted() -> None:
     await check([1, 1, 2, 2, 1])
 
 
-@pytest.mark.parametrize(
-    "pids",
-    [
-        [1, 1, 1, 1, 1],
-        [1, 3, 2, 2, 1],
-        [1, 1, 2, 3, 1],
-        [1, 1, 2, 2, 3],
-        [1, 1, 2, 2, 2],
-    ],
-)
-async def test_a_transaction_on_any_other_one_is_refused(pids: list[int]) -> None:
-    with pytest.raises(StoreBlocked, match="pool_mode = session"):
-        await check(pids)
+OTHER_BACKENDS: list[list[int]] = [
+    [1, 1, 1, 1, 1],
+    [1, 3, 2, 2, 1],
+    [1, 1, 2, 3, 1],
+    [1, 1, 2, 2, 3],
+    [1, 1, 2, 2, 2],
+]
+
+
+async def test_a_transaction_on_any_other_one_is_refused(subtests: pytest.Subtests) -> None:
+    for pids in OTHER_BACKENDS:
+        with (
+            subtests.test(pids=pids),
+            pytest.raises(StoreBlocked, match="pool_mode = session"),
+        ):
+            await check(pids)

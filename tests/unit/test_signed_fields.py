@@ -51,56 +51,57 @@ def test_the_reference_of_an_adyen_merchant_may_contain_colons() -> None:
     assert adyen_ids(ITEM) == ["QFQTPCQ8HXSKGK82|AUTHORISATION|true"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "fault"),
-    [
-        ({"success": True}, 'success must be "true" or "false", as text'),
-        ({"success": None}, 'success must be "true" or "false", as text'),
-        ({"amount": {"value": "1130", "currency": "EUR"}}, "value must be a whole number"),
-        ({"amount": {"value": 1130.0, "currency": "EUR"}}, "value must be a whole number"),
-        ({"amount": {"value": True, "currency": "EUR"}}, "value must be a whole number"),
-        ({"pspReference": 7}, "pspReference must be a string"),
-        ({"eventCode": ["AUTHORISATION"]}, "eventCode must be a string"),
-        (
-            {
-                "merchantReference": "order",
-                "amount": {"value": 42, "currency": "EUR:1130:EUR"},
-            },
-            "currency contains a colon",
-        ),
-        (
-            {
-                "pspReference": "QFQTPCQ8HXSKGK82:",
-                "originalReference": "ExampleShopECOM",
-                "merchantAccountCode": "order",
-                "merchantReference": "42:EUR",
-            },
-            "pspReference contains a colon",
-        ),
-        (
-            {
-                "originalReference": ":ExampleShopECOM",
-                "merchantAccountCode": "order",
-                "merchantReference": "42:EUR",
-            },
-            "originalReference contains a colon",
-        ),
-        (
-            {"merchantAccountCode": "ExampleShopECOM:order", "merchantReference": "42:EUR"},
-            "merchantAccountCode contains a colon",
-        ),
-        (
-            {
-                "merchantReference": "order",
-                "amount": {"value": 42, "currency": "EUR"},
-                "eventCode": "1130:EUR:AUTHORISATION",
-            },
-            "eventCode contains a colon",
-        ),
-    ],
-)
-def test_an_item_of_adyen_has_one_spelling(changes: Item, fault: str) -> None:
-    assert adyen_rejection(ITEM | changes) == f"an item is not Adyen's: {fault}"
+ADYEN_CHANGES: list[tuple[Item, str]] = [
+    ({"success": True}, 'success must be "true" or "false", as text'),
+    ({"success": None}, 'success must be "true" or "false", as text'),
+    ({"amount": {"value": "1130", "currency": "EUR"}}, "value must be a whole number"),
+    ({"amount": {"value": 1130.0, "currency": "EUR"}}, "value must be a whole number"),
+    ({"amount": {"value": True, "currency": "EUR"}}, "value must be a whole number"),
+    ({"pspReference": 7}, "pspReference must be a string"),
+    ({"eventCode": ["AUTHORISATION"]}, "eventCode must be a string"),
+    (
+        {
+            "merchantReference": "order",
+            "amount": {"value": 42, "currency": "EUR:1130:EUR"},
+        },
+        "currency contains a colon",
+    ),
+    (
+        {
+            "pspReference": "QFQTPCQ8HXSKGK82:",
+            "originalReference": "ExampleShopECOM",
+            "merchantAccountCode": "order",
+            "merchantReference": "42:EUR",
+        },
+        "pspReference contains a colon",
+    ),
+    (
+        {
+            "originalReference": ":ExampleShopECOM",
+            "merchantAccountCode": "order",
+            "merchantReference": "42:EUR",
+        },
+        "originalReference contains a colon",
+    ),
+    (
+        {"merchantAccountCode": "ExampleShopECOM:order", "merchantReference": "42:EUR"},
+        "merchantAccountCode contains a colon",
+    ),
+    (
+        {
+            "merchantReference": "order",
+            "amount": {"value": 42, "currency": "EUR"},
+            "eventCode": "1130:EUR:AUTHORISATION",
+        },
+        "eventCode contains a colon",
+    ),
+]
+
+
+def test_an_item_of_adyen_has_one_spelling(subtests: pytest.Subtests) -> None:
+    for changes, fault in ADYEN_CHANGES:
+        with subtests.test(changes=changes):
+            assert adyen_rejection(ITEM | changes) == f"an item is not Adyen's: {fault}"
 
 
 # Amazon SNS.
@@ -144,26 +145,25 @@ def test_unsigned_members_of_sns_make_no_second_event(others: dict[str, Any]) ->
     assert changed.body_sha256 != genuine.body_sha256  # a conflict, which is not applied
 
 
-@pytest.mark.parametrize("name", MESSAGE)
-def test_a_repeated_member_of_sns_is_verified_as_it_is_read(name: str) -> None:
-    genuine = json.dumps(signed_message())
-    forged = json.dumps({name: "forged"})
-    assert sns(f"{forged[:-1]},{genuine[1:]}".encode()).event_id == "m1"
-    with pytest.raises(SignatureRejected):
-        sns(f"{genuine[:-1]},{forged[1:]}".encode())
+def test_a_repeated_member_of_sns_is_verified_as_it_is_read(subtests: pytest.Subtests) -> None:
+    for name in MESSAGE:
+        with subtests.test(name=name):
+            genuine = json.dumps(signed_message())
+            forged = json.dumps({name: "forged"})
+            assert sns(f"{forged[:-1]},{genuine[1:]}".encode()).event_id == "m1"
+            with pytest.raises(SignatureRejected):
+                sns(f"{genuine[:-1]},{forged[1:]}".encode())
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_a_message_of_sns_has_one_spelling(subtests: pytest.Subtests) -> None:
+    for name, value in (
         ("Subject", ""),
         ("Message", "\\ud800"),
         ("MessageId", 7),
         ("TopicArn", None),
         ("Type", ["Notification"]),
-    ],
-)
-def test_a_message_of_sns_has_one_spelling(name: str, value: object) -> None:
-    body = json.dumps(signed_message() | {name: value}).replace("\\\\ud800", "\\ud800")
-    with pytest.raises(SignatureRejected):
-        sns(body.encode())
+    ):
+        with subtests.test(name=name):
+            body = json.dumps(signed_message() | {name: value}).replace("\\\\ud800", "\\ud800")
+            with pytest.raises(SignatureRejected):
+                sns(body.encode())

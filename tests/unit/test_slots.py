@@ -30,27 +30,30 @@ SHARING = make_handler(handle, ["a"], transaction="shared")
 BATCHED = make_batch_handler(handle_all, ["a"])
 
 
-@pytest.mark.parametrize(
-    ("handlers", "slots"),
-    [
-        ((), WORKERS),
-        ((ALONE,), WORKERS),
-        ((ALONE, SHARING), MAX_BATCH_JOBS),
-        ((ALONE, BATCHED), MAX_BATCH_JOBS),
-    ],
-)
+SLOTS: list[tuple[tuple[Handler, ...], int]] = [
+    ((), WORKERS),
+    ((ALONE,), WORKERS),
+    ((ALONE, SHARING), MAX_BATCH_JOBS),
+    ((ALONE, BATCHED), MAX_BATCH_JOBS),
+]
+
+
 def test_a_handler_may_have_started_as_many_jobs_as_fit_into_its_calls(
-    handlers: tuple[Handler, ...], slots: int
+    subtests: pytest.Subtests,
 ) -> None:
-    store = cast("Store", None)
-    named = {str(number): handler for number, handler in enumerate(handlers)}
-    runner = JobRunner(
-        queue=store,
-        handlers=named,
-        settlement_policy=SettlementPolicy(base_seconds=1, max_seconds=1, random=lambda: 0.0),
-        clock=SystemClock(),
-        failpoints=Failpoints(),
-        abandoned_calls=AbandonedCalls(named, limit=1, clock=SystemClock()),
-        outside_calls=make_outside_calls(store),
-    )
-    assert runner.slots(Settings(workers=WORKERS)) == slots
+    for handlers, slots in SLOTS:
+        with subtests.test(handlers=[handler.name for handler in handlers]):
+            store = cast("Store", None)
+            named = {str(number): handler for number, handler in enumerate(handlers)}
+            runner = JobRunner(
+                queue=store,
+                handlers=named,
+                settlement_policy=SettlementPolicy(
+                    base_seconds=1, max_seconds=1, random=lambda: 0.0
+                ),
+                clock=SystemClock(),
+                failpoints=Failpoints(),
+                abandoned_calls=AbandonedCalls(named, limit=1, clock=SystemClock()),
+                outside_calls=make_outside_calls(store),
+            )
+            assert runner.slots(Settings(workers=WORKERS)) == slots

@@ -29,13 +29,14 @@ LATER = START + STUCK_SECONDS + 0.1
 # Slots.
 
 
-@pytest.mark.parametrize(("workers", "slots"), [(1, 1), (2, 1), (4, 3), (8, 7), (16, 14), (40, 35)])
-def test_one_of_several_handlers_leaves_slots_to_the_others(workers: int, slots: int) -> None:
-    scheduler = make_scheduler("greedy", "other", workers=workers)
-    push(scheduler, make_lease(workers, "greedy"))
-    assert len(started(scheduler)) == slots
-    push(scheduler, make_lease(workers, "other"))
-    assert handlers_of(started(scheduler)) == ["other"] * (workers - slots)
+def test_one_of_several_handlers_leaves_slots_to_the_others(subtests: pytest.Subtests) -> None:
+    for workers, slots in ((1, 1), (2, 1), (4, 3), (8, 7), (16, 14), (40, 35)):
+        with subtests.test(workers=workers):
+            scheduler = make_scheduler("greedy", "other", workers=workers)
+            push(scheduler, make_lease(workers, "greedy"))
+            assert len(started(scheduler)) == slots
+            push(scheduler, make_lease(workers, "other"))
+            assert handlers_of(started(scheduler)) == ["other"] * (workers - slots)
 
 
 def test_a_single_handler_takes_all_slots() -> None:

@@ -36,34 +36,36 @@ async def test_the_confirmation_url_is_fetched(host: str) -> None:
     assert fetched == [url]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        None,
-        7,
-        "http://sns.eu-central-1.amazonaws.com/",
-        "https://sns.eu-central-1.amazonaws.com.evil.example/",
-        "https://evil.example/?sns.eu-central-1.amazonaws.com",
-        "https://sns.eu-central-1.amazonaws.com@evil.example/",
-        "https://sns.eu-central-1.amazonaws.com:8443/",
-        "https://127.0.0.1/",
-        "https://sns.s3.amazonaws.com/a-bucket-of-somebody",
-        "https://sns.s3-eu-west-1.amazonaws.com/",
-        "https://sns.eu-central-1.amazonaws.com\\@evil.example/",
-        "https://sns.eu-central-1\t.amazonaws.com/",
-        "https://sns.eu-central-1.amazonaws.com/\r\nX-Header: 1",
-        "https://user@sns.eu-central-1.amazonaws.com/",
-        "https://[/",
-    ],
-)
-async def test_no_other_url_is_fetched(url: object) -> None:
-    def get(_: str) -> int:
-        raise AssertionError("the URL was fetched")
+OTHER_URLS: list[object] = [
+    None,
+    7,
+    "http://sns.eu-central-1.amazonaws.com/",
+    "https://sns.eu-central-1.amazonaws.com.evil.example/",
+    "https://evil.example/?sns.eu-central-1.amazonaws.com",
+    "https://sns.eu-central-1.amazonaws.com@evil.example/",
+    "https://sns.eu-central-1.amazonaws.com:8443/",
+    "https://127.0.0.1/",
+    "https://sns.s3.amazonaws.com/a-bucket-of-somebody",
+    "https://sns.s3-eu-west-1.amazonaws.com/",
+    "https://sns.eu-central-1.amazonaws.com\\@evil.example/",
+    "https://sns.eu-central-1\t.amazonaws.com/",
+    "https://sns.eu-central-1.amazonaws.com/\r\nX-Header: 1",
+    "https://user@sns.eu-central-1.amazonaws.com/",
+    "https://[/",
+]
 
-    with pytest.raises(PermanentError, match="not a URL of Amazon SNS"):
-        await confirm(event({"SubscribeURL": url}), get)
-    with pytest.raises(PermanentError):
-        await confirm(event([]), get)
+
+async def test_no_other_url_is_fetched(subtests: pytest.Subtests) -> None:
+    for url in OTHER_URLS:
+        with subtests.test(url=url):
+
+            def get(_: str) -> int:
+                raise AssertionError("the URL was fetched")
+
+            with pytest.raises(PermanentError, match="not a URL of Amazon SNS"):
+                await confirm(event({"SubscribeURL": url}), get)
+            with pytest.raises(PermanentError):
+                await confirm(event([]), get)
 
 
 async def test_a_refused_confirmation_raises_a_transient_error() -> None:

@@ -126,10 +126,11 @@ def test_secrets_may_be_bytes_and_are_never_shown() -> None:
     assert "the second" not in repr(source)
 
 
-@pytest.mark.parametrize("name", ["", "Shop", "shop/eu", "-shop", "shöp", "a" * 65, "a\n", "a b"])
-def test_a_name_that_does_not_fit_a_url_is_refused(name: str) -> None:
-    faults = faults_of(name, preset="hmac", secrets=[SECRET])
-    assert faults == [f"source {name!r}: {BAD_NAME}"]
+def test_a_name_that_does_not_fit_a_url_is_refused(subtests: pytest.Subtests) -> None:
+    for name in ("", "Shop", "shop/eu", "-shop", "shöp", "a" * 65, "a\n", "a b"):
+        with subtests.test(name=name):
+            faults = faults_of(name, preset="hmac", secrets=[SECRET])
+            assert faults == [f"source {name!r}: {BAD_NAME}"]
 
 
 @pytest.mark.parametrize("options", [{"preset": "hmac"}, {"mode": "inline"}, {}])
@@ -171,28 +172,30 @@ def test_an_unknown_preset_is_refused_with_a_similar_name() -> None:
         find_preset("qqq")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"secrets": [SECRET]},
-        {"unsigned": True},
-        {"secrets": [SECRET], "signature_header": "X-Signature"},
-        {"secrets": [SECRET], "scheme": "default"},
-    ],
-)
-def test_a_name_that_is_no_preset_needs_one(options: Any) -> None:
-    assert faults_of("strype", **options) == [
-        (
-            "source 'strype': there is no preset of this name; did you mean 'stripe'? To keep the "
-            "name, pass preset='stripe'; for a sender of your own, pass preset='hmac'"
-        )
-    ]
-    assert faults_of("crm", **options) == [
-        (
-            "source 'crm': there is no preset of this name. For a sender of your own, pass "
-            "preset='hmac'; `onceward sources` lists all presets"
-        )
-    ]
+WITHOUT_PRESET: list[Any] = [
+    {"secrets": [SECRET]},
+    {"unsigned": True},
+    {"secrets": [SECRET], "signature_header": "X-Signature"},
+    {"secrets": [SECRET], "scheme": "default"},
+]
+
+
+def test_a_name_that_is_no_preset_needs_one(subtests: pytest.Subtests) -> None:
+    for options in WITHOUT_PRESET:
+        with subtests.test(options=options):
+            assert faults_of("strype", **options) == [
+                (
+                    "source 'strype': there is no preset of this name; did you mean 'stripe'? To "
+                    "keep the name, pass preset='stripe'; for a sender of your own, pass "
+                    "preset='hmac'"
+                )
+            ]
+            assert faults_of("crm", **options) == [
+                (
+                    "source 'crm': there is no preset of this name. For a sender of your own, pass "
+                    "preset='hmac'; `onceward sources` lists all presets"
+                )
+            ]
 
 
 def test_a_scheme_of_ones_own_needs_no_preset() -> None:
@@ -310,26 +313,30 @@ def test_a_single_header_to_keep_must_be_in_a_list() -> None:
 # Duplicate bodies and volatile fields.
 
 
-@pytest.mark.parametrize(
-    ("preset", "duplicate_body"),
-    [
-        ("github", DuplicateBody.FLAGGED),  # the id is in an unsigned header
-        ("shopify", DuplicateBody.FLAGGED),
-        ("stripe", DuplicateBody.ALLOWED),  # the id is in the body
-        ("standard-webhooks", DuplicateBody.ALLOWED),  # the id is in a signed header
-        ("twitch", DuplicateBody.ALLOWED),
-        ("telegram", DuplicateBody.ALLOWED),  # the token signs nothing
-    ],
-)
-def test_duplicate_bodies_are_flagged_if_the_id_is_unsigned(
-    preset: str, duplicate_body: DuplicateBody
-) -> None:
-    secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
-    assert make_source("shop", preset=preset, secrets=[secret]).duplicate_body is duplicate_body
-    assert (
-        make_source("shop", preset=preset, secrets=[secret], duplicate_body="hold").duplicate_body
-        is DuplicateBody.HELD
-    )
+DUPLICATE_BODIES: list[tuple[str, DuplicateBody]] = [
+    ("github", DuplicateBody.FLAGGED),  # the id is in an unsigned header
+    ("shopify", DuplicateBody.FLAGGED),
+    ("stripe", DuplicateBody.ALLOWED),  # the id is in the body
+    ("standard-webhooks", DuplicateBody.ALLOWED),  # the id is in a signed header
+    ("twitch", DuplicateBody.ALLOWED),
+    ("telegram", DuplicateBody.ALLOWED),  # the token signs nothing
+]
+
+
+def test_duplicate_bodies_are_flagged_if_the_id_is_unsigned(subtests: pytest.Subtests) -> None:
+    for preset, duplicate_body in DUPLICATE_BODIES:
+        with subtests.test(preset=preset):
+            secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
+            assert (
+                make_source("shop", preset=preset, secrets=[secret]).duplicate_body
+                is duplicate_body
+            )
+            assert (
+                make_source(
+                    "shop", preset=preset, secrets=[secret], duplicate_body="hold"
+                ).duplicate_body
+                is DuplicateBody.HELD
+            )
 
 
 def test_duplicate_bodies_are_allowed_if_the_id_is_in_the_body() -> None:
@@ -340,45 +347,43 @@ def test_duplicate_bodies_are_allowed_if_the_id_is_in_the_body() -> None:
         make_source("shop", preset="github", secrets=[SECRET], duplicate_body=wrong)
 
 
-@pytest.mark.parametrize(
-    ("first", "second", "is_same"),
-    [
-        (b'{"try":1,"a":1}', b'{"try":2,"a":1}', True),
-        (b'{"a":{"try" : "x\\"y"}}', b'{"a":{"try": null}}', True),
-        (b'{"try":1,"a":1}', b'{"try":1,"a":2}', False),
-        (b'{"a":"try"}', b'{"a":"tri"}', False),
-        (b'{"retry":1}', b'{"retry":2}', False),
-        (b'{"a":"\\"try\\":1"}', b'{"a":"\\"try\\":2"}', False),  # inside a string
-        (b'{"try":[1]}', b'{"try":[2]}', False),  # only scalars are volatile
-    ],
-)
-def test_volatile_fields_do_not_change_the_digest(
-    first: bytes,
-    second: bytes,
-    is_same: bool,  # noqa: FBT001
-) -> None:
-    source = shop(volatile_fields=["try"])
-    assert (source.digest(first) == source.digest(second)) is is_same
-    plain = shop()
-    assert plain.digest(first) == hashlib.sha256(first).digest()
+VOLATILE_BODIES: list[tuple[bytes, bytes, bool]] = [
+    (b'{"try":1,"a":1}', b'{"try":2,"a":1}', True),
+    (b'{"a":{"try" : "x\\"y"}}', b'{"a":{"try": null}}', True),
+    (b'{"try":1,"a":1}', b'{"try":1,"a":2}', False),
+    (b'{"a":"try"}', b'{"a":"tri"}', False),
+    (b'{"retry":1}', b'{"retry":2}', False),
+    (b'{"a":"\\"try\\":1"}', b'{"a":"\\"try\\":2"}', False),  # inside a string
+    (b'{"try":[1]}', b'{"try":[2]}', False),  # only scalars are volatile
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "options", "message"),
-    [
-        (Signature, {"content": "{body"}, "an unmatched brace"),
-        (Signature, {"content": "hello"}, "has no placeholder"),
-        (Signature, {"encoding": "b64"}, "encoding 'b64' is not one of hex"),
-        (Signature, {"time_format": "unix"}, "time_format 'unix' is not one of"),
-        (Signature, {"algorithm": "sha256"}, "algorithm must be an object"),
-        (Signature, {"algorithm": Hmac}, "algorithm must be an object"),
-        (Hmac, {"digest": "sha3"}, "the digest 'sha3' is not one of sha1"),
-    ],
-)
-def test_an_invalid_scheme_is_refused(kind: Any, options: Any, message: str) -> None:
-    at = {"at": "header:X"} if kind is Signature else {}
-    with pytest.raises(ConfigurationError, match=message):
-        kind(**at, **options)
+def test_volatile_fields_do_not_change_the_digest(subtests: pytest.Subtests) -> None:
+    for first, second, is_same in VOLATILE_BODIES:
+        with subtests.test(first=first):
+            source = shop(volatile_fields=["try"])
+            assert (source.digest(first) == source.digest(second)) is is_same
+            plain = shop()
+            assert plain.digest(first) == hashlib.sha256(first).digest()
+
+
+INVALID_SCHEMES: list[tuple[Any, Any, str]] = [
+    (Signature, {"content": "{body"}, "an unmatched brace"),
+    (Signature, {"content": "hello"}, "has no placeholder"),
+    (Signature, {"encoding": "b64"}, "encoding 'b64' is not one of hex"),
+    (Signature, {"time_format": "unix"}, "time_format 'unix' is not one of"),
+    (Signature, {"algorithm": "sha256"}, "algorithm must be an object"),
+    (Signature, {"algorithm": Hmac}, "algorithm must be an object"),
+    (Hmac, {"digest": "sha3"}, "the digest 'sha3' is not one of sha1"),
+]
+
+
+def test_an_invalid_scheme_is_refused(subtests: pytest.Subtests) -> None:
+    for kind, options, message in INVALID_SCHEMES:
+        with subtests.test(kind=kind, options=options):
+            at = {"at": "header:X"} if kind is Signature else {}
+            with pytest.raises(ConfigurationError, match=message):
+                kind(**at, **options)
 
 
 def test_a_secret_that_is_neither_str_nor_bytes_is_refused() -> None:
@@ -396,14 +401,15 @@ def test_a_secret_from_a_variable_that_is_not_set_is_refused() -> None:
         make_source("shop", preset="hmac", secrets=[""])
 
 
-@pytest.mark.parametrize("secret", [" the-secret", "the-secret\t", '"the-secret"', "'the-secret"])
-def test_a_secret_with_a_space_or_quotes_around_it_is_refused(secret: str) -> None:
-    (fault,) = faults_of(secrets=[SECRET, secret])
-    assert fault == (
-        "source 'shop': secret 2 has a space or quotes at its start or end; remove them, or pass "
-        "the secret as bytes if they belong to it"
-    )
-    shop(secrets=[secret.encode()])
+def test_a_secret_with_a_space_or_quotes_around_it_is_refused(subtests: pytest.Subtests) -> None:
+    for secret in (" the-secret", "the-secret\t", '"the-secret"', "'the-secret"):
+        with subtests.test(secret=secret):
+            (fault,) = faults_of(secrets=[SECRET, secret])
+            assert fault == (
+                "source 'shop': secret 2 has a space or quotes at its start or end; remove them, "
+                "or pass the secret as bytes if they belong to it"
+            )
+            shop(secrets=[secret.encode()])
 
 
 @pytest.mark.parametrize("secret", ["sk_live_0123456789abcdef", b"rk_test_0123456789abcdef"])

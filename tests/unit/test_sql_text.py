@@ -17,39 +17,40 @@ def parse_one(text: str) -> tuple[str, frozenset[str], str]:
     return statement.pyformat.decode(), statement.names, statement.keyword
 
 
-@pytest.mark.parametrize(
-    ("text", "pyformat", "names"),
-    [
-        ("SELECT :a", "SELECT %(a)s", {"a"}),
-        ("SELECT :a, :b2, :_c, :a", "SELECT %(a)s, %(b2)s, %(_c)s, %(a)s", {"a", "b2", "_c"}),
-        ("SELECT(:a)", "SELECT(%(a)s)", {"a"}),
-        ("SELECT :a::text", "SELECT %(a)s::text", {"a"}),
-        ("SELECT x::text, y :: int", "SELECT x::text, y :: int", set()),
-        ("SELECT ':a'", "SELECT ':a'", set()),
-        ("SELECT 'it''s :a' || :b", "SELECT 'it''s :a' || %(b)s", {"b"}),
-        ("SELECT 'back\\' || :b", "SELECT 'back\\' || %(b)s", {"b"}),
-        ("SELECT E'it\\'s :a' || :b", "SELECT E'it\\'s :a' || %(b)s", {"b"}),
-        ('SELECT ":a"', 'SELECT ":a"', set()),
-        ('SELECT "say "":a""" || :b', 'SELECT "say "":a""" || %(b)s', {"b"}),
-        ("SELECT $$:a$$ || :b", "SELECT $$:a$$ || %(b)s", {"b"}),
-        ("SELECT $x$ $$ :a $y$ $x$", "SELECT $x$ $$ :a $y$ $x$", set()),
-        ("SELECT price$x || :b", "SELECT price$x || %(b)s", {"b"}),
-        ("SELECT 1 -- :a\n, :b", "SELECT 1 -- :a\n, %(b)s", {"b"}),
-        ("SELECT 1 -- :a\r, :b", "SELECT 1 -- :a\r, %(b)s", {"b"}),
-        ("SELECT 1 /* :a */ , :b", "SELECT 1 /* :a */ , %(b)s", {"b"}),
-        ("SELECT 1 /* /* :a */ :a */ , :b", "SELECT 1 /* /* :a */ :a */ , %(b)s", {"b"}),
-        ("SELECT 7 % 4", "SELECT 7 %% 4", set()),
-        ("SELECT '%s %(a)s %%'", "SELECT '%%s %%(a)s %%%%'", set()),
-        ("SELECT 1 -- 100%", "SELECT 1 -- 100%%", set()),
-        ("SELECT a[1:2]", "SELECT a[1:2]", set()),
-        ("SELECT a[x : y]", "SELECT a[x : y]", set()),
-        ("SELECT '12:30'::time", "SELECT '12:30'::time", set()),
-        ("SELECT data ? 'k'", "SELECT data ? 'k'", set()),
-        ("SELECT :é", "SELECT :é", set()),
-    ],
-)
-def test_only_parameters_are_replaced(text: str, pyformat: str, names: set[str]) -> None:
-    assert parse_one(text)[:2] == (pyformat, frozenset(names))
+PARAMETERS: list[tuple[str, str, set[str]]] = [
+    ("SELECT :a", "SELECT %(a)s", {"a"}),
+    ("SELECT :a, :b2, :_c, :a", "SELECT %(a)s, %(b2)s, %(_c)s, %(a)s", {"a", "b2", "_c"}),
+    ("SELECT(:a)", "SELECT(%(a)s)", {"a"}),
+    ("SELECT :a::text", "SELECT %(a)s::text", {"a"}),
+    ("SELECT x::text, y :: int", "SELECT x::text, y :: int", set()),
+    ("SELECT ':a'", "SELECT ':a'", set()),
+    ("SELECT 'it''s :a' || :b", "SELECT 'it''s :a' || %(b)s", {"b"}),
+    ("SELECT 'back\\' || :b", "SELECT 'back\\' || %(b)s", {"b"}),
+    ("SELECT E'it\\'s :a' || :b", "SELECT E'it\\'s :a' || %(b)s", {"b"}),
+    ('SELECT ":a"', 'SELECT ":a"', set()),
+    ('SELECT "say "":a""" || :b', 'SELECT "say "":a""" || %(b)s', {"b"}),
+    ("SELECT $$:a$$ || :b", "SELECT $$:a$$ || %(b)s", {"b"}),
+    ("SELECT $x$ $$ :a $y$ $x$", "SELECT $x$ $$ :a $y$ $x$", set()),
+    ("SELECT price$x || :b", "SELECT price$x || %(b)s", {"b"}),
+    ("SELECT 1 -- :a\n, :b", "SELECT 1 -- :a\n, %(b)s", {"b"}),
+    ("SELECT 1 -- :a\r, :b", "SELECT 1 -- :a\r, %(b)s", {"b"}),
+    ("SELECT 1 /* :a */ , :b", "SELECT 1 /* :a */ , %(b)s", {"b"}),
+    ("SELECT 1 /* /* :a */ :a */ , :b", "SELECT 1 /* /* :a */ :a */ , %(b)s", {"b"}),
+    ("SELECT 7 % 4", "SELECT 7 %% 4", set()),
+    ("SELECT '%s %(a)s %%'", "SELECT '%%s %%(a)s %%%%'", set()),
+    ("SELECT 1 -- 100%", "SELECT 1 -- 100%%", set()),
+    ("SELECT a[1:2]", "SELECT a[1:2]", set()),
+    ("SELECT a[x : y]", "SELECT a[x : y]", set()),
+    ("SELECT '12:30'::time", "SELECT '12:30'::time", set()),
+    ("SELECT data ? 'k'", "SELECT data ? 'k'", set()),
+    ("SELECT :é", "SELECT :é", set()),
+]
+
+
+def test_only_parameters_are_replaced(subtests: pytest.Subtests) -> None:
+    for text, pyformat, names in PARAMETERS:
+        with subtests.test(text=text):
+            assert parse_one(text)[:2] == (pyformat, frozenset(names))
 
 
 def test_long_texts_are_not_kept() -> None:
@@ -64,42 +65,44 @@ def test_the_text_for_sqlite_is_unchanged() -> None:
     assert parse(text)[0].text == text
 
 
-@pytest.mark.parametrize(
-    ("text", "keyword"),
-    [
-        ("select 1", "SELECT"),
-        ("  \n\tCommit", "COMMIT"),
-        ("-- SELECT\nCOMMIT", "COMMIT"),
-        ("/* SELECT /* 1 */ */ROLLBACK", "ROLLBACK"),
-        ("(SELECT 1)", "SELECT"),
-        (";;COMMIT;;", "COMMIT"),
-        ("/**/-- x\nBEGIN", "BEGIN"),
-        ("WITH a AS (SELECT 1) DELETE FROM b", "WITH"),
-    ],
-)
-def test_the_keyword_is_the_first_word_outside_comments(text: str, keyword: str) -> None:
-    assert parse_one(text)[2] == keyword
+KEYWORDS: list[tuple[str, str]] = [
+    ("select 1", "SELECT"),
+    ("  \n\tCommit", "COMMIT"),
+    ("-- SELECT\nCOMMIT", "COMMIT"),
+    ("/* SELECT /* 1 */ */ROLLBACK", "ROLLBACK"),
+    ("(SELECT 1)", "SELECT"),
+    (";;COMMIT;;", "COMMIT"),
+    ("/**/-- x\nBEGIN", "BEGIN"),
+    ("WITH a AS (SELECT 1) DELETE FROM b", "WITH"),
+]
 
 
-@pytest.mark.parametrize(
-    ("text", "parts"),
-    [
-        ("", []),
-        (" ;; -- nothing", []),
-        ("/* SELECT 1 */", []),
-        ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
-        ("SELECT ';'; SELECT 2;", ["SELECT ';'", "SELECT 2"]),
-        ("SELECT 1 -- ;\n; SELECT 2", ["SELECT 1 -- ;", "SELECT 2"]),
-        ("SELECT $$;$$; COMMIT", ["SELECT $$;$$", "COMMIT"]),
-        ('SELECT ";"', ['SELECT ";"']),
-        ("SELECT 1 /* ; /* ; */ ; */", ["SELECT 1 /* ; /* ; */ ; */"]),
-        ("SELECT 1 --\r; COMMIT", ["SELECT 1 --", "COMMIT"]),
-        ("SELECT e';\\'; COMMIT; --'", ["SELECT e';\\'; COMMIT; --'"]),
-        ("SELECT type';'; COMMIT", ["SELECT type';'", "COMMIT"]),
-    ],
-)
-def test_a_text_is_split_into_its_statements(text: str, parts: list[str]) -> None:
-    assert [statement.text for statement in parse(text)] == parts
+def test_the_keyword_is_the_first_word_outside_comments(subtests: pytest.Subtests) -> None:
+    for text, keyword in KEYWORDS:
+        with subtests.test(text=text):
+            assert parse_one(text)[2] == keyword
+
+
+STATEMENTS: list[tuple[str, list[str]]] = [
+    ("", []),
+    (" ;; -- nothing", []),
+    ("/* SELECT 1 */", []),
+    ("SELECT 1; SELECT 2", ["SELECT 1", "SELECT 2"]),
+    ("SELECT ';'; SELECT 2;", ["SELECT ';'", "SELECT 2"]),
+    ("SELECT 1 -- ;\n; SELECT 2", ["SELECT 1 -- ;", "SELECT 2"]),
+    ("SELECT $$;$$; COMMIT", ["SELECT $$;$$", "COMMIT"]),
+    ('SELECT ";"', ['SELECT ";"']),
+    ("SELECT 1 /* ; /* ; */ ; */", ["SELECT 1 /* ; /* ; */ ; */"]),
+    ("SELECT 1 --\r; COMMIT", ["SELECT 1 --", "COMMIT"]),
+    ("SELECT e';\\'; COMMIT; --'", ["SELECT e';\\'; COMMIT; --'"]),
+    ("SELECT type';'; COMMIT", ["SELECT type';'", "COMMIT"]),
+]
+
+
+def test_a_text_is_split_into_its_statements(subtests: pytest.Subtests) -> None:
+    for text, parts in STATEMENTS:
+        with subtests.test(text=text):
+            assert [statement.text for statement in parse(text)] == parts
 
 
 def test_each_statement_has_its_own_names() -> None:
@@ -135,12 +138,17 @@ LONG_TEXTS: dict[str, Callable[[int], str]] = {
 }
 
 
-@pytest.mark.parametrize("make", LONG_TEXTS.values(), ids=LONG_TEXTS)
-def test_the_time_to_parse_a_text_grows_with_its_length_and_no_faster(
-    make: Callable[[int], str],
-) -> None:
+def assert_parsed_in_linear_time(make: Callable[[int], str]) -> None:
     texts = {count: make(count) for count in (LONG, LONG * GROWTH)}
     assert_linear(lambda count: _parse(texts[count]), LONG)
+
+
+def test_the_time_to_parse_a_text_grows_with_its_length_and_no_faster(
+    subtests: pytest.Subtests,
+) -> None:
+    for name, make in LONG_TEXTS.items():
+        with subtests.test(name):
+            assert_parsed_in_linear_time(make)
 
 
 def test_a_dollar_quote_that_is_not_closed_extends_to_the_end() -> None:

@@ -117,29 +117,31 @@ def test_the_memory_is_bounded(throttle: Throttle, monkeypatch: pytest.MonkeyPat
     assert throttle.failures("2001:db8:0::1") == 0
 
 
-@pytest.mark.parametrize(
-    ("address", "same"),
-    [
-        ("2001:db8:1:2::1", "2001:DB8:1:2:ffff:ffff:ffff:ffff"),
-        ("::ffff:203.0.113.7", "203.0.113.7"),
-        ("fe80::1%eth0", "fe80::2"),
-        ("", "/run/onceward.sock"),
-        ("testclient", "999.1.1.1"),
-    ],
-)
-def test_addresses_of_one_subscriber_are_one_client(address: str, same: str) -> None:
-    assert network_of(address) == network_of(same)
+SAME_CLIENTS: list[tuple[str, str]] = [
+    ("2001:db8:1:2::1", "2001:DB8:1:2:ffff:ffff:ffff:ffff"),
+    ("::ffff:203.0.113.7", "203.0.113.7"),
+    ("fe80::1%eth0", "fe80::2"),
+    ("", "/run/onceward.sock"),
+    ("testclient", "999.1.1.1"),
+]
 
 
-@pytest.mark.parametrize(
-    ("address", "other"),
-    [
-        ("2001:db8:1:2::1", "2001:db8:1:3::1"),
-        ("203.0.113.7", "203.0.113.8"),
-        ("::1", "127.0.0.1"),
-        ("", "127.0.0.1"),
-        ("::7", "0.0.0.7"),
-    ],
-)
-def test_other_networks_are_other_clients(address: str, other: str) -> None:
-    assert network_of(address) != network_of(other)
+def test_addresses_of_one_subscriber_are_one_client(subtests: pytest.Subtests) -> None:
+    for address, same in SAME_CLIENTS:
+        with subtests.test(address=address):
+            assert network_of(address) == network_of(same)
+
+
+OTHER_CLIENTS: list[tuple[str, str]] = [
+    ("2001:db8:1:2::1", "2001:db8:1:3::1"),
+    ("203.0.113.7", "203.0.113.8"),
+    ("::1", "127.0.0.1"),
+    ("", "127.0.0.1"),
+    ("::7", "0.0.0.7"),
+]
+
+
+def test_other_networks_are_other_clients(subtests: pytest.Subtests) -> None:
+    for address, other in OTHER_CLIENTS:
+        with subtests.test(address=address):
+            assert network_of(address) != network_of(other)

@@ -95,6 +95,7 @@ async def test_a_server_that_stops_sends_the_responses_that_it_owes() -> None:
         writer.close()
 
 
-@pytest.mark.parametrize("name", ["connections", "tasks", "default_headers", "total_requests"])
-def test_the_state_has_what_a_connection_uses(name: str) -> None:
-    assert hasattr(ServerState(), name)
+def test_the_state_has_what_a_connection_uses(subtests: pytest.Subtests) -> None:
+    for name in ("connections", "tasks", "default_headers", "total_requests"):
+        with subtests.test(name=name):
+            assert hasattr(ServerState(), name)

@@ -134,41 +134,46 @@ def is_accepted(preset: str, request: SignedRequest) -> bool:
     return True
 
 
-@pytest.mark.parametrize("preset", GENUINE)
-def test_a_documented_request_is_accepted(preset: str) -> None:
-    assert is_accepted(preset, GENUINE[preset]())
+def test_a_documented_request_is_accepted(subtests: pytest.Subtests) -> None:
+    for preset, make_request in GENUINE.items():
+        with subtests.test(preset):
+            assert is_accepted(preset, make_request())
 
 
-@pytest.mark.parametrize("preset", GENUINE)
-def test_another_secret_is_rejected(preset: str) -> None:
-    other: str | bytes = "other:another-secret-of-it"
-    if preset == "sinch":
-        other = base64.b64encode(b"another key of the application")
-    request = GENUINE[preset]() | {"secret": other}
-    assert not is_accepted(preset, request)
+def test_another_secret_is_rejected(subtests: pytest.Subtests) -> None:
+    for preset, make_request in GENUINE.items():
+        with subtests.test(preset):
+            other: str | bytes = "other:another-secret-of-it"
+            if preset == "sinch":
+                other = base64.b64encode(b"another key of the application")
+            request = make_request() | {"secret": other}
+            assert not is_accepted(preset, request)
 
 
-@pytest.mark.parametrize("preset", COVERS_BODY)
-def test_another_body_is_rejected(preset: str) -> None:
-    request = GENUINE[preset]()
-    assert not is_accepted(preset, request | {"body": request["body"] + b"&c=3"})
+def test_another_body_is_rejected(subtests: pytest.Subtests) -> None:
+    for preset in COVERS_BODY:
+        with subtests.test(preset):
+            request = GENUINE[preset]()
+            assert not is_accepted(preset, request | {"body": request["body"] + b"&c=3"})
 
 
-@pytest.mark.parametrize("preset", COVERS_URL)
-def test_another_url_is_rejected(preset: str) -> None:
-    assert not is_accepted(preset, GENUINE[preset]() | {"url": URL.replace("ABC", "ABD")})
+def test_another_url_is_rejected(subtests: pytest.Subtests) -> None:
+    for preset in COVERS_URL:
+        with subtests.test(preset):
+            assert not is_accepted(preset, GENUINE[preset]() | {"url": URL.replace("ABC", "ABD")})
 
 
-@pytest.mark.parametrize("preset", GENUINE)
-def test_a_missing_or_changed_header_is_rejected(preset: str) -> None:
-    request = GENUINE[preset]()
-    for name in request["headers"]:
-        if name.startswith("ce-"):
-            continue  # a token covers nothing
-        rest = {key: value for key, value in request["headers"].items() if key != name}
-        assert not is_accepted(preset, request | {"headers": rest}), name
-        changed = {**rest, name: request["headers"][name][:-1] + "~"}
-        assert not is_accepted(preset, request | {"headers": changed}), name
+def test_a_missing_or_changed_header_is_rejected(subtests: pytest.Subtests) -> None:
+    for preset, make_request in GENUINE.items():
+        with subtests.test(preset):
+            request = make_request()
+            for name in request["headers"]:
+                if name.startswith("ce-"):
+                    continue  # a token covers nothing
+                rest = {key: value for key, value in request["headers"].items() if key != name}
+                assert not is_accepted(preset, request | {"headers": rest}), name
+                changed = {**rest, name: request["headers"][name][:-1] + "~"}
+                assert not is_accepted(preset, request | {"headers": changed}), name
 
 
 @pytest.mark.parametrize(("preset", "tolerance"), [("hook0", 300), ("contentful", 30)])

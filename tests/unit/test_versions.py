@@ -60,33 +60,34 @@ def test_the_options_are_paths_like_that_of_an_ordering_key() -> None:
     assert rule(**options, ordering_key="data.object.id") is not None
 
 
-@pytest.mark.parametrize(
-    ("options", "fault"),
-    [
-        ({"version": "a"}, "version needs version_key beside it; add it, or remove version"),
-        (
-            {"version_key": "a"},
-            "version_key needs version beside it; add it, or remove version_key",
-        ),
-        ({"version": 5, "version_key": "a"}, "version is 5; use a path into the payload"),
-        ({"version": "a", "version_key": True}, "version_key is True; use a path into the payload"),
-        ({"version": "$.a", "version_key": "b"}, "version is '$.a'; write 'a'"),
-        ({"version": "a", "version_key": ""}, "version_key is empty"),
-        ({"version": "a", "version_key": "b[0]"}, "version_key is 'b[0]'; write the position in"),
-        (
-            {"version": "header:date", "version_key": "b"},
-            "version is 'header:date'; it is read from the payload: use a path such as",
-        ),
-        (
-            {"version": "a", "version_key": "b", "transaction": "shared"},
-            "version does not work with transaction='shared': a stale job must roll back alone, ",
-        ),
-    ],
-)
-def test_options_that_cannot_work_are_refused(options: dict[str, Any], fault: str) -> None:
-    with pytest.raises(ConfigurationError, match=re.escape(fault)) as raised:
-        rule(**options)
-    assert len(raised.value.faults) == 1
+WRONG_OPTIONS: list[tuple[dict[str, Any], str]] = [
+    ({"version": "a"}, "version needs version_key beside it; add it, or remove version"),
+    (
+        {"version_key": "a"},
+        "version_key needs version beside it; add it, or remove version_key",
+    ),
+    ({"version": 5, "version_key": "a"}, "version is 5; use a path into the payload"),
+    ({"version": "a", "version_key": True}, "version_key is True; use a path into the payload"),
+    ({"version": "$.a", "version_key": "b"}, "version is '$.a'; write 'a'"),
+    ({"version": "a", "version_key": ""}, "version_key is empty"),
+    ({"version": "a", "version_key": "b[0]"}, "version_key is 'b[0]'; write the position in"),
+    (
+        {"version": "header:date", "version_key": "b"},
+        "version is 'header:date'; it is read from the payload: use a path such as",
+    ),
+    (
+        {"version": "a", "version_key": "b", "transaction": "shared"},
+        "version does not work with transaction='shared': a stale job must roll back alone, ",
+    ),
+]
+
+
+def test_options_that_cannot_work_are_refused(subtests: pytest.Subtests) -> None:
+    for options, fault in WRONG_OPTIONS:
+        with subtests.test(options=options):
+            with pytest.raises(ConfigurationError, match=re.escape(fault)) as raised:
+                rule(**options)
+            assert len(raised.value.faults) == 1
 
 
 # Reading.
@@ -100,40 +101,44 @@ def test_the_version_and_the_key_are_in_the_payload() -> None:
     assert form == ("x", Watermark("7", "evt_1", "stripe"))
 
 
-@pytest.mark.parametrize(
-    ("value", "key"),
-    [
+KEYS: list[tuple[str, str]] = [
         ('"a"', "a"), ('""', ""), ("5", "5"), ('"5"', "5"), ("5.0", "5.0"), ("5.5", "5.5"),
         ("5.50", "5.5"), ("1E+30", "1e30"),
-    ],
-)  # fmt: skip
-def test_a_key_is_the_text_that_an_ordering_key_would_be(value: str, key: str) -> None:
-    body = b'{"created": 7, "data": {"id": %s}}' % value.encode()
-    assert read(body)[0] == key
-    assert read_keys("stripe", b"{}", body, ["data.id"]) == [key]
+    ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (b'{"data": {"id": "a"}}', "version created is missing or null in the payload; "),
-        (b'{"created": null, "data": {"id": "a"}}', "version created is missing or null in the "),
-        (b'{"created": true, "data": {"id": "a"}}', "version created is a boolean; the path must"),
-        (b'{"created": [1], "data": {"id": "a"}}', "version created is a list; the path must"),
-        (b'{"created": {}, "data": {"id": "a"}}', "version created is an object; the path must"),
-        (b'{"created": 1}', "version_key data.id is missing or null in the payload; "),
-        (b'{"created": 1, "data": {"id": null}}', "version_key data.id is missing or null in the"),
-        (b'{"created": 1, "data": {"id": false}}', "version_key data.id is a boolean; "),
-        (b'{"created": 1, "data": {"id": ["a"]}}', "version_key data.id is a list; "),
-        (b'{"created": 1, "data": {"id": 1e400}}', "version_key data.id is a number that no key"),
-        (b"[]", "version_key data.id is missing or null in the payload; "),
-    ],
-)
+def test_a_key_is_the_text_that_an_ordering_key_would_be(subtests: pytest.Subtests) -> None:
+    for value, key in KEYS:
+        with subtests.test(value=value):
+            body = b'{"created": 7, "data": {"id": %s}}' % value.encode()
+            assert read(body)[0] == key
+            assert read_keys("stripe", b"{}", body, ["data.id"]) == [key]
+
+
+UNUSABLE: list[tuple[bytes, str]] = [
+    (b'{"data": {"id": "a"}}', "version created is missing or null in the payload; "),
+    (b'{"created": null, "data": {"id": "a"}}', "version created is missing or null in the "),
+    (b'{"created": true, "data": {"id": "a"}}', "version created is a boolean; the path must"),
+    (b'{"created": [1], "data": {"id": "a"}}', "version created is a list; the path must"),
+    (b'{"created": {}, "data": {"id": "a"}}', "version created is an object; the path must"),
+    (b'{"created": 1}', "version_key data.id is missing or null in the payload; "),
+    (b'{"created": 1, "data": {"id": null}}', "version_key data.id is missing or null in the"),
+    (b'{"created": 1, "data": {"id": false}}', "version_key data.id is a boolean; "),
+    (b'{"created": 1, "data": {"id": ["a"]}}', "version_key data.id is a list; "),
+    (b'{"created": 1, "data": {"id": 1e400}}', "version_key data.id is a number that no key"),
+    (b"[]", "version_key data.id is missing or null in the payload; "),
+]
+
+
 def test_a_payload_without_a_usable_version_or_key_fails_with_the_path(
-    body: bytes, message: str
+    subtests: pytest.Subtests,
 ) -> None:
-    with pytest.raises(PermanentError, match=f"^{re.escape(message)}"):
-        read(body)
+    for body, message in UNUSABLE:
+        with (
+            subtests.test(body=body),
+            pytest.raises(PermanentError, match=f"^{re.escape(message)}"),
+        ):
+            read(body)
 
 
 @pytest.mark.parametrize("value", ["1" * 1001, '"' + "é" * 501 + '"', "0." + "1" * 1000])
@@ -170,13 +175,14 @@ def text_version(text: str) -> Version:
     return version_of(version_json(text))
 
 
-@pytest.mark.parametrize("earlier", range(len(NUMBERS)))
-def test_numbers_compare_exactly(earlier: int) -> None:
-    first = Watermark(version_of(NUMBERS[earlier]), "z", "stripe")
-    for text in NUMBERS[earlier + 1 :]:
-        later = Watermark(version_of(text), "a", "stripe")
-        assert first.is_older_than(later), text
-        assert not later.is_older_than(first), text
+def test_numbers_compare_exactly(subtests: pytest.Subtests) -> None:
+    for earlier in range(len(NUMBERS)):
+        with subtests.test(NUMBERS[earlier][:40]):
+            first = Watermark(version_of(NUMBERS[earlier]), "z", "stripe")
+            for text in NUMBERS[earlier + 1 :]:
+                later = Watermark(version_of(text), "a", "stripe")
+                assert first.is_older_than(later), text
+                assert not later.is_older_than(first), text
 
 
 @pytest.mark.parametrize("texts", [("5", "5.0", "5e0", "0.05E+2"), ("0", "-0", "0.000", "0e9")])

@@ -52,34 +52,38 @@ def mutants_of(text: str, folder: Path) -> list[tuple[str, str]]:
 FUNCTION = "def f(self, x):\n    {}\n    return x\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "kind", "mutated"),
-    [
-        ("if x > 0: x()", "move a boundary", "if (x >= 0): x()"),
-        ("if x > 0: x()", "invert a condition", "if (not (x > 0)): x()"),
-        ("if x > 0: x()", "move a number", "if x > 1: x()"),
-        ("if x > 0: x()", "drop a call", "if x > 0: pass"),
-        ("self.sent += x", "drop a side effect", "pass"),
-        ("while x: return 1.5", "drop return", "while x: pass"),
-        ("y = x and not self", "swap and/or", "y = ((x) or (not self))"),
-        ("y = x and not self", "drop not", "y = x and (self)"),
-        ("y = min(x, self)", "swap min/max", "y = max(x, self)"),
-        ("y = [i for i in x if i]", "invert a condition", "y = [i for i in x if (not (i))]"),
-        ("x(solo=True)", "flip a flag", "x(solo=False)"),
-        ("if x: raise ValueError", "drop raise", "if x: pass"),
-    ],
-)
-def test_a_line_is_mutated(line: str, kind: str, mutated: str, folder: Path) -> None:
-    found = mutants_of(FUNCTION.format(line), folder)
-    assert (kind, FUNCTION.format(mutated)) in found
+MUTATED_LINES: list[tuple[str, str, str]] = [
+    ("if x > 0: x()", "move a boundary", "if (x >= 0): x()"),
+    ("if x > 0: x()", "invert a condition", "if (not (x > 0)): x()"),
+    ("if x > 0: x()", "move a number", "if x > 1: x()"),
+    ("if x > 0: x()", "drop a call", "if x > 0: pass"),
+    ("self.sent += x", "drop a side effect", "pass"),
+    ("while x: return 1.5", "drop return", "while x: pass"),
+    ("y = x and not self", "swap and/or", "y = ((x) or (not self))"),
+    ("y = x and not self", "drop not", "y = x and (self)"),
+    ("y = min(x, self)", "swap min/max", "y = max(x, self)"),
+    ("y = [i for i in x if i]", "invert a condition", "y = [i for i in x if (not (i))]"),
+    ("x(solo=True)", "flip a flag", "x(solo=False)"),
+    ("if x: raise ValueError", "drop raise", "if x: pass"),
+]
 
 
-@pytest.mark.parametrize(
-    "line",
-    ['_log.warning("no")', 'x.add_note(f"{x + 1}")', "self._failpoints.reach('a')", "y: int = x"],
-)
-def test_messages_and_failpoints_are_left_alone(line: str, folder: Path) -> None:
-    assert mutants_of(FUNCTION.format(line), folder) == []
+def test_a_line_is_mutated(folder: Path, subtests: pytest.Subtests) -> None:
+    for line, kind, mutated in MUTATED_LINES:
+        with subtests.test(line=line, kind=kind):
+            found = mutants_of(FUNCTION.format(line), folder)
+            assert (kind, FUNCTION.format(mutated)) in found
+
+
+def test_messages_and_failpoints_are_left_alone(folder: Path, subtests: pytest.Subtests) -> None:
+    for line in (
+        '_log.warning("no")',
+        'x.add_note(f"{x + 1}")',
+        "self._failpoints.reach('a')",
+        "y: int = x",
+    ):
+        with subtests.test(line=line):
+            assert mutants_of(FUNCTION.format(line), folder) == []
 
 
 def test_every_mutant_is_at_its_place_in_the_tree() -> None:
@@ -120,29 +124,33 @@ def test_every_mutant_has_its_own_identity() -> None:
     assert len({mutant.identity for mutant in mutants}) == len(mutants)
 
 
-@pytest.mark.parametrize(
-    ("run", "outcome", "test"),
-    [
-        (Run(0, ""), Outcome.SURVIVED, ""),
-        (Run(1, "1 failed\nFAILED tests/a.py::b - assert\n"), Outcome.KILLED, "tests/a.py::b"),
-        (Run(2, "ERROR tests/a.py - NameError"), Outcome.KILLED, "tests/a.py"),
-        (
-            Run(4, "ImportError while loading conftest '/tmp/x/tests/conftest.py'."),
-            Outcome.KILLED,
-            "tests/conftest.py",
-        ),
-        (Run(-signal.SIGALRM, ""), Outcome.TIMED_OUT, ""),
-        (Run(-signal.SIGKILL, "", timed_out=True), Outcome.TIMED_OUT, ""),
-    ],
-)
-def test_the_exit_code_of_pytest_decides_the_outcome(run: Run, outcome: Outcome, test: str) -> None:
-    assert outcome_of(run) == (outcome, test)
+RUNS: list[tuple[Run, Outcome, str]] = [
+    (Run(0, ""), Outcome.SURVIVED, ""),
+    (Run(1, "1 failed\nFAILED tests/a.py::b - assert\n"), Outcome.KILLED, "tests/a.py::b"),
+    (Run(2, "ERROR tests/a.py - NameError"), Outcome.KILLED, "tests/a.py"),
+    (
+        Run(4, "ImportError while loading conftest '/tmp/x/tests/conftest.py'."),
+        Outcome.KILLED,
+        "tests/conftest.py",
+    ),
+    (Run(-signal.SIGALRM, ""), Outcome.TIMED_OUT, ""),
+    (Run(-signal.SIGKILL, "", timed_out=True), Outcome.TIMED_OUT, ""),
+]
 
 
-@pytest.mark.parametrize("code", [1, 3, 4, 5, -signal.SIGSEGV])
-def test_a_failure_of_pytest_itself_is_no_outcome(code: int) -> None:
-    with pytest.raises(Inconclusive, match=f"exit code {code}:\nno such option"):
-        outcome_of(Run(code, "no such option"))
+def test_the_exit_code_of_pytest_decides_the_outcome(subtests: pytest.Subtests) -> None:
+    for run, outcome, test in RUNS:
+        with subtests.test(run=run):
+            assert outcome_of(run) == (outcome, test)
+
+
+def test_a_failure_of_pytest_itself_is_no_outcome(subtests: pytest.Subtests) -> None:
+    for code in (1, 3, 4, 5, -signal.SIGSEGV):
+        with (
+            subtests.test(code=code),
+            pytest.raises(Inconclusive, match=f"exit code {code}:\nno such option"),
+        ):
+            outcome_of(Run(code, "no such option"))
 
 
 def test_the_statements_of_a_message_are_covered_when_it_is_sent(
@@ -164,19 +172,22 @@ def test_the_statements_of_a_message_are_covered_when_it_is_sent(
     assert "record_new" in covered
 
 
-@pytest.mark.parametrize(
-    ("scope", "before"),
-    [
-        ("record_new", "ORDER BY source, event_id, id"),
-        ("settle_done", "FOR KEY SHARE"),
-        ("settle_done", "EXISTS (SELECT 1 FROM fence)"),
-        ("Worker._abandon", "self._leases.abandon(lease)"),
-        ("Recorder._write_batches", "self._release(batch)"),
-        ("Worker._drain", "await self._release_queued()"),
-    ],
-)
-def test_the_mutants_include(scope: str, before: str) -> None:
-    assert any((each.scope, each.before.strip()) == (scope, before) for each in all_mutants())
+INCLUDED: list[tuple[str, str]] = [
+    ("record_new", "ORDER BY source, event_id, id"),
+    ("settle_done", "FOR KEY SHARE"),
+    ("settle_done", "EXISTS (SELECT 1 FROM fence)"),
+    ("Worker._abandon", "self._leases.abandon(lease)"),
+    ("Recorder._write_batches", "self._release(batch)"),
+    ("Worker._drain", "await self._release_queued()"),
+]
+
+
+def test_the_mutants_include(subtests: pytest.Subtests) -> None:
+    for scope, before in INCLUDED:
+        with subtests.test(scope=scope, before=before):
+            assert any(
+                (each.scope, each.before.strip()) == (scope, before) for each in all_mutants()
+            )
 
 
 def test_a_seed_decides_the_order_and_each_module_gets_its_share() -> None:

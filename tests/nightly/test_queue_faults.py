@@ -3,6 +3,8 @@
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from onceward.model.admin import Pausable
 from onceward.model.jobs import FailureType
 from onceward.store import queries
+from tests.database_pool import DatabasePool
 from tests.queue_machine import JobsMachine
 
 Step = tuple[str, dict[str, Any]]
@@ -141,15 +144,28 @@ def play(steps: Sequence[Step], database: str) -> None:
         machine.teardown()
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_model_finds(fault: str, database_url: str) -> None:
-    steps, change = FAULTS[fault]
-    dialect = "sqlite" if database_url.startswith("sqlite") else "postgres"
-    with sabotaged(dialect, *change), pytest.raises(AssertionError):
-        play(steps, database_url)
+@pytest.mark.parametrize("dialect", ["sqlite", "postgres"])
+def test_the_model_finds_each_fault_and_nothing_without_it(
+    dialect: str, tmp_path: Path, request: pytest.FixtureRequest, subtests: pytest.Subtests
+) -> None:
+    @contextmanager
+    def fresh_database() -> Iterator[str]:
+        if dialect == "sqlite":
+            with TemporaryDirectory(dir=tmp_path) as folder:
+                yield f"sqlite:///{folder}/onceward.db"
+        else:
+            pool: DatabasePool = request.getfixturevalue("postgres_pool")
+            url = pool.acquire()
+            yield url
+            pool.release(url)
 
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_without_the_fault_the_model_finds_nothing(fault: str, database_url: str) -> None:
-    steps, _ = FAULTS[fault]
-    play(steps, database_url)
+    for fault, (steps, change) in FAULTS.items():
+        with (
+            subtests.test(fault),
+            fresh_database() as database,
+            sabotaged(dialect, *change),
+            pytest.raises(AssertionError),
+        ):
+            play(steps, database)
+        with subtests.test(f"without {fault}"), fresh_database() as database:
+            play(steps, database)

@@ -245,13 +245,14 @@ def _server() -> Iterator[tuple[RecordingApp, int]]:
     app = RecordingApp(Activity(), is_direct=True)
     listener = listen("127.0.0.1", 0)
     server = Server(app, Settings(body_timeout_seconds=5.0))
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[listener])))
-    thread.start()
-    try:
-        yield app, listener.getsockname()[1]
-    finally:
-        server.should_exit = True
-        thread.join()
+    with asyncio.Runner() as runner:
+        thread = threading.Thread(target=lambda: runner.run(server.serve(sockets=[listener])))
+        thread.start()
+        try:
+            yield app, listener.getsockname()[1]
+        finally:
+            runner.get_loop().call_soon_threadsafe(server.stop)
+            thread.join()
 
 
 # The proxy.

@@ -168,7 +168,7 @@ class RunningInbox:
         if worker is not None:
             parts.append(asyncio.create_task(worker.run()))
         await self._stop.wait()
-        server.should_exit = True
+        server.stop()
         if worker is not None:
             worker.stop()
         await asyncio.gather(*parts)

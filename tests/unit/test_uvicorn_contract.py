@@ -1,4 +1,4 @@
-"""What `http/server/connection.py` needs of uvicorn: its constructor, `server_state`, `shutdown`.
+"""What `http/server/` needs of uvicorn: how it builds connections, its state, loop and shutdown.
 
 `make drivers` runs these tests with the oldest and the newest supported version.
 """
@@ -37,8 +37,10 @@ class Application:
 
 
 @asynccontextmanager
-async def serving(application: Application) -> AsyncIterator[tuple[Server, int]]:
-    server = Server(application, Settings())
+async def serving(
+    application: Application, settings: Settings | None = None
+) -> AsyncIterator[tuple[Server, int]]:
+    server = Server(application, settings or Settings())
     listener = listen("127.0.0.1", 0)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn sets no event
@@ -47,7 +49,7 @@ async def serving(application: Application) -> AsyncIterator[tuple[Server, int]]
         yield server, listener.getsockname()[1]
     finally:
         application.released.set()
-        server.should_exit = True
+        server.stop()
         await task
 
 
@@ -73,7 +75,7 @@ async def test_a_server_that_stops_closes_idle_connections() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(GET)
         await reader.readuntil(b"/slow")
-        server.should_exit = True
+        server.stop()
         assert await asyncio.wait_for(reader.read(), 5) == b""
         writer.close()
 
@@ -85,14 +87,53 @@ async def test_a_server_that_stops_sends_the_responses_that_it_owes() -> None:
         writer.write(GET)
         await application.started.wait()
         assert len(server.server_state.tasks) == 1
-        server.should_exit = True
-        await asyncio.sleep(0.3)  # uvicorn looks at should_exit ten times a second
+        server.stop()
+        await asyncio.sleep(0.1)  # the server has looked for connections to close
         application.released.set()
         response = await asyncio.wait_for(reader.read(), 5)
         assert response.endswith(b"\r\n\r\n/slow")
         assert b"\r\nconnection: close\r\n" in response
         assert not server.server_state.tasks
         writer.close()
+
+
+async def test_a_request_that_does_not_end_in_time_is_cancelled_and_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    application = Application()
+    async with serving(application, Settings(drain_seconds=1.0)) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        await application.started.wait()
+        (task,) = server.server_state.tasks
+        server.stop()
+        await asyncio.wait_for(asyncio.wait([task]), 5)
+        assert task.cancelled()
+        assert not application.released.is_set()
+        assert b" 500 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("1 requests did not end within drain_seconds")
+
+
+async def test_a_server_renews_the_date_and_stops_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ticks: list[int] = []
+
+    async def on_tick(_: Server, counter: int) -> bool:
+        ticks.append(counter)
+        return False
+
+    monkeypatch.setattr(Server, "on_tick", on_tick)
+    monkeypatch.setattr("onceward.http.server.server._DATE_SECONDS", 0.01)
+    async with serving(Application()) as (server, _):
+        while len(ticks) < 3:  # noqa: ASYNC110 - the ticks are uvicorn's
+            await asyncio.sleep(0.01)
+        monkeypatch.setattr("onceward.http.server.server._DATE_SECONDS", 3600.0)
+        await asyncio.sleep(0.05)  # the loop waits for the next date
+        server.stop()
+    assert set(ticks) == {0}  # uvicorn renews the date in every tenth tick, the first of which is 0
 
 
 def test_the_state_has_what_a_connection_uses(subtests: pytest.Subtests) -> None:

@@ -131,6 +131,6 @@ def _stop_on_signals(
 
 def _stop(server: Server | None, worker: Worker | None) -> None:
     if server is not None:
-        server.should_exit = True
+        server.stop()
     if worker is not None:
         worker.stop()

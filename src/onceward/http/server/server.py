@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import resource
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Final
 
@@ -23,13 +24,17 @@ BACKLOG: Final = 4096
 OTHER_FILES: Final = 200
 """Files that a process needs beside its connections: the database, the log, refused clients."""
 
+_DATE_SECONDS: Final = 1.0
+_LOOK_SECONDS: Final = 0.01
+
 _log = logging.getLogger("onceward.http")
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that leaves logging and signals to the process."""
+    """A uvicorn server that stops at once, and leaves logging and signals to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
+        self._stopped = asyncio.Event()
         own_protocol = partial(Connection, context=ServerContext(app, settings))
         super().__init__(
             uvicorn.Config(
@@ -47,6 +52,37 @@ class Server(uvicorn.Server):
                 backlog=BACKLOG,
             )
         )
+
+    def stop(self) -> None:
+        """Accept no more connections, and end when the responses that are owed are sent."""
+        self.should_exit = True
+        self._stopped.set()
+
+    async def main_loop(self) -> None:
+        """Renew the date of the responses until the server is stopped."""
+        while not self._stopped.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), _DATE_SECONDS)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the connections as `stop` says, or when `timeout_graceful_shutdown` is over."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        await asyncio.sleep(_LOOK_SECONDS)  # for connections that were accepted just now
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+                while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn sets no event
+                    await asyncio.sleep(_LOOK_SECONDS)
+        if tasks := self.server_state.tasks:
+            message = "%d requests did not end within drain_seconds and were cancelled"
+            _log.error(message, len(tasks), extra=LogFields(count=len(tasks)))
+        for task in tasks:
+            task.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:

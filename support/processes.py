@@ -44,6 +44,7 @@ START_SECONDS = 30.0
 WAIT_SECONDS = 20.0
 READY_SECONDS = 3.0
 POLL_SECONDS = 0.01
+MAX_POLL_SECONDS = 0.05
 OUT, LOG = "out", "log"
 
 T = TypeVar("T")
@@ -65,11 +66,12 @@ def eventually(condition: Callable[[], T], what: str, seconds: float = WAIT_SECO
 
     Raise ConditionTimeout after `seconds`; `what` describes the condition in the message.
     """
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, POLL_SECONDS
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise ConditionTimeout(f"{what}: not within {seconds:g} s")
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = _next_pause(pause)
     return value
 
 
@@ -77,12 +79,18 @@ async def eventually_async(
     condition: Callable[[], Awaitable[T]], what: str, seconds: float = WAIT_SECONDS
 ) -> T:
     """Poll as `eventually` does, without blocking the event loop."""
-    deadline = time.monotonic() + seconds
+    deadline, pause = time.monotonic() + seconds, POLL_SECONDS
     while not (value := await condition()):
         if time.monotonic() > deadline:
             raise ConditionTimeout(f"{what}: not within {seconds:g} s")
-        await asyncio.sleep(POLL_SECONDS)
+        await asyncio.sleep(pause)
+        pause = _next_pause(pause)
     return value
+
+
+def _next_pause(pause: float) -> float:
+    """Return a longer pause: many polls open a connection, and a long wait would have many."""
+    return min(1.5 * pause, MAX_POLL_SECONDS)
 
 
 def process_state(pid: int) -> str:

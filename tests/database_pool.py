@@ -33,22 +33,14 @@ COUNT_OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
+# A trigger protects the audit trail.
 DELETE_ROWS = """
-    SET session_replication_role = replica;  -- a trigger protects the audit trail
-    DO $$
-    DECLARE
-        entry record;
-    BEGIN
-        FOR entry IN
-            SELECT oid::regclass AS name FROM pg_class
-            WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'p')
-            AND NOT relispartition AND relname <> 'migrations'
-        LOOP
-            EXECUTE 'DELETE FROM ' || entry.name;
-        END LOOP;
-        PERFORM setval(oid::regclass, 1, false) FROM pg_class
-        WHERE relnamespace = 'onceward'::regnamespace AND relkind = 'S';
-    END $$
+    SELECT 'SET session_replication_role = replica; ' || string_agg(
+        CASE relkind WHEN 'S' THEN format('SELECT setval(%L, 1, false)', oid::regclass)
+        ELSE format('DELETE FROM %s', oid::regclass) END, '; ')
+    FROM pg_class
+    WHERE relnamespace = 'onceward'::regnamespace AND relkind IN ('r', 'p', 'S')
+    AND NOT relispartition AND relname <> 'migrations'
 """
 
 
@@ -58,7 +50,7 @@ class DatabasePool:
     def __init__(self, cluster: Cluster, template: str) -> None:
         self._cluster = cluster
         self._template = template
-        self._fingerprint = _fingerprint(template)
+        self._fingerprint, self._delete_rows = _describe(template)
         self._free: list[str] = []
 
     def acquire(self) -> str:
@@ -69,33 +61,34 @@ class DatabasePool:
     def release(self, url: str) -> None:
         """Empty a database for the next test, or drop it if its schema was changed."""
         self._cluster.start()
-        if _empty(url, self._fingerprint):
+        if self._empty(url):
             self._free.append(url)
         else:
             self._cluster.drop(url)
 
+    def _empty(self, url: str) -> bool:
+        """Delete all rows, and return whether the database can be used again."""
+        with psycopg.connect(url, autocommit=True) as connection:
 
-def _fingerprint(url: str) -> tuple[Any, ...]:
-    with psycopg.connect(url) as connection:
-        row = connection.execute(FINGERPRINT).fetchone()
-    assert row is not None
-    return row
+            def is_alone() -> bool:
+                return connection.execute(COUNT_OTHER_SESSIONS).fetchone() == (0,)
+
+            try:
+                eventually(is_alone, "the test has disconnected", DISCONNECT_SECONDS)
+            except ConditionTimeout:
+                return False
+            if connection.execute(COUNT_USER_OBJECTS).fetchone() != (0,):
+                connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+            if connection.execute(FINGERPRINT).fetchone() != self._fingerprint:
+                return False
+            connection.execute(self._delete_rows)
+        return True
 
 
-def _empty(url: str, fingerprint: tuple[Any, ...]) -> bool:
-    """Delete all rows, and return whether the database can be used again."""
-    with psycopg.connect(url, autocommit=True) as connection:
-
-        def is_alone() -> bool:
-            return connection.execute(COUNT_OTHER_SESSIONS).fetchone() == (0,)
-
-        try:
-            eventually(is_alone, "the test has disconnected", DISCONNECT_SECONDS)
-        except ConditionTimeout:
-            return False
-        if connection.execute(COUNT_USER_OBJECTS).fetchone() != (0,):
-            connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-        if connection.execute(FINGERPRINT).fetchone() != fingerprint:
-            return False
-        connection.execute(DELETE_ROWS)
-    return True
+def _describe(template: str) -> tuple[tuple[Any, ...], str]:
+    """Return the fingerprint of a database, and the statements that delete its rows."""
+    with psycopg.connect(template) as connection:
+        fingerprint = connection.execute(FINGERPRINT).fetchone()
+        ((delete_rows,),) = connection.execute(DELETE_ROWS).fetchall()
+    assert fingerprint is not None
+    return fingerprint, delete_rows

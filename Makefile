@@ -30,7 +30,7 @@ help:
 	@echo 'make serve   run the demo inbox on http://127.0.0.1:$(PORT)      (PORT=8080 for another port)'
 	@echo 'make test    run the tests                             (ARGS="-k crash" goes to pytest)'
 	@echo 'make check   check lint, formatting and types'
-	@echo 'make nightly run what takes hours: all that follows, and the tests in tests/nightly'
+	@echo 'make nightly run what takes hours: tests/nightly, drivers, oracles, prove LONG=1, mutants'
 	@echo 'make test-all run everything: check, test, nightly'
 	@echo 'make drivers test with the oldest and the newest supported psycopg and uvicorn (OLDEST=1: the oldest)'
 	@echo 'make bench   measure Onceward beside its alternatives  (ARGS=refresh renews docs/benchmarks.md)'
@@ -43,6 +43,7 @@ help:
 serve: .venv/.runtime
 	$(BIN)/onceward serve examples/subscriptions.py --dev --port $(PORT)
 
+# The runners take the files in the order of tests/conftest.py: those that take longest first.
 test: .venv/.dev
 	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
@@ -51,9 +52,9 @@ test-all:
 	$(MAKE) test
 	$(MAKE) nightly
 
-# A part that fails does not keep the others from running.
+# A part that fails does not keep the others from running. Each part takes other ARGS.
 nightly:
-	$(MAKE) --keep-going nightly-tests drivers oracles prove mutants LONG=1
+	$(MAKE) --keep-going nightly-tests drivers oracles prove mutants LONG=1 ARGS=
 
 nightly-tests: .venv/.dev
 	$(BIN)/python -m pytest tests/nightly tests/acceptance tests/integration --every-store --numprocesses 2 $(ARGS)

@@ -13,7 +13,8 @@ import psycopg
 
 from bench.registry import POSTGRES
 from bench.workloads import sqlite_file
-from support.postgres import TEMPORARY, Cluster
+from support.memory import TEMPORARY
+from support.postgres import Cluster
 
 # Sized for production; the tests' server is small. The time of each commit gives exact latencies.
 PRODUCTION = {

@@ -36,7 +36,7 @@ STAGES = [MODELS, *{**POSTGRES_STAGES, **SQLITE_STAGES}]
 )
 @click.option("--stage", type=click.Choice(STAGES), help="Run one stage alone.")
 @click.option(
-    "--faults-only", is_flag=True, help="Leave out the models and the bad inputs of `make test`."
+    "--skip-bad-inputs", is_flag=True, help="Leave out the bad inputs, which `make test` sends."
 )
 @click.option("--minutes", type=click.FloatRange(min=0.5), help="Limit the time, and the faults.")
 def main(
@@ -47,7 +47,7 @@ def main(
     as_json: bool,
     sabotage: str | None,
     stage: str | None,
-    faults_only: bool,
+    skip_bad_inputs: bool,
     minutes: float | None,
 ) -> None:
     """Inject faults into the service, and check that it loses, duplicates and invents nothing."""
@@ -62,7 +62,7 @@ def main(
     remove_stale_disks()
     os.environ[VARIABLE] = sabotage or ""
     try:
-        verdict = prove(plan, stores, seed, console, only=stage, faults_only=faults_only)
+        verdict = prove(plan, stores, seed, console, only=stage, skip_bad_inputs=skip_bad_inputs)
     except ServerFailed as error:
         console.print(f"[red]Could not run: {error}[/]")
         sys.exit(COULD_NOT_RUN)
@@ -70,7 +70,7 @@ def main(
         console.print("[red]Interrupted: no verdict.[/]")
         sys.exit(COULD_NOT_RUN)
     report.show(verdict, console)
-    is_complete = store == "both" and not any((sabotage, stage, minutes, faults_only))
+    is_complete = store == "both" and not any((sabotage, stage, minutes, skip_bad_inputs))
     if verdict.is_green and is_complete:
         _save(verdict)
     if as_json:

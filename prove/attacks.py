@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from prove.honest_sender import HonestSender, Latency, ingest_request
-from support.postgres import memory_folder
+from support.memory import memory_folder
 from support.processes import Serve
 
 APP = Path(__file__).parent / "app.py"

@@ -51,13 +51,13 @@ def prove(
     console: Console,
     only: str | None = None,
     *,
-    faults_only: bool = False,
+    skip_bad_inputs: bool = False,
 ) -> Verdict:
     """Run the models, all stages of each store, the bad inputs, and the edge.
 
     The bad inputs begin when the first store is done. The edge runs alone: it measures latencies.
-    With `only`, run the models alone, or one stage of the stores. With `faults_only`, leave out the
-    models and the bad inputs.
+    With `only`, run the models alone, or one stage of the stores. With `skip_bad_inputs`, leave
+    those out.
     """
     is_partial = bool(active_sabotage() or only)
     started = time.monotonic()
@@ -69,12 +69,12 @@ def prove(
                 max(1, len(stores)), context, initializer=_set_queue, initargs=(queue,)
             )
         )
-        has_models = only == MODELS or not (is_partial or faults_only)
+        has_models = only == MODELS or not is_partial
         models = pool.submit(run_models, plan) if has_models else None
         _show_progress([models] if models else [], queue, progress, until=all)
         runs = [pool.submit(run_store, store, plan, seed, only) for store in stores]
         _show_progress(runs, queue, progress, until=any if runs else all)
-        tests = None if is_partial or faults_only else pool.submit(run_bad_inputs)
+        tests = None if is_partial or skip_bad_inputs else pool.submit(run_bad_inputs)
         _show_progress([*runs, *([tests] if tests else [])], queue, progress, until=all)
         results = [run.result() for run in runs]
         bad_inputs = tests.result() if tests else None

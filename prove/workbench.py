@@ -18,7 +18,8 @@ from prove.process_faults import Target
 from prove.sabotage import Sabotage, active_sabotage
 from support.disks import DiskUnavailable
 from support.ledger_checker import Finding, Findings, Violation
-from support.postgres import TEMPORARY, Cluster
+from support.memory import TEMPORARY
+from support.postgres import Cluster
 from support.processes import ConditionTimeout, StartupFailed
 from support.programs import ProgramMissing
 

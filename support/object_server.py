@@ -13,7 +13,8 @@ from typing import Self
 
 import httpx
 
-from support.postgres import TEMPORARY, ServerFailed, free_port
+from support.memory import TEMPORARY
+from support.postgres import ServerFailed, free_port
 from support.processes import eventually
 
 PROGRAM = Path(sys.executable).with_name("weed")

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
-from support.postgres import SUPERUSER, TEMPORARY, Cluster, ServerFailed, free_port
+from support.memory import TEMPORARY
+from support.postgres import SUPERUSER, Cluster, ServerFailed, free_port
 from support.processes import eventually
 from support.programs import find_program
 

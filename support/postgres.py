@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import psycopg
 from psycopg import sql
 
+from support.memory import TEMPORARY
 from support.programs import ProgramMissing
 
 # Durability as in production, because crash tests depend on it. Small buffers start faster.
@@ -38,9 +39,6 @@ SETTINGS = {
     "listen_addresses": "127.0.0.1",
 }
 SUPERUSER = "postgres"
-TEMPORARY = Path("/tmp")  # noqa: S108 - a socket path is limited to 107 bytes
-_MEMORY = Path("/dev/shm")  # noqa: S108 - every folder in it gets a random name
-_MIN_MEMORY_BYTES = 4_000_000_000
 START_SECONDS = 30
 STOP_SECONDS = 30
 POLL_SECONDS = 0.02
@@ -60,17 +58,6 @@ for _ in 1 2 3 4 5 6 7 8 9 10; do
 done
 rm -rf "$1"
 """
-
-
-def memory_folder() -> Path:
-    """Return a folder whose files stay in memory, or the usual one if it cannot be used.
-
-    A crash of the server loses nothing there, and no test waits for the disk.
-    """
-    if not _MEMORY.is_dir() or shutil.disk_usage(_MEMORY).free < _MIN_MEMORY_BYTES:
-        return TEMPORARY
-    runs_programs = not os.statvfs(_MEMORY).f_flag & os.ST_NOEXEC
-    return _MEMORY if runs_programs else TEMPORARY
 
 
 class ServerFailed(Exception):

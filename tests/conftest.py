@@ -13,7 +13,8 @@ import pytest
 
 from onceward.ports import Store
 from support.database import RawDatabase
-from support.postgres import Cluster, free_port, memory_folder
+from support.memory import TEMPORARY, memory_folder
+from support.postgres import Cluster, free_port
 from support.redis import IN_MEMORY, RedisServer
 from support.signals import give_children_default_signals
 from tests.database_pool import DatabasePool
@@ -35,20 +36,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--every-store",
         action="store_true",
-        help="Run the tests of tests/integration on each store.",
+        help="Run the tests of tests/integration and tests/acceptance on each store.",
     )
 
 
 def pytest_configure() -> None:
-    """Start services as a terminal does, wherever the tests were started; keep files in memory."""
+    """Give child processes default signal handling, and keep files in memory if possible."""
     give_children_default_signals()
-    os.environ["TMPDIR"] = str(memory_folder())  # no test waits for the disk's commits
-    tempfile.tempdir = None
+    if (folder := memory_folder()) != TEMPORARY:  # no test waits for the disk's commits
+        os.environ["TMPDIR"] = str(folder)
+        tempfile.tempdir = None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run tests above the stores on SQLite, and on each store if they are marked or every night."""
+    """Run tests above the stores on SQLite; on each store if marked, or with `--every-store`."""
     definition = metafunc.definition
     if (
         "database_url" in metafunc.fixturenames
@@ -62,7 +64,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the folders whose tests take longest."""
-    items.sort(key=lambda item: FOLDERS.index(item.path.parent.name))
+    places = {name: place for place, name in enumerate(FOLDERS)}
+    items.sort(key=lambda item: places.get(item.path.parent.name, len(places)))
 
 
 def pytest_collection_finish() -> None:

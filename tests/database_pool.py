@@ -33,7 +33,7 @@ COUNT_OTHER_SESSIONS = """
     SELECT count(*) FROM pg_stat_activity
     WHERE datname = current_database() AND pid <> pg_backend_pid()
 """
-# A trigger protects the audit trail.
+# Triggers are off while rows are deleted: one protects the audit trail.
 DELETE_ROWS = """
     SELECT 'SET session_replication_role = replica; ' || string_agg(
         CASE relkind WHEN 'S' THEN format('SELECT setval(%L, 1, false)', oid::regclass)

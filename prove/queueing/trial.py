@@ -16,7 +16,7 @@ from prove.queueing.events import ORDERED, Handler
 from prove.queueing.markers import VARIABLE, Marker, MarkerFolder
 from prove.queueing.sender import Sender
 from support.database import RawDatabase
-from support.postgres import TEMPORARY
+from support.memory import TEMPORARY
 from support.processes import ROOT, ConditionTimeout, Transport, eventually
 
 APP = ROOT / "prove" / "queueing" / "app.py"

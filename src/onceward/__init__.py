@@ -108,7 +108,8 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         """Import an export: an app that verifies signatures needs no store and no server."""
         for module, names in _MODULES.items():
             if name in names:
-                return globals().setdefault(name, getattr(import_module(module), name))
+                globals()[name] = value = getattr(import_module(module), name)
+                return value
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
     def __dir__() -> list[str]:

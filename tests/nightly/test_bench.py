@@ -64,7 +64,7 @@ from bench.schedule import BENCHMARKS, PUBLISHED
 from bench.suite import fairness, ingest, process, receive, recovery, retention
 from bench.tables import make_tables
 from onceward.settings import Settings
-from support.postgres import memory_folder
+from support.memory import memory_folder
 
 MODULES = Path(results.__file__).parent / "contenders"
 SHORT = Schedule(rounds=1, seconds=0.2)

@@ -35,7 +35,7 @@ from bench.shapes import EFFECTS, OWN, SYNC, WAITING, effect_key
 from bench.suite import latency, process, shapes
 from bench.suite.process import _Reading, measure_work
 from bench.tables import make_tables
-from support.postgres import memory_folder
+from support.memory import memory_folder
 
 SHORT = Schedule(rounds=1, seconds=0.3)
 KEYS = {

@@ -4,6 +4,7 @@
 """
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -15,6 +16,7 @@ from onceward.http.server.connection import Connection
 from onceward.http.server.server import Server, listen
 from onceward.settings import Settings
 from onceward.sources.request import Headers
+from support.processes import eventually_async
 from tests.integration.running import request
 
 GET = request("/slow", method="GET")
@@ -116,24 +118,51 @@ async def test_a_request_that_does_not_end_in_time_is_cancelled_and_logged(
     assert record.getMessage().startswith("1 requests did not end within drain_seconds")
 
 
-async def test_a_server_renews_the_date_and_stops_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ticks: list[int] = []
+async def test_the_date_of_responses_is_renewed() -> None:
+    application = Application()
+    application.released.set()
+    async with serving(application) as (_, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
 
-    async def on_tick(_: Server, counter: int) -> bool:
-        ticks.append(counter)
-        return False
+        async def read_date() -> bytes:
+            writer.write(GET)
+            lines = (await reader.readuntil(b"/slow")).splitlines()
+            (date,) = [line for line in lines if line.startswith(b"date: ")]
+            return date
 
-    monkeypatch.setattr(Server, "on_tick", on_tick)
-    monkeypatch.setattr("onceward.http.server.server._DATE_SECONDS", 0.01)
-    async with serving(Application()) as (server, _):
-        while len(ticks) < 3:  # noqa: ASYNC110 - the ticks are uvicorn's
-            await asyncio.sleep(0.01)
-        monkeypatch.setattr("onceward.http.server.server._DATE_SECONDS", 3600.0)
-        await asyncio.sleep(0.05)  # the loop waits for the next date
-        server.stop()
-    assert set(ticks) == {0}  # uvicorn renews the date in every tenth tick, the first of which is 0
+        first = await read_date()
+
+        async def is_renewed() -> bool:
+            return await read_date() != first
+
+        await eventually_async(is_renewed, "the date is renewed")
+        writer.close()
+
+
+async def test_a_server_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("onceward.http.server.server._DATE_SECONDS", 3600.0)
+    async with asyncio.timeout(10), serving(Application()):
+        await asyncio.sleep(0.05)  # the server waits for the next date
+
+
+async def test_a_server_that_stops_serves_a_connection_that_it_has_just_accepted() -> None:
+    class LateServer(Server):
+        async def main_loop(self) -> None:
+            await super().main_loop()
+            client.connect(listener.getsockname())
+            client.sendall(GET)
+            for _ in range(3):  # the event loop has accepted it, and not yet told the connection
+                await asyncio.sleep(0)
+
+    application, client, listener = Application(), socket.socket(), listen("127.0.0.1", 0)
+    application.released.set()
+    server = LateServer(application, Settings())
+    server.stop()
+    server.should_exit = False  # uvicorn would not begin
+    with client:
+        await server.serve(sockets=[listener])
+        client.settimeout(0)
+        assert client.recv(10_000).endswith(b"\r\n\r\n/slow")
 
 
 def test_the_state_has_what_a_connection_uses(subtests: pytest.Subtests) -> None:

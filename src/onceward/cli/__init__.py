@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Final
 
@@ -33,17 +35,26 @@ class _Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
         if cmd_name not in COMMANDS:
             return None
-        gc.disable()  # imports leave no garbage, and looking for it takes 15 ms
-        try:
+        with _without_gc():
             module = import_module(f"onceward.cli.{cmd_name}")
-        finally:
-            gc.enable()
         command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
         with formatter.section("Commands"):
             formatter.write_dl(sorted(COMMANDS.items()))
+
+
+@contextmanager
+def _without_gc() -> Iterator[None]:
+    """Look for no garbage meanwhile: imports leave none, and the search takes 15 ms."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 @click.group(cls=_Commands)

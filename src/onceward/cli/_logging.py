@@ -46,7 +46,7 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["debug", "info", "warning", "error"]),
         metavar="LEVEL",
         show_default="info for Onceward and the app, warning for other libraries",
-        help="Log from debug, info, warning or error on, for every library.",
+        help="Log from debug, info, warning or error on, for libraries too.",
     )
     @wraps(command)
     def logged(*, log: LogFormat, log_level: str | None, **options: Any) -> None:

@@ -25,16 +25,19 @@ OTHER_FILES: Final = 200
 """Files that a process needs beside its connections: the database, the log, refused clients."""
 
 _DATE_SECONDS: Final = 1.0
-_LOOK_SECONDS: Final = 0.01
+_POLL_SECONDS: Final = 0.01
+_MIN_DRAIN_SECONDS: Final = 1.0
+"""The time for requests in progress, even if jobs get none."""
 
 _log = logging.getLogger("onceward.http")
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that stops at once, and leaves logging and signals to the process."""
+    """A uvicorn server that stops without delay, and leaves logging and signals to the process."""
 
     def __init__(self, app: Application, settings: Settings) -> None:
-        self._stopped = asyncio.Event()
+        self._drain_seconds = max(_MIN_DRAIN_SECONDS, settings.drain_seconds)
+        self._stop_requested = asyncio.Event()
         own_protocol = partial(Connection, context=ServerContext(app, settings))
         super().__init__(
             uvicorn.Config(
@@ -48,7 +51,6 @@ class Server(uvicorn.Server):
                 access_log=False,
                 proxy_headers=False,
                 server_header=False,
-                timeout_graceful_shutdown=max(1, int(settings.drain_seconds)),
                 backlog=BACKLOG,
             )
         )
@@ -56,28 +58,28 @@ class Server(uvicorn.Server):
     def stop(self) -> None:
         """Accept no more connections, and end when the responses that are owed are sent."""
         self.should_exit = True
-        self._stopped.set()
+        self._stop_requested.set()
 
     async def main_loop(self) -> None:
         """Renew the date of the responses until the server is stopped."""
-        while not self._stopped.is_set():
-            await self.on_tick(0)
+        while not self._stop_requested.is_set():
+            await self.on_tick(0)  # uvicorn sets the date in every tenth tick, and in the first
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stopped.wait(), _DATE_SECONDS)
+                await asyncio.wait_for(self._stop_requested.wait(), _DATE_SECONDS)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Close the connections as `stop` says, or when `timeout_graceful_shutdown` is over."""
+        """Close each connection after the responses that it owes, or when the time is over."""
         for server in self.servers:
             server.close()
         for listener in sockets or ():
             listener.close()
-        await asyncio.sleep(_LOOK_SECONDS)  # for connections that were accepted just now
+        await asyncio.sleep(_POLL_SECONDS)  # a connection that was just accepted is not listed yet
         for connection in list(self.server_state.connections):
             connection.shutdown()
         with suppress(TimeoutError):
-            async with asyncio.timeout(self.config.timeout_graceful_shutdown):
+            async with asyncio.timeout(self._drain_seconds):
                 while self.server_state.connections or self.server_state.tasks:  # noqa: ASYNC110 - uvicorn sets no event
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
         if tasks := self.server_state.tasks:
             message = "%d requests did not end within drain_seconds and were cancelled"
             _log.error(message, len(tasks), extra=LogFields(count=len(tasks)))
@@ -93,7 +95,7 @@ class Server(uvicorn.Server):
 def allow_connections(count: int) -> None:
     """Raise the process's limit on open files to what so many connections need.
 
-    Logs a warning if the system does not allow it: further connections would not be accepted, and
+    Log a warning if the system does not allow it: further connections would not be accepted, and
     nothing would say so.
     """
     needed = count + OTHER_FILES
@@ -110,7 +112,7 @@ def allow_connections(count: int) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listening socket. Raises ConfigurationError if the address cannot be used."""
+    """Return a listening socket. Raise ConfigurationError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio sets TCP_NODELAY only if the socket names its protocol.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,4 +1,4 @@
-"""A plugin for pytest, `-p tests.sabotaged`: run tests with the sabotage that is selected."""
+"""A plugin for pytest, `-p tests.sabotage_plugin`: run tests with the sabotage that is selected."""
 
 from prove.sabotage import apply
 

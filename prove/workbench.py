@@ -28,6 +28,10 @@ SQLITE_FLEET = FleetSize()
 SQLITE_FILE = "onceward.db"
 
 
+ROOMY = {"max_connections": "300"}
+"""On a loaded machine, connections of killed processes end late."""
+
+
 class Show(Protocol):
     """A display of the progress of a stage."""
 
@@ -169,9 +173,8 @@ class Workbench:
                 yield DatabaseServer(None, path, is_durable=self._is_durable)
             else:
                 overrides = {} if self._is_durable else {"fsync": "off"}
-                server = Cluster(
-                    folder, settings={**(settings or {}), **overrides}, environment=environment
-                )
+                every = {**ROOMY, **(settings or {}), **overrides}
+                server = Cluster(folder, settings=every, environment=environment)
                 cluster = stack.enter_context(server)
                 yield DatabaseServer(cluster, cluster.folder)
 

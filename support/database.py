@@ -5,7 +5,7 @@ Statements name tables as on PostgreSQL, ``onceward.jobs``.
 
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -81,6 +81,12 @@ class RawDatabase:
     def make_due(self) -> None:
         """Make every waiting job due now."""
         self.rows(f"UPDATE onceward.jobs SET available_at = {self.now}")  # noqa: S608 - no outside input
+
+    def postpone(self, jobs: Collection[int]) -> None:
+        """Make waiting jobs due in a quarter of an hour, however slow the test is."""
+        delay = "900000000" if self.is_sqlite else "interval '15 minutes'"
+        later, ids = f"{self.now} + {delay}", ", ".join(map(str, jobs))
+        self.rows(f"UPDATE onceward.jobs SET available_at = {later} WHERE id IN ({ids})")  # noqa: S608 - no outside input
 
     @property
     def now(self) -> str:

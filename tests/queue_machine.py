@@ -161,6 +161,8 @@ class JobsMachine(RuleBasedStateMachine):
             )
         )
         self.settled = []
+        if waiting := self.model.waiting():
+            self.raw_db.postpone(waiting)  # a job that died alone would be due in a second
         taken = [job.id for job in claimed.lease.jobs] if claimed.lease else []
         self.model.check_claim(taken, wanted, limit=1 if solo else limit, solo=solo)
         if claimed.lease:

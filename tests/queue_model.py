@@ -115,6 +115,11 @@ class QueueModel:
         """Return the jobs that have a lease."""
         return {job for lease in self.leases.values() for job in lease.jobs}
 
+    def waiting(self) -> list[int]:
+        """Return the jobs that wait for a time."""
+        live = {number: job for number, job in self.jobs.items() if job.status is LIVE}
+        return [number for number, job in live.items() if not job.is_due]
+
     def in_flight(self) -> Iterator[ModelJob]:
         """Yield the jobs that have a lease and are not settled."""
         for job in self.leased():

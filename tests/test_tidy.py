@@ -71,6 +71,8 @@ HOME_PATH = re.compile(r"(?<![\w.\-/])/(?:ro{2}t|hom[e]|Use[r]s)/")
 INDEX_HOST = re.compile(r"pypi[.]org/simple|files[.]pythonhosted|pypi[.]python[.]org")
 UNREASONED = re.compile(r"\bTO[D]O\b(?!\([^)]*\w[^)]*\))")
 STATEMENT = re.compile(r"^-- name: *(.*)$")
+CHARACTER_CLASS = re.compile(r"\[(?:\\.|[^\]])*\]")
+POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{+[\d,]+\}+)\+")
 
 
 # The files.
@@ -448,6 +450,17 @@ def test_no_file_contains_a_path_of_one_machine() -> None:
 
 def test_no_file_contains_the_host_of_a_package_index() -> None:
     assert_none(matches(INDEX_HOST, repository_files()), "name packages, not their hosts")
+
+
+def test_no_pattern_repeats_a_group_possessively() -> None:
+    """Python 3.11.0 to 3.11.4 match too much: python/cpython#100061."""
+    found = [
+        f"{position(path, number)}: {line.strip()}"
+        for path in PACKAGE.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if POSSESSIVE_GROUP.search(CHARACTER_CLASS.sub("x", line))
+    ]
+    assert_none(found, "write (?>(…)*) instead of (…)*+, which Python 3.11.4 gets wrong")
 
 
 def test_every_open_task_has_a_reason() -> None:

@@ -53,7 +53,7 @@ _ADDRESS: Final = re.compile(r"\d{1,3}(?:\.\d{1,3}){3}|(?=[^:]*:)[0-9a-f:]+")
 # A quote inside a word, as in "can't" or "O'Brien", neither opens nor closes a value.
 _QUOTED: Final = re.compile(
     r"""
-      (?<!\w)b?(?P<open>['"])(?P<value>(?:\\.|(?!(?P=open)(?!\w)).)*+)(?P<close>(?P=open)|\Z)
+      (?<!\w)b?(?P<open>['"])(?P<value>(?>(?:\\.|(?!(?P=open)(?!\w)).)*))(?P<close>(?P=open)|\Z)
     | “(?P<curly>[^”]*+)”?
     """,
     re.VERBOSE | re.DOTALL,

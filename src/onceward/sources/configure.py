@@ -40,7 +40,7 @@ _SURROUNDINGS: Final = " \t\"'\u00a0\u200b\u3000\ufeff"
 """Characters that are copied with a secret by mistake."""
 _JSON_PATH: Final = "json:$."
 """The beginning of a JSONPath, which is not how selectors are written."""
-_JSON_SCALAR: Final = rb'\s*:\s*(?:"[^"\\]*+(?:\\.[^"\\]*+)*+"|[-+.0-9eE]+|true|false|null)'
+_JSON_SCALAR: Final = rb'\s*:\s*(?:"[^"\\]*+(?>(?:\\.[^"\\]*+)*)"|[-+.0-9eE]+|true|false|null)'
 
 
 class SourceOptions(TypedDict, total=False):

@@ -19,8 +19,8 @@ and it must not decide how signed bytes are read.
 _FIELD_NAME: Final = re.compile(
     rb'^content-disposition:.*?\bname="([^"]*)"', re.IGNORECASE | re.MULTILINE
 )
-_ESCAPED_TEXT: Final = re.compile(r"(?:[^%]++|%[0-9A-Fa-f]{2})*+", re.ASCII)
-_PLAIN_FORM: Final = re.compile(rb"(?:[0-9A-Za-z._~!$'()*+,:@/?&=-]++|%[0-9A-Fa-f]{2})*+")
+_ESCAPED_TEXT: Final = re.compile(r"(?>(?:[^%]++|%[0-9A-Fa-f]{2})*)", re.ASCII)
+_PLAIN_FORM: Final = re.compile(rb"(?>(?:[0-9A-Za-z._~!$'()*+,:@/?&=-]++|%[0-9A-Fa-f]{2})*)")
 
 Fields = list[tuple[str, str]]
 

@@ -9,22 +9,31 @@ from support.processes import ConditionTimeout, eventually
 
 DISCONNECT_SECONDS = 0.2
 
-# Describes the schema. A test that changed more than rows makes it differ from the template's.
-FINGERPRINT = """
-    SELECT
-        (SELECT (count(*), max(oid)) FROM pg_class WHERE relpersistence <> 't'
-            AND relnamespace <> 'pg_toast'::regnamespace)::text,
-        (SELECT (count(*), max(oid)) FROM pg_constraint)::text,
-        (SELECT (count(*), max(oid)) FROM pg_trigger)::text,
-        (SELECT (count(*), max(oid)) FROM pg_proc)::text,
+# Describe the schema. If a row was added, changed or removed, the last transaction or the count is
+# another one.
+_CATALOGS = {
+    "pg_class": "relnamespace = 'onceward'::regnamespace",
+    "pg_attribute": "attrelid IN (SELECT oid FROM pg_class"
+    " WHERE relnamespace = 'onceward'::regnamespace)",
+    "pg_attrdef": "true",
+    "pg_constraint": "connamespace = 'onceward'::regnamespace",
+    "pg_policy": "true",
+    "pg_proc": "pronamespace = 'onceward'::regnamespace",
+    "pg_trigger": "true",
+    "onceward.migrations": "true",
+}
+_COUNTS = ", ".join(
+    f"(SELECT (count(*), max(xmin::text::bigint))::text FROM {catalog} WHERE {condition})"  # noqa: S608 - no outside input
+    for catalog, condition in _CATALOGS.items()
+)
+FINGERPRINT = f"""
+    SELECT {_COUNTS},
         (SELECT count(*) FROM pg_db_role_setting d JOIN pg_database b ON b.oid = d.setdatabase
             WHERE datname = current_database()),
-        (SELECT count(*) FROM pg_class WHERE relpersistence = 'u'),
-        (SELECT count(*) FROM onceward.migrations),
         -- Tables with statistics, from which later tests would get other plans.
         (SELECT count(*) FROM pg_class WHERE relnamespace = 'onceward'::regnamespace
             AND relkind = 'r' AND relpages > 0)
-"""
+"""  # noqa: S608 - no outside input
 COUNT_USER_OBJECTS = """
     SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace)
         + (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)
@@ -51,18 +60,19 @@ class DatabasePool:
         self._cluster = cluster
         self._template = template
         self._fingerprint, self._delete_rows = _describe(template)
-        self._free: list[str] = []
+        self.free: list[str] = []
+        """Databases that wait for a test."""
 
     def acquire(self) -> str:
         """Return the URL of an empty database."""
         self._cluster.start()  # an earlier test may have crashed it and failed
-        return self._free.pop() if self._free else self._cluster.create_database(self._template)
+        return self.free.pop() if self.free else self._cluster.create_database(self._template)
 
     def release(self, url: str) -> None:
         """Empty a database for the next test, or drop it if its schema was changed."""
         self._cluster.start()
         if self._empty(url):
-            self._free.append(url)
+            self.free.append(url)
         else:
             self._cluster.drop(url)
 

@@ -4,6 +4,7 @@ import signal
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
 from onceward.cli._exit_deadline import EXIT_GRACE_SECONDS
@@ -53,6 +54,25 @@ def test_other_signals_drain_and_end_the_process(
         service.terminate(number)
         assert service.wait() == 0
     assert RawDatabase(sqlite_url).rows("SELECT event FROM notes") == [("evt_1",)]
+
+
+def test_a_second_signal_kills_the_process(sqlite_url: str, tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    with Serve(MISCHIEF, sqlite_url) as service:
+        service.accept("evt_1", "slow", {"seconds": 60, "touch": str(started)})
+        eventually(started.exists, "the handler runs")
+        service.terminate()
+
+        def accepts_nothing() -> bool:
+            try:
+                httpx.get(f"{service.address}/healthz")
+            except httpx.ConnectError:
+                return True
+            return False
+
+        eventually(accepts_nothing, "it drains")
+        service.terminate()
+        assert service.wait() == -signal.SIGTERM
 
 
 def test_a_handler_that_raises_keyboard_interrupt_fails_its_job(sqlite_url: str) -> None:

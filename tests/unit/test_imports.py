@@ -1,13 +1,17 @@
 """What each entry point imports: a process should start with little more than it needs."""
 
 import ast
+import gc
+import importlib
 import subprocess
 import sys
 from pathlib import Path
 from time import perf_counter
+from types import ModuleType
 
 import click
 import pytest
+from click.testing import CliRunner
 
 import onceward
 from onceward.cli import COMMANDS, main
@@ -68,10 +72,38 @@ def test_type_checkers_see_the_exports_of_each_module() -> None:
     }
 
 
+def test_a_command_is_imported_without_looking_for_garbage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+
+    def observe(name: str) -> ModuleType:
+        seen.append(gc.isenabled())
+        return importlib.import_module(name)
+
+    monkeypatch.setattr("onceward.cli.import_module", observe)
+    for turn, was_enabled in ((gc.enable, True), (gc.disable, False)):
+        turn()
+        try:
+            main.get_command(click.Context(main), "verify")
+            assert gc.isenabled() is was_enabled
+        finally:
+            gc.enable()
+    assert seen == [False, False]
+
+
+def test_an_unknown_command_is_a_usage_error() -> None:
+    result = CliRunner().invoke(main, ["srve"])
+    assert (result.exit_code, "No such command 'srve'" in result.output) == (2, True)
+
+
 def test_every_export_is_found() -> None:
     missing = [name for name in onceward.__all__ if getattr(onceward, name, None) is None]
     assert missing == []
-    assert set(onceward.__all__) <= set(dir(onceward))
+    shown = run("import onceward; print(*dir(onceward))").split()  # before one is imported
+    assert set(onceward.__all__) <= set(shown)
+    exported = {name for names in onceward._MODULES.values() for name in names}
+    assert set(onceward.__all__) == exported | {"__version__"}
 
 
 def test_another_name_of_the_package_is_an_attribute_error() -> None:

@@ -145,6 +145,98 @@ async def test_a_server_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(0.05)  # the server waits for the next date
 
 
+class DirectReception:
+    """A request that is received without a task, until `respond` is called."""
+
+    is_full = False
+
+    def __init__(self, respond: Respond) -> None:
+        self.respond = respond
+
+    def add(self, chunk: bytes) -> None: ...
+
+    def complete(self) -> None: ...
+
+    def disconnect(self) -> None: ...
+
+
+class DirectApplication(Application):
+    """Receives every request without a task."""
+
+    received: DirectReception
+
+    def start_directly(  # type: ignore[override] # the others receive nothing directly
+        self, _: Scope, __: Headers, respond: Respond
+    ) -> DirectReception:
+        self.received = DirectReception(respond)
+        self.started.set()
+        return self.received
+
+
+async def test_a_server_that_stops_waits_for_a_request_that_has_no_task() -> None:
+    application = DirectApplication()
+    server, listener = Server(application, Settings()), listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    end = asyncio.create_task(server.serve(sockets=[listener]))
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(request("/slow"))
+    await application.started.wait()
+    server.stop()
+    await asyncio.wait([end], timeout=0.1)
+    assert not end.done()
+    application.received.respond(Response(202, b"recorded"))
+    assert (await asyncio.wait_for(reader.read(), 5)).endswith(b"\r\n\r\nrecorded")
+    writer.close()
+    await asyncio.wait_for(end, 5)
+
+
+async def test_a_server_that_stops_waits_for_a_request_whose_client_is_gone(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    application = Application()
+    async with serving(application) as (server, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        await application.started.wait()
+        (task,) = server.server_state.tasks
+        reset = (1).to_bytes(4, "little") + bytes(4)
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, reset)
+        writer.transport.abort()
+        server.stop()
+        await asyncio.sleep(0.1)  # the server has looked for connections
+        assert not server.server_state.connections
+        application.released.set()
+        await asyncio.wait_for(asyncio.wait([task]), 5)
+        assert not task.cancelled()
+    assert caplog.records == []
+
+
+async def test_requests_in_progress_get_a_second_even_if_jobs_get_none() -> None:
+    application = Application()
+    async with serving(application, Settings(drain_seconds=0)) as (server, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        await application.started.wait()
+        server.stop()
+        await asyncio.sleep(0.1)
+        application.released.set()
+        assert b" 200 " in await asyncio.wait_for(reader.readline(), 5)
+        writer.close()
+
+
+async def test_a_server_that_stops_accepts_no_more_connections() -> None:
+    application = Application()
+    async with serving(application) as (server, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(GET)
+        await application.started.wait()
+        server.stop()
+        await asyncio.sleep(0.1)
+        with pytest.raises(ConnectionRefusedError):
+            await asyncio.open_connection("127.0.0.1", port)
+        writer.close()
+
+
 async def test_a_server_that_stops_serves_a_connection_that_it_has_just_accepted() -> None:
     class LateServer(Server):
         async def main_loop(self) -> None:

@@ -28,10 +28,6 @@ SQLITE_FLEET = FleetSize()
 SQLITE_FILE = "onceward.db"
 
 
-ROOMY = {"max_connections": "300"}
-"""On a loaded machine, connections of killed processes end late."""
-
-
 class Show(Protocol):
     """A display of the progress of a stage."""
 
@@ -173,8 +169,9 @@ class Workbench:
                 yield DatabaseServer(None, path, is_durable=self._is_durable)
             else:
                 overrides = {} if self._is_durable else {"fsync": "off"}
-                every = {**ROOMY, **(settings or {}), **overrides}
-                server = Cluster(folder, settings=every, environment=environment)
+                server = Cluster(
+                    folder, settings={**(settings or {}), **overrides}, environment=environment
+                )
                 cluster = stack.enter_context(server)
                 yield DatabaseServer(cluster, cluster.folder)
 

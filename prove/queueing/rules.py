@@ -13,6 +13,9 @@ from support.ledger_checker import Violation
 
 STAGE = "queue"
 FLEET = FleetSize(receivers=2, workers=3)
+SERVER = {"max_connections": "300"}
+"""On a loaded machine, the connections of killed processes end late."""
+
 EVENTS_PER_SECOND = 120
 BURSTS = {Handler.CAPPED: 40, Handler.RATED: 60}
 """Events that are sent at once: a limit shows only if more wait than it allows."""
@@ -29,7 +32,7 @@ def keep_rules(bench: Workbench) -> None:
     size = SQLITE_FLEET if bench.is_sqlite else FLEET
     with (
         bench.stage(STAGE),
-        bench.server() as server,
+        bench.server(settings=SERVER) as server,
         QueueTrial(server.create(), size, *bench.options, seed=bench.seed) as trial,
     ):
         _load(bench, trial)

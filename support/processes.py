@@ -70,7 +70,7 @@ def eventually(condition: Callable[[], T], what: str, seconds: float = WAIT_SECO
     while not (value := condition()):
         if time.monotonic() > deadline:
             raise ConditionTimeout(f"{what}: not within {seconds:g} s")
-        time.sleep(pause)
+        time.sleep(pause)  # between two looks: nothing announces the condition
         pause = _next_pause(pause)
     return value
 

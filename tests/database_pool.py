@@ -12,13 +12,14 @@ DISCONNECT_SECONDS = 0.2
 # Describe the schema. If a row was added, changed or removed, the last transaction or the count is
 # another one.
 _CATALOGS = {
-    "pg_class": "relnamespace = 'onceward'::regnamespace",
+    "pg_namespace": "nspname <> 'public' AND nspname !~ '^pg_'",
+    "pg_class": "relpersistence <> 't' AND relnamespace <> 'pg_toast'::regnamespace",
     "pg_attribute": "attrelid IN (SELECT oid FROM pg_class"
     " WHERE relnamespace = 'onceward'::regnamespace)",
     "pg_attrdef": "true",
-    "pg_constraint": "connamespace = 'onceward'::regnamespace",
+    "pg_constraint": "true",
     "pg_policy": "true",
-    "pg_proc": "pronamespace = 'onceward'::regnamespace",
+    "pg_proc": "true",
     "pg_trigger": "true",
     "onceward.migrations": "true",
 }

@@ -38,6 +38,9 @@ ALTERATIONS = (
     "GRANT SELECT ON onceward.jobs TO PUBLIC",
     "UPDATE onceward.migrations SET number = number + 1000",
     "CREATE TABLE onceward.others ()",
+    "CREATE SCHEMA others",
+    "CREATE SCHEMA others CREATE TABLE more ()",
+    "CREATE FUNCTION onceward.one() RETURNS int LANGUAGE sql AS 'SELECT 1'",
 )
 
 

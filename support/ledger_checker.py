@@ -117,7 +117,7 @@ EVENTS = """
     ) AS d ON d.event = e.id
     LEFT JOIN (
         SELECT job, count(*) AS failures, max(number) AS last, sum(
-            CASE WHEN error = 'declined' OR error LIKE 'Malformed%' THEN 1 ELSE 0 END
+            CASE WHEN error LIKE 'declined%' OR error LIKE 'Malformed%' THEN 1 ELSE 0 END
         ) AS permanent
         FROM onceward.attempts GROUP BY job
     ) AS a ON a.job = j.id

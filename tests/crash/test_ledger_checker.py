@@ -63,6 +63,13 @@ def test_a_correct_ledger_has_no_findings(ledger: RawDatabase, original: Ledger)
     check_ledger(ledger, original.history)
 
 
+def test_a_permanent_failure_may_end_with_the_fault_of_on_failed(
+    ledger: RawDatabase, original: Ledger
+) -> None:
+    ledger.rows("UPDATE onceward.attempts SET error = 'declined; on_failed raised an error'")
+    check_ledger(ledger, original.history)
+
+
 @pytest.mark.parametrize(
     ("damage", "violation"),
     [

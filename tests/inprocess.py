@@ -77,11 +77,11 @@ class RunningInbox:
 
         await eventually_async(is_idle, "every job has ended")
 
-    async def wait_for_error(self) -> JobItem:
-        """Wait until an attempt of the only job has failed, and return the job."""
+    async def wait_for_error(self, event_id: str = "evt_1") -> JobItem:
+        """Wait until an attempt of the only job of an event has failed, and return the job."""
 
         async def failed() -> JobItem | None:
-            item = await self.job()
+            item = await self.job(event_id)
             return item if item.last_error is not None else None
 
         found = await eventually_async(failed, "an attempt has failed")

@@ -55,7 +55,7 @@ ONE_CLOCK = "runtime.clock"
 WITHOUT_STATUSES = ("receive", "operate", "sources", "work")
 PROVIDER_DATA = "onceward.sources.presets"
 ERROR_STATUSES = range(400, 600)
-UNITS = ("BYTES", "CHARACTERS", "DAYS", "EVENTS", "JOBS", "LIMIT", "SECONDS")
+UNITS = ("BYTES", "CHARACTERS", "DAYS", "EVENTS", "JOBS", "LEVELS", "LIMIT", "SECONDS")
 
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70

@@ -32,7 +32,7 @@
     ├── PreparationFailed             a function of ``inbox.at_start`` raised an error
     ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── StaleEvent                    the key of the event has applied a newer version
-    ├── EventFiltered                 the filter function of the handler does not want the event
+    ├── EventFiltered                 the filter of the handler does not want the event
     ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
     ├── EventChanged                  an event changed while its handlers ran; nothing was committed
     ├── OperatorError                 an operator's action is not possible
@@ -43,7 +43,8 @@
     ├── NeedsOwnTransaction           a statement cannot run in a shared transaction
     ├── EffectNotApplied              an outside call was certainly not applied
     ├── EffectUnknown                 nobody knows whether an outside call was applied
-    ├── EffectPending                 another attempt's outside call may still be under way
+    ├── JobPostponed                  the job cannot run here and now; no attempt is counted
+    │   └── EffectPending             another attempt's outside call may still be under way
     ├── WorkerDied                    the worker of the last attempt died; given to `on_failed`
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
@@ -260,7 +261,7 @@ class StaleEvent(OncewardError):
 
 
 class EventFiltered(OncewardError):
-    """The filter function of a handler does not want an event. The job is ignored."""
+    """The filter of a handler does not want an event. The job is ignored."""
 
 
 class NotSettled(OncewardError):
@@ -305,12 +306,16 @@ class EffectUnknown(OncewardError):
         super().__init__(message)
 
 
-class EffectPending(OncewardError):
-    """Another attempt's outside call may be under way for `seconds`. The job waits until then."""
+class JobPostponed(OncewardError):
+    """The job cannot run here and now. It runs again after `seconds`; no attempt is counted."""
 
     def __init__(self, message: str, *, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(message)
+
+
+class EffectPending(JobPostponed):
+    """Another attempt's outside call may be under way for `seconds`. The job waits until then."""
 
 
 class WorkerDied(OncewardError):

@@ -311,10 +311,10 @@ async def test_a_slow_function_ends_with_the_time_of_the_request(sqlite_url: str
     assert body["message"].startswith("note took longer than 1 s (inline_timeout_seconds)")
 
 
-async def test_a_request_runs_what_an_older_version_of_the_handler_wants(
+async def test_a_request_that_only_another_version_wants_is_asked_to_come_again(
     database_url: str,
 ) -> None:
-    """Its job would wait for a worker, which an inline source need not have."""
+    """This version must not run it, and its job would wait for a worker that need not exist."""
     async with receive_only(inline_noting({"status": "sent"}), database_url):
         pass  # its routes stay for a while
     async with receive_only(inline_noting({"status": "paid"}), database_url) as bench:
@@ -322,8 +322,10 @@ async def test_a_request_runs_what_an_older_version_of_the_handler_wants(
             await send(bench, hookmesh_webhook(status, status=status))
             for status in ("paid", "sent", "open")
         ]
-    assert [answer[1]["status"] for answer in answers] == ["processed", "processed", "ignored"]
-    assert notes(database_url) == ["paid", "sent"]
+    assert [status for status, _ in answers] == [200, 503, 200]
+    assert [answer.get("status") for _, answer in answers] == ["processed", None, "ignored"]
+    assert answers[1][1]["message"] == "Another version of the app wants this event. Retry later."
+    assert notes(database_url) == ["paid"]
 
 
 # Review.

@@ -47,9 +47,9 @@ def test_an_event_is_sent_with_its_identity_and_payload() -> None:
 
 
 PAYLOADS = [
-    b'{"amount": 1.10, "big": 12345678901234567890123, "e": 1e400, "same": 1, "same": 2}',
+    b'{"amount": 1.10, "big": 12345678901234567890123, "e": 1e300, "same": 1, "same": 2}',
     b'{"text": "\\u00e9 \xc3\xa9",\n "list": [1,  2]}',
-    b"9" * 6_000,
+    b"9" * 500,
     b'"text"',
     b"null",
 ]
@@ -73,6 +73,8 @@ BODIES = [
     (b"", ""),
     (b'{"cut": ', "application/json"),
     (b'{"not": "UTF-8 \xff"}', "application/json"),
+    (b'{"not": 1e400}', "application/json"),
+    (b"9" * 501, "application/json"),
     (b'{"half": "\\ud800"}', "application/json"),
     (b"\xef\xbb\xbf{}", "application/json"),
     (b'{"a": NaN}', "application/json"),

@@ -13,6 +13,7 @@ from onceward.model.events import Identity
 from onceward.sources import identify as identification
 from onceward.sources.envelope import identify_envelope
 from onceward.sources.identify import IdentitySelectors, parse_identity_selectors
+from onceward.sources.json_text import TOO_DEEP
 from onceward.sources.request import Headers, Request
 from tests.cpu_time import within
 
@@ -96,7 +97,7 @@ ODD_CONTENT = [
     b'"x":"\\ud800"',
     b'"x":"\xff\xfe"',
     b'"x":"a\0b\x01"',
-    b'"x":' + b"[" * 500 + b"]" * 500,
+    b'"x":' + b"[" * 499 + b"]" * 499,
 ]
 
 
@@ -164,7 +165,7 @@ def test_a_body_without_an_id_is_refused_with_the_reason(subtests: pytest.Subtes
         (b"[]", "json:id is missing: the body is a list, not an object"),
         (b"null", "json:id is missing: the body is null, not an object"),
         (b"5", "json:id is missing: the body is a string or a number, not an object"),
-        (b'{"id":' + b"[" * 100_000, "json:id is missing: the body is nested too deeply"),
+        (b'{"id":' + b"[" * 100_000, f"json:id is missing: the body is {TOO_DEEP}"),
     ]:
         with subtests.test(body=body):
             assert refusal_message(body) == message
@@ -282,7 +283,7 @@ INVALID_ENVELOPES = [
     (b"{", "invalid_json", "the body is not JSON"),
     (b'{"event_id":"\xff"}', "invalid_json", "the body is not JSON"),
     (b"[]", "invalid_json", "the body is a list, not an object"),
-    (b'{"payload":' + b"[" * 100_000, "invalid_json", "the body is nested too deeply"),
+    (b'{"payload":' + b"[" * 100_000, "invalid_json", f"the body is {TOO_DEEP}"),
     (
         b'{"event_id":' + b"9" * 5000 + b"}",
         "no_event_id",

@@ -61,7 +61,7 @@ def test_a_long_key_over_a_long_array_is_named_once() -> None:
 
 
 def test_a_deep_field_is_named_by_both_ends_of_its_path() -> None:
-    text = fault(None, b'{"a":' * 900 + b"NaN" + b"}" * 900)
+    text = fault(None, b'{"a":' * 500 + b"NaN" + b"}" * 500)
     assert text.endswith("a.a: NaN is not JSON")
     assert len(text) < 300
 

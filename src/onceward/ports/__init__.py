@@ -175,6 +175,15 @@ class Queue(Protocol):
     async def load_body(self, job: Job) -> bytes:
         """Return the body of a job's event. Raise PermanentError if it is no longer stored."""
 
+    async def was_routed(self, job: int) -> bool:
+        """Return whether a person routed the event of a job to its handler."""
+
+    async def filters_for(self, job: Job) -> list[str]:
+        """Return the filters of the routes by which the handler of a job gets its event.
+
+        Several versions of a handler have a route each. A route without a filter has an empty one.
+        """
+
     async def renew(
         self,
         tokens: Sequence[str],

@@ -8,7 +8,8 @@ import msgspec
 
 from onceward.errors import InvalidEnvelope
 from onceward.model.events import Identity
-from onceward.sources.identify import ReadFailure, decode_leniently, usable_text
+from onceward.sources.identify import BODY_TOO_DEEP, ReadFailure, decode_leniently, usable_text
+from onceward.sources.json_text import is_too_deep
 
 
 class _Envelope(msgspec.Struct, gc=False):
@@ -41,12 +42,12 @@ def identify_envelope(body: bytes) -> Identity:
 
 
 def _decode(body: bytes) -> _Envelope:
+    if is_too_deep(body):
+        raise InvalidEnvelope(BODY_TOO_DEEP.reason, code="invalid_json")
     try:
         return _DECODER.decode(body)
     except msgspec.ValidationError:  # not an object, or a number beyond the decoder's range
         members = decode_leniently(body)
-    except RecursionError:
-        members = ReadFailure("the body is nested too deeply")
     except (msgspec.DecodeError, UnicodeDecodeError):
         members = ReadFailure("the body is not JSON")
     if isinstance(members, ReadFailure):

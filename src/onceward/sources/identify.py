@@ -14,6 +14,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError, NoEventId
 from onceward.model.events import Identity, invalid_text_reason
+from onceward.sources.json_text import TOO_DEEP, is_too_deep
 from onceward.sources.request import Request
 from onceward.sources.schemes.coverage import Coverage
 from onceward.sources.selectors import (
@@ -279,15 +280,18 @@ def _json_kind(value: object) -> str:
 
 
 _NOT_DECODED: Final = ReadFailure("the body was not decoded")
+BODY_TOO_DEEP: Final = ReadFailure(f"the body is {TOO_DEEP}")
 
 
 def _document(selectors: IdentitySelectors, request: Request) -> Any:
     """Decode the body: to a struct, else leniently to a dict, else to the reason it fails."""
     if selectors.decoder is None:
         return _NOT_DECODED
+    if is_too_deep(request.body):
+        return BODY_TOO_DEEP
     try:
         return selectors.decoder.decode(request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return decode_leniently(request.body)
 
 
@@ -298,14 +302,13 @@ _LENIENT: Final = json.JSONDecoder(strict=False, parse_int=str)
 def decode_leniently(body: bytes) -> dict[str, Any] | ReadFailure:
     """Decode a body that the strict decoder rejects, or return why it is not a JSON object.
 
-    Invalid UTF-8 becomes lone surrogates, which an id cannot contain. Two ids that differ only in
-    invalid bytes are therefore both refused, not taken for one id.
+    The body must not be too deep. Invalid UTF-8 becomes lone surrogates, which an id cannot
+    contain. Two ids that differ only in invalid bytes are therefore both refused, not taken for
+    one id.
     """
     try:
         text = body.decode("utf-8-sig", "surrogateescape")
         document = _LENIENT.decode(text)
-    except RecursionError:
-        return ReadFailure("the body is nested too deeply")
     except json.JSONDecodeError as error:
         return ReadFailure(f"the body is not JSON (at character {error.pos})")
     if not isinstance(document, dict):

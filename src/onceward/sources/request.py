@@ -8,10 +8,9 @@ from functools import cached_property
 from typing import Any, Final
 from urllib.parse import SplitResult, urlsplit
 
-import msgspec
-
 from onceward.errors import ConfigurationError, RepeatedHeader
 from onceward.sources.forms import form_fields, urlencoded_fields
+from onceward.sources.json_text import decode_json
 
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}")
 MAX_PARSED_BYTES: Final = 1024 * 1024
@@ -105,13 +104,13 @@ class Request:
 
     @cached_property
     def document(self) -> Any:
-        """The decoded JSON body; None if it is not JSON or too large."""
+        """The decoded JSON body; None if it is not JSON or exceeds a limit."""
         body = self.body
         if len(body) > MAX_PARSED_BYTES or body.count(b"[") + body.count(b"{") > MAX_CONTAINERS:
             return None
         try:
-            return msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return decode_json(body)
+        except ValueError:
             return None
 
 

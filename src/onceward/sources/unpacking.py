@@ -15,6 +15,7 @@ import msgspec
 
 from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.sources.body_kind import BodyKind
+from onceward.sources.json_text import is_too_deep
 from onceward.sources.request import Request
 from onceward.sources.selectors import Selector
 
@@ -51,14 +52,17 @@ class EventPaths:
     def split(self, body: bytes) -> list[bytes]:
         """Return the bytes of each event.
 
-        A body that no path fits, or with more than `MAX_EVENTS` events, is returned whole.
+        A body that no path fits, that is nested too deeply, or with more than `MAX_EVENTS` events
+        is returned whole.
         """
+        if is_too_deep(body):
+            return [body]
         for path in self._paths:
             values: list[msgspec.Raw] = [msgspec.Raw(body)]
             try:
                 for step in path:
                     values = [child for value in values for child in _children(value, step)]
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, KeyError):
+            except (msgspec.DecodeError, UnicodeDecodeError, KeyError):
                 continue
             return [bytes(value) for value in values] if len(values) <= MAX_EVENTS else [body]
         return [body]

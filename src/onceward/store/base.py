@@ -79,6 +79,18 @@ class BaseStore(ABC):
         rows = await self._read("watermark", handler=handler, key=key)
         return read_watermark(rows[0]) if rows else None
 
+    async def was_routed(self, job: int) -> bool:
+        """Return whether a person routed the event of a job to its handler."""
+        rows = await self._read("was_routed", job=job)
+        return bool(rows and rows[0]["was_routed"])
+
+    async def filters_for(self, job: Job) -> list[str]:
+        """Return the filters of the routes by which the handler of a job gets its event."""
+        rows = await self._read(
+            "filters_for", handler=job.handler, source=job.source, type=job.type
+        )
+        return [row["filter"] for row in rows]
+
     async def ready(self) -> None:
         """Raise StoreError unless the ledger responds."""
         await self._read("ping")

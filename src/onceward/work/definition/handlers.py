@@ -129,6 +129,19 @@ class Handler:
         return self.routes[0].filter
 
     @property
+    def has_filter(self) -> bool:
+        """Whether the handler may not want an event of its types."""
+        return bool(self.filter) or self.condition is not None
+
+    @property
+    def reads_payload(self) -> bool:
+        """Whether a payload that cannot be decoded must not reach the handler.
+
+        A filter and a key decide nothing about such a payload.
+        """
+        return self.model is not None or bool(self.filter) or self.rules.ordering_key is not None
+
+    @property
     def label(self) -> str:
         """The handler's name and the line that defines it, for messages."""
         return make_label(self.name, self.function)

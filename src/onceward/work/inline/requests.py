@@ -20,6 +20,7 @@ from onceward.errors import (
     EventChanged,
     EventFiltered,
     HandlerTimeout,
+    JobPostponed,
     LedgerUnavailable,
     NotSettled,
     OutcomeUnknown,
@@ -65,6 +66,7 @@ MAX_CHANGES: Final = 5
 _TOO_SLOW: Final = 'shorten it, raise the setting, or use mode="background"'
 _WAITED: Final = "The request has waited too long for its turn. Retry later."
 _SLOTS_BUSY: Final = "Too many requests run their handlers now. Retry later."
+_OTHER_VERSION: Final = "Another version of the app wants this event. Retry later."
 _UNAVAILABLE: Final = "The ledger is unavailable. Retry later."
 
 Record = Callable[[Sequence[Arrival]], Awaitable[Sequence[Receipt]]]
@@ -207,12 +209,12 @@ class InlineRunner:
     async def _apply_conditions(
         self, jobs: Sequence[PlannedJob], deadline: float
     ) -> list[PlannedJob]:
-        """Call the filter functions of handlers before any of the handlers runs."""
+        """Ask the filters of handlers before any of the handlers runs."""
         started = self._clock.monotonic()
         applied: list[PlannedJob] = []
         for planned in jobs:
             run = planned.run
-            if self._handlers[run.handler].condition is None:
+            if not self._handlers[run.handler].has_filter:
                 applied.append(planned)
                 continue
             try:
@@ -221,6 +223,8 @@ class InlineRunner:
                     await self._runner.require_wanted(planned.job, limit)
             except EventFiltered as filtered:
                 run = replace(run, filtered=str(filtered))
+            except JobPostponed as postponed:
+                raise LedgerUnavailable(_OTHER_VERSION, code=EventBusy.code) from postponed
             except ENDS:
                 raise
             except BaseException as error:  # noqa: BLE001 - every error is a failure

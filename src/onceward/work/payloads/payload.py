@@ -10,6 +10,7 @@ import msgspec
 from onceward.errors import MalformedPayload
 from onceward.model.events import INGEST_SOURCE
 from onceward.sources.forms import MAX_FIELDS, urlencoded_fields
+from onceward.sources.json_text import decode_json
 from onceward.work.payloads.decoders.decoder import Content, Decoder
 from onceward.work.payloads.decoders.faults import malformed
 from onceward.work.payloads.decoders.msgspec_decoder import UNCHECKED, MsgspecDecoder, TerseDecoder
@@ -27,7 +28,6 @@ _ENVELOPE: Final = MsgspecDecoder(_Envelope)
 _TERSE_ENVELOPE: Final = TerseDecoder(_Envelope)
 _TERSE: Final = TerseDecoder(Any)
 _EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
-_RAW: Final = msgspec.json.Decoder(msgspec.Raw)
 _RAW_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -60,7 +60,7 @@ def read_document(source: str, headers: bytes, body: bytes) -> Any:
         return decode_without_reason(
             body, enveloped=source == INGEST_SOURCE, content_type=content_type_of(headers)
         )
-    except (MalformedPayload, ValueError):
+    except (MalformedPayload, ValueError):  # ValueError: the stored headers were altered
         return UNDECODABLE
 
 
@@ -86,13 +86,13 @@ def content_type_of(headers: bytes) -> str:
 
 
 def raw_json(body: bytes, *, enveloped: bool, content_type: str) -> msgspec.Raw | None:
-    """Return the payload of a body as it was received; None if it is not valid JSON in UTF-8."""
+    """Return the payload of a body as it was received; None if it is not JSON within limits."""
     if _is_form(body, content_type):
         return None
     try:
-        body.decode()  # msgspec looks only at the syntax of a raw value
-        return _RAW_ENVELOPE.decode(body).payload if enveloped else _RAW.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        decode_json(body)  # msgspec looks only at the syntax of a raw value
+        return _RAW_ENVELOPE.decode(body).payload if enveloped else msgspec.Raw(body)
+    except ValueError:
         return None
 
 

@@ -18,12 +18,13 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.timeouts import Interrupt, run_with_deadline
 from onceward.work.claiming.key_check import KeyCheck
 from onceward.work.definition.arguments import Attempt
+from onceward.work.definition.filters import Condition
 from onceward.work.definition.giving_up import GivingUp
 from onceward.work.definition.handlers import Handler
 from onceward.work.outside.calls import AttemptCalls, NoCalls
 from onceward.work.running.abandoned_calls import AbandonedCalls
 from onceward.work.running.batching import HandlerLatency
-from onceward.work.running.conditions import condition_call, require_true
+from onceward.work.running.conditions import condition_call, require_matching, require_true
 from onceward.work.running.events import make_arguments, make_event
 from onceward.work.running.handler_call import Abandonment, HandlerCall
 from onceward.work.running.handler_result import ResultCheck
@@ -99,13 +100,24 @@ class HandlerCalls:
         return await self._queue.load_body(job) if job.body is None else job.body
 
     async def require_wanted(self, job: Job, limit: TimeLimit | None = None) -> Job:
-        """Call the filter function of a job's handler, if it has one. Return the job with its body.
+        """Ask the filter of a job's handler, if it has one. Return the job with its body.
 
-        Raise EventFiltered if the handler does not want the event.
+        Raise EventFiltered if the handler does not want the event, and JobPostponed if another
+        version of it does.
         """
         handler = self._handlers[job.handler]
-        if (condition := handler.condition) is None:
+        if not handler.has_filter:
             return job
+        job = job._replace(body=await self.load_body(job))
+        if handler.filter:
+            await require_matching(handler.filter, job, self._queue)
+        if handler.condition is not None:
+            await self._call_condition(handler, handler.condition, job, limit)
+        return job
+
+    async def _call_condition(
+        self, handler: Handler, condition: Condition, job: Job, limit: TimeLimit | None
+    ) -> None:
         body = await self.load_body(job)
         call = condition_call(
             condition,
@@ -117,7 +129,6 @@ class HandlerCalls:
         limit = TimeLimit(seconds, f"{note} in {condition.label}")
         await self.run_with_timeout(handler, call, Interrupt(), limit=limit)
         require_true(condition, call.result)
-        return job._replace(body=body)
 
     async def call(
         self,

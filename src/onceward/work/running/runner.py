@@ -176,6 +176,7 @@ class JobRunner:
         for _, job in jobs:
             async with UnitOfWork(shared.join, self._clock, self._failpoints) as unit:
                 progress.start_handler(unit)
+                job = await self._calls.require_wanted(job)  # noqa: PLW2901 - with its body
                 await self._calls.call(
                     job, unit, NoCalls.SHARED, progress.interrupt, run_without_timeout
                 )

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from onceward.errors import MalformedPayload
 from onceward.runtime.error_text import first_line, type_name
+from onceward.sources.json_text import LONG_NUMBER, MAX_NUMBER_CHARACTERS, TOO_DEEP, is_too_deep
 
 NOT_ALLOWED: Final = "not an allowed value"
 
@@ -21,7 +22,6 @@ _LONE_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _CONTROL: Final = re.compile("[\x00-\x1f]")
 _MARKED_CONTROL: Final = re.compile("[\udc00-\udc1f]")
 _VALUE: Final = re.compile(r"'.*'|\".*\"|-?\d[\d.]*", re.DOTALL)
-_MAX_DIGITS: Final = 4300  # the limit of int()
 _MAX_NAME_CHARACTERS: Final = 80
 _MAX_PATH_CHARACTERS: Final = 200
 _MAX_SEARCHED_BYTES: Final = 1024 * 1024
@@ -94,21 +94,18 @@ class _InvalidValue:
         self.fault = fault
 
 
-def _parse_int(digits: str) -> object:
-    return int(digits) if len(digits) <= _MAX_DIGITS else _InvalidValue("the number is too long")
-
-
-def _parse_float(text: str) -> object:
-    number = float(text)
-    return number if math.isfinite(number) else _InvalidValue("number out of range")
+def _parse_number(text: str) -> object:
+    if len(text) > MAX_NUMBER_CHARACTERS:
+        return _InvalidValue(LONG_NUMBER)
+    return None if math.isfinite(float(text)) else _InvalidValue("number out of range")
 
 
 def _decoder(*, strict: bool) -> json.JSONDecoder:
     """Return a decoder that accepts every number and, unless it is strict, control characters."""
     return json.JSONDecoder(
         strict=strict,
-        parse_int=_parse_int,
-        parse_float=_parse_float,
+        parse_int=_parse_number,
+        parse_float=_parse_number,
         parse_constant=lambda name: _InvalidValue(f"{name} is not JSON"),
     )
 
@@ -129,12 +126,12 @@ def syntax_fault(content: bytes) -> str | None:
         return "empty"
     if text.startswith("\ufeff"):
         return "begins with a byte order mark"
+    if is_too_deep(content):
+        return TOO_DEEP
     try:
         document = _decode(text)
     except json.JSONDecodeError as error:
         return f"not JSON (at character {error.pos})"
-    except RecursionError:
-        return "nested too deeply"
     return _first_fault(document)
 
 

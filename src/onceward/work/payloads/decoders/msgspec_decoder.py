@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from onceward.sources.json_text import decode_json
 from onceward.work.payloads.decoders.decoder import Content
 from onceward.work.payloads.decoders.faults import (
     NOT_ALLOWED,
@@ -35,13 +36,14 @@ _EXPECTED: Final = re.compile(
     r"| of at (?:least|most) length \d+, got \d+"
     r"| that's a multiple of \S+| matching regex .+)?"
 )
-_UNNAMED_NUMBER: Final = "[...]: number out of range"
-"""The end of a fault without the name of its field: msgspec does not name the keys of a dict."""
-_ANY: Final = msgspec.json.Decoder()
 
 
 class MsgspecDecoder:
-    """Decodes into a type that msgspec supports."""
+    """Decodes into a type that msgspec supports.
+
+    The JSON is decoded without the model before that, because msgspec skips what a model does not
+    read: a filter and a key must be able to read every body that a handler gets.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
@@ -49,14 +51,11 @@ class MsgspecDecoder:
 
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""
+        UNCHECKED.decode_json(content)
         try:
             return self._decode(content)
         except (msgspec.ValidationError, AssertionError) as error:
             fault = _fault(error)
-            if fault.endswith(_UNNAMED_NUMBER):
-                fault = syntax_fault(bytes(content)) or fault
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            fault = syntax_fault(bytes(content)) or _fault(error)
         raise malformed(fault)
 
     def decode_form(self, fields: dict[str, str]) -> Any:
@@ -77,10 +76,11 @@ class UncheckedDecoder:
 
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""
+        text = bytes(content)
         try:
-            return _ANY.decode(content)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, ValueError) as error:
-            fault = syntax_fault(bytes(content)) or _fault(error)
+            return decode_json(text)
+        except ValueError as error:
+            fault = syntax_fault(text) or _fault(error)
         raise malformed(fault)
 
     def decode_form(self, fields: dict[str, str]) -> dict[str, str]:
@@ -104,8 +104,9 @@ class TerseDecoder(UncheckedDecoder):
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""
         try:
+            decode_json(bytes(content))
             return self._decode(content)
-        except (ArithmeticError, RecursionError, ValueError):
+        except (ArithmeticError, ValueError):
             raise malformed("not decoded") from None
 
 

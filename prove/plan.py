@@ -38,6 +38,8 @@ class StorePlan:
     """Kills at random during outside calls, beside those at failpoints."""
     version_kills: int = 0
     """Kills while versions of objects arrive in random order."""
+    hostile_bodies: int = 0
+    """Bodies that a filter and a model could read in different ways."""
     retention_seconds: float = 0
     """How long maintenance forgets under load."""
     retention_kills: int = 0
@@ -109,6 +111,7 @@ SHORT = Plan(
             pauses=2,
             effect_kills=4,
             version_kills=3,
+            hostile_bodies=500,
             retention_seconds=10,
             retention_kills=4,
             share_seconds=2.5,
@@ -135,6 +138,7 @@ SHORT = Plan(
             pauses=2,
             effect_kills=4,
             version_kills=3,
+            hostile_bodies=500,
             retention_seconds=10,
             retention_kills=4,
         ),
@@ -167,6 +171,7 @@ LONG = Plan(
             pauses=40,
             effect_kills=120,
             version_kills=60,
+            hostile_bodies=5_000,
             retention_seconds=150,
             retention_kills=80,
             share_seconds=20,
@@ -193,6 +198,7 @@ LONG = Plan(
             pauses=40,
             effect_kills=120,
             version_kills=60,
+            hostile_bodies=5_000,
             retention_seconds=150,
             retention_kills=80,
         ),

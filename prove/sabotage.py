@@ -42,6 +42,7 @@ from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.work.claiming.scheduler import MAX_PREFETCH_JOBS, Scheduler
 from onceward.work.forwarding import forward
 from onceward.work.outside.calls import AttemptCalls
+from onceward.work.payloads.decoders import msgspec_decoder
 from onceward.work.running.staleness import VersionedJob
 from onceward.work.running.transaction import UnitOfWork
 
@@ -128,6 +129,8 @@ class Sabotage(StrEnum):
     """Commit what on_failed wrote before the job ends as failed."""
     IGNORE_FILTERS = "ignore-filters"
     """Create jobs for events that the filter of their handler rejects."""
+    SKIP_UNREAD = "skip-unread"
+    """Decode only what a model reads of a body, so that the rest may be no JSON."""
     NO_FLOORS = "no-floors"
     """Let claims read all that was settled since the oldest snapshot."""
 
@@ -316,8 +319,8 @@ def _leak_connections() -> None:
     ConnectionPool.use = use_and_wait  # type: ignore[method-assign,assignment] # the sabotage
 
 
-def _ignore_file() -> None:
-    DatabaseFile.check = lambda self: None  # type: ignore[method-assign] # noqa: ARG005 - the sabotage
+class _Lenient:
+    decode_json = staticmethod(lambda _: None)
 
 
 def _claim_any_of_a_key() -> None:
@@ -363,10 +366,6 @@ def _ignore_shares() -> None:
 
 def _forget_floors() -> None:
     _replace(claiming.Claims, "_take_floors", lambda *_: claiming._Floors())  # noqa: SLF001
-
-
-def _ignore_versions() -> None:
-    _replace(VersionedJob, "_is_stale", lambda *_: False)
 
 
 def _forget_in_batch() -> None:
@@ -476,7 +475,7 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.STALE_ROUTES: _trust_routes,
     Sabotage.SHARED_SESSIONS: _accept_shared_sessions,
     Sabotage.LEAK_CONNECTIONS: _leak_connections,
-    Sabotage.IGNORE_FILE: _ignore_file,
+    Sabotage.IGNORE_FILE: partial(_replace, DatabaseFile, "check", lambda _: None),
     Sabotage.NO_KEY_CHECK: _claim_any_of_a_key,
     Sabotage.NO_CAP: _remove_cap,
     Sabotage.NO_RATE: _remove_rate,
@@ -484,8 +483,9 @@ _PATCHES: Mapping[Sabotage, Callable[[], None]] = {
     Sabotage.LOST_WAKE_UPS: _lose_wake_ups,
     Sabotage.SLOW_RECLAIM: _reclaim_late,
     Sabotage.NO_SHARES: _ignore_shares,
-    Sabotage.IGNORE_VERSIONS: _ignore_versions,
+    Sabotage.IGNORE_VERSIONS: partial(_replace, VersionedJob, "_is_stale", lambda *_: False),
     Sabotage.IGNORE_FILTERS: partial(_replace, payload_routes, "passes", lambda *_: True),
+    Sabotage.SKIP_UNREAD: partial(_replace, msgspec_decoder, "UNCHECKED", _Lenient),
     Sabotage.BLIND_CALLS: _repeat_blindly,
     Sabotage.FORGET_IN_BATCH: _forget_in_batch,
     Sabotage.EARLY_ON_FAILED: _commit_on_failed_early,

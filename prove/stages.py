@@ -13,6 +13,7 @@ from prove.experiment import Experiment
 from prove.failover import fail_over
 from prove.failpoint_sweep import FailpointSweep
 from prove.frozen_host import freeze_host
+from prove.hostile_content.stage import send_hostile_content
 from prove.late_settlements import settle_late
 from prove.outside.stage import call_outside
 from prove.poolers import run_behind_poolers
@@ -170,6 +171,7 @@ POSTGRES_STAGES: Stages = MappingProxyType(
         "queue": keep_rules,
         "effects": call_outside,
         "versions": change_objects,
+        "hostile content": send_hostile_content,
         "retention": keep_and_forget,
         "queue times": measure_times,
     }
@@ -187,6 +189,7 @@ SQLITE_STAGES: Stages = MappingProxyType(
         "queue": keep_rules,
         "effects": call_outside,
         "versions": change_objects,
+        "hostile content": send_hostile_content,
         "retention": keep_and_forget,
     }
 )

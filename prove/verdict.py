@@ -256,6 +256,7 @@ def _targets(plan: StorePlan) -> dict[str, dict[str, int]]:
         "queue times": {"recoveries": plan.recoveries},
         "effects": {"processes killed during outside calls": plan.effect_kills},
         "versions": {"processes killed during versions": plan.version_kills},
+        "hostile content": {"hostile bodies": plan.hostile_bodies},
         "retention": {KILLS: plan.retention_kills},
     }
 

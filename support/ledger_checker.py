@@ -64,6 +64,7 @@ class Violation(StrEnum):
     ARCHIVE_DAMAGED = "recorded file of the archive missing or damaged"
     FALSE_KEY = "key in Redis of an event that the ledger does not have"
     FILTER_IGNORED = "event that a filter rejects has a job"
+    FILTER_PASSED_BY = "handler got what its filter or its ordering key did not read"
     NOT_REVIEWED = "event of an unknown type does not wait for review"
     TOO_SLOW = "slower than its limit"
 

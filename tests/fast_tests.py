@@ -69,6 +69,8 @@ FAST_TESTS: Final[Mapping[Sabotage, str]] = {
     Sabotage.FORGET_IN_BATCH: "conformance/test_event_batches.py::"
     "test_one_call_gets_all_events_in_order_and_all_jobs_are_done",
     Sabotage.EARLY_ON_FAILED: "conformance/test_giving_up.py::test_a_lost_lease_commits_nothing",
+    Sabotage.SKIP_UNREAD: "integration/test_undecodable.py::"
+    "test_no_handler_runs_for_what_its_filter_or_key_could_not_read",
     Sabotage.IGNORE_FILTERS: "conformance/test_filters.py::test_only_matching_events_get_a_job",
     Sabotage.NO_FLOORS: f"{_LEDGER}test_a_claim_on_a_new_connection_finds_jobs_below_the_floors",
 }

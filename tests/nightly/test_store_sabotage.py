@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from prove import cancellations, experiment, frozen_host, poolers, vanished_file
+from prove.hostile_content.stage import send_hostile_content
 from prove.late_settlements import settle_late
 from prove.outside.stage import call_outside
 from prove.plan import SHORT, StorePlan
@@ -48,6 +49,13 @@ CASES = [
         change_objects,
         Violation.STALE_APPLIED,
         {"version_kills": 1},
+    ),
+    Case(
+        Sabotage.SKIP_UNREAD,
+        "sqlite",
+        send_hostile_content,
+        Violation.FILTER_PASSED_BY,
+        {"hostile_bodies": 100},
     ),
     Case(
         Sabotage.BLIND_CALLS,

@@ -1,0 +1,1 @@
+"""The stage of hostile content: what a filter decided is what its handlers get."""

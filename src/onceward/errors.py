@@ -54,7 +54,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import timedelta
 from enum import StrEnum
 
@@ -119,7 +119,7 @@ class UnknownSource(RequestRefused):
 
     code = "unknown_source"
 
-    def __init__(self, name: str, known: Iterable[str]) -> None:
+    def __init__(self, name: str, known: Collection[str]) -> None:
         self.name = name
         self.known = known
         super().__init__("No source has this name. Check the URL.")

@@ -383,14 +383,11 @@ async def test_a_mounted_app_names_the_paths_of_the_sender(
     )
     lines = [record.getMessage() for record in caplog.records if record.name == "onceward.http"]
     assert lines[0].startswith("/hooks/github: 404: There is nothing at /hooks/github.")
-    assert lines[1] == (
-        "/hooks/webhooks/githb: 404: no source has this name; did you mean 'github'? "
-        "(from 127.0.0.1)"
-    )
-    assert lines[2] == (
-        "/hooks/webhooks/nobody: 404: no source has this name; the sources are "
-        "stripe, github, partner, gocardless, xero, trello, meta, lab (from 127.0.0.1)"
-    )
+    for line, name in zip(lines[1:3], ("githb", "nobody"), strict=True):
+        assert line == (
+            f"/hooks/webhooks/{name}: 404: no source has this name; the sources are "
+            "stripe, github, partner, gocardless, xero, trello, meta, lab (from 127.0.0.1)"
+        )
     assert lines[3] == (
         "/hooks/webhooks/github: 401: no signature matched the secret; compare the secret with the "
         "provider's, and check that no middleware or proxy changes the body; "

@@ -1,7 +1,7 @@
 """Lines about failed requests name the client, and no flood suppresses the lines of others."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -139,6 +139,31 @@ def test_failed_authentications_share_one_limit(
     (record,) = caplog.records
     assert record.getMessage() == f"/admin/jobs/0: 401: {reason}"  # the client is named once
     assert vars(record)["client"] == "203.0.113.7"
+
+
+class CountedNames(dict[str, None]):
+    """Names of sources that count how many of them are read."""
+
+    read = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for name in super().__iter__():
+            self.read += 1
+            yield name
+
+
+@pytest.mark.parametrize("name", ["strype-77", "x" * 30_000])
+def test_an_unknown_name_is_not_compared_with_thousands_of_names(
+    log: RequestLog, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    names = CountedNames.fromkeys(f"stripe-{number}" for number in range(5_000))
+    log.refused(at(f"/webhooks/{name}"), UnknownSource(name, names))
+    (line,) = lines(caplog)
+    assert line.endswith(
+        ": 404: no source has this name; the sources are "
+        f"{', '.join(f'stripe-{number}' for number in range(10))} and 4990 more"
+    )
+    assert names.read <= 20
 
 
 # Clients.

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterable
+from itertools import islice
 from typing import Final
 
 from onceward.errors import RejectionCause, RequestRefused, SignatureRejected, UnknownSource
@@ -22,15 +23,12 @@ from onceward.runtime.error_text import locate
 from onceward.runtime.line_limit import LINE_INTERVAL_SECONDS, suppressed_note
 from onceward.runtime.log_fields import LogFields
 from onceward.runtime.redact import printable
-from onceward.runtime.suggest import did_you_mean
 from onceward.sources.request import Headers
 
 _log = logging.getLogger("onceward.http")
 
 FLUSH_SECONDS: Final = 2 * LINE_INTERVAL_SECONDS
 """When suppressed lines are counted that no further line has counted."""
-MAX_NAME_CHARACTERS: Final = 100
-"""How much of an unknown name is compared with the names of the sources."""
 MAX_LISTED_SOURCES: Final = 10
 _AUTHENTICATION: Final = "authentication"
 """The limit of lines about failed authentications: a path is always another text."""
@@ -180,12 +178,13 @@ def _fields(request: FailedRequest, suppressed: int) -> LogFields:
 
 
 def _source_reason(error: UnknownSource) -> str:
-    names = list(error.known)
-    name = printable(error.name)[:MAX_NAME_CHARACTERS]
-    has_slash = name.endswith("/") and name[:-1] in names
-    hint = "; remove the slash at the end" if has_slash else did_you_mean(name, names)
-    if not hint and names:
-        rest = len(names) - MAX_LISTED_SOURCES
-        more = f" and {rest} more" if rest > 0 else ""
-        hint = f"; the sources are {', '.join(names[:MAX_LISTED_SOURCES])}{more}"
-    return f"no source has this name{hint or '; the inbox has no sources'}"
+    """Return a reason that takes no longer with more sources: anyone can send any name."""
+    known = error.known
+    if error.name.endswith("/") and error.name[:-1] in known:
+        return "no source has this name; remove the slash at the end"
+    if not known:
+        return "no source has this name; the inbox has no sources"
+    rest = len(known) - MAX_LISTED_SOURCES
+    more = f" and {rest} more" if rest > 0 else ""
+    listed = ", ".join(islice(known, MAX_LISTED_SOURCES))
+    return f"no source has this name; the sources are {listed}{more}"

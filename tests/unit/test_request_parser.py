@@ -15,7 +15,7 @@ def parse(*parts: bytes) -> list[IncomingRequest]:
     """Return the requests in some parts, each of which is fed by itself."""
     parser = RequestParser(Settings(max_header_bytes=LIMIT, max_headers=5))
     for part in parts:
-        assert parser.feed(part) == b""
+        parser.feed(part)
     return list(parser.requests)
 
 
@@ -105,3 +105,46 @@ def test_an_old_client_needs_no_host() -> None:
     assert (request.version, request.keeps_alive) == ("1.0", False)
     with pytest.raises(RequestRefused, match="Host is missing"):
         parse(b"GET / HTTP/1.1\r\n\r\n")
+
+
+GET = b"GET /a HTTP/1.1\r\nhost: x\r\n\r\n"
+POST = b"POST /a HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\n\r\n\r\n\r\n"
+CHUNKS = CHUNKED + b"4\r\n\r\n\r\n\r\n0\r\n\r\n"
+OFFER = POST.replace(b"host", b"connection: upgrade\r\nupgrade: h2c\r\nhost")
+LENIENT = [
+    GET.replace(b"HTTP/1.1", b"RTSP/1.0"),
+    GET.replace(b"HTTP/1.1", b"ICE/1.0"),
+    GET.replace(b"GET", b"SOURCE").replace(b"HTTP/1.1", b"ICE/1.0"),
+    GET.replace(b"GET ", b"GET  "),
+    GET.replace(b" HTTP", b"  HTTP"),
+    *(bare + GET for bare in (b"\r", b"\n", b"\r\r\n", b"\n\r\n", b"\r\n\n", b"\r\n\r", b" ")),
+]
+
+
+def test_a_first_line_is_read_strictly_wherever_it_is_cut(subtests: pytest.Subtests) -> None:
+    for before in (b"", b"\r\n", GET, POST, CHUNKS, OFFER):
+        for lenient in LENIENT:
+            data = before + lenient
+            for cut in range(len(data)):
+                with subtests.test(before=before, lenient=lenient, cut=cut):
+                    with pytest.raises(HttpError) as caught:
+                        parse(data[:cut], data[cut:])
+                    assert caught.value.status == 400
+
+
+def test_empty_lines_before_a_request_are_ignored_wherever_they_are_cut(
+    subtests: pytest.Subtests,
+) -> None:
+    for before in (GET, POST, CHUNKS, OFFER):
+        data = b"\r\n" + before + b"\r\n\r\n" + GET + b"\r\n"
+        for cut in range(len(data)):
+            with subtests.test(before=before, cut=cut):
+                first, second = parse(data[:cut], data[cut:])
+                assert b"".join(first.chunks) == (b"" if before == GET else b"\r\n\r\n")
+                assert second.is_complete
+
+
+def test_endless_empty_lines_are_refused() -> None:
+    with pytest.raises(HttpError) as caught:
+        parse(*[b"\r\n" * 10] * LIMIT)
+    assert caught.value.status == 431

@@ -213,12 +213,10 @@ class Connection(asyncio.Protocol):
         part, self._unparsed = self._unparsed[:size], self._unparsed[size:]
         was_between_requests = self._parser.is_between_requests
         try:
-            rest = self._parser.feed(part)
+            self._parser.feed(part)
         except RequestRefused as refusal:
             self._refuse(refusal)
             return
-        if rest:
-            self._unparsed = bytes(rest) + bytes(self._unparsed)
         if was_between_requests and not self._parser.is_between_requests:
             self._waiting_since = self._loop.time()
 

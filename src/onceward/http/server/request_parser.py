@@ -1,6 +1,10 @@
 """Requests from bytes: the parser of httptools, with a strict check of every head.
 
 A request that two servers could frame differently is refused. No byte is edited.
+
+The parser of httptools is lenient about what is before a request and in its first line, and does
+not say where that line was. So it gets its input in pieces that end where a request may end: after
+the known rest of a body, else after an empty line. A request can then begin only with a piece.
 """
 
 from __future__ import annotations
@@ -21,6 +25,10 @@ from onceward.http.responses import Header
 from onceward.settings import Settings
 from onceward.sources.request import Headers
 
+_REQUEST_LINE: Final = re.compile(rb"\S+ \S+ HTTP/[0-9.]+\r\n")
+_BLANK_LINE: Final = b"\r\n"
+_EMPTY_LINE: Final = b"\r\n\r\n"
+_TAIL_BYTES: Final = len(_EMPTY_LINE) - 1
 _HOST: Final = re.compile(rb"[^\x00-\x20\x7f,/\\?#@<>]+")
 FRAMING_ALLOWANCE: Final = 16
 """Bytes of framing that each byte of a body may bring: chunks of one byte need five."""
@@ -87,30 +95,86 @@ class RequestParser:
         self._latest: IncomingRequest
         self.is_between_requests = False
         """Whether all that was parsed belongs to complete requests."""
+        self._line: bytes | None = b""
+        """What has arrived of an incomplete request line; None once the line is complete."""
+        self._tail = b""
+        """The last bytes of the lines that arrived: an empty line may begin in them."""
+        self._is_in_body = False
+        self._is_piece_over = False
+        """Whether a request was completed by this piece: nothing may follow in it."""
         self._url = b""
         self._raw_headers: list[Header] = []
         self._is_resuming = False
         self._overhead_bytes = 0
         """Bytes that are no body, less the allowance that a body earns for its framing."""
 
-    def feed(self, part: bytes | memoryview) -> bytes | memoryview:
-        """Parse a part, and return the bytes that must be fed again, usually none.
+    def feed(self, part: bytes | memoryview) -> None:
+        """Parse a part. Raises RequestRefused; then nothing more may be fed."""
+        at = 0
+        while at < len(part):
+            missing = self._latest.missing_bytes if self._is_in_body else 0
+            if missing:
+                end = at + missing
+            else:
+                part = bytes(part)  # no copy unless it is a view
+                blank = 0 if self._line is None else self._check_line(part, at)
+                end = at + blank if blank else self._end_of_lines(part, at)
+            self._feed_piece(part[at:end])
+            at = end
 
-        Raises RequestRefused; then nothing more may be fed.
+    def _check_line(self, data: bytes, at: int) -> int:
+        """Check the request line that begins or continues here. Raises RequestRefused.
+
+        Return the bytes of blank lines before it: servers ignore them (RFC 9112, section 2.2).
         """
-        self._overhead_bytes = max(0, self._overhead_bytes) + len(part)
+        if not self._line:
+            if _REQUEST_LINE.match(data, at):
+                self._line = None  # the usual case
+                return 0
+            end = at
+            while data.startswith(_BLANK_LINE, end):
+                end += len(_BLANK_LINE)
+            if end > at:
+                return end - at
+        line = (self._line or b"") + data[at:]
+        if self._line == b"\r" and line.startswith(_BLANK_LINE):
+            self._line = b""
+            return 1
+        is_complete = b"\n" in line
+        is_bare = line[:1] in (b"\r", b"\n") and line != b"\r"
+        if is_bare or (is_complete and not _REQUEST_LINE.match(line)):
+            raise _malformed("The first line must be METHOD /path HTTP/1.1, with single spaces")
+        self._line = None if is_complete else line
+        return 0
+
+    def _end_of_lines(self, data: bytes, at: int) -> int:
+        """Return where the next empty line ends, or the end of the data."""
+        tail, self._tail = self._tail, b""
+        if tail:
+            found = (tail + data[at : at + _TAIL_BYTES]).find(_EMPTY_LINE)
+            if found >= 0:
+                return at + found + len(_EMPTY_LINE) - len(tail)
+        found = data.find(_EMPTY_LINE, at)
+        if found >= 0:
+            return found + len(_EMPTY_LINE)
+        self._tail = (tail + data[at:])[-_TAIL_BYTES:]
+        return len(data)
+
+    def _feed_piece(self, piece: bytes | memoryview) -> None:
+        self._overhead_bytes = max(0, self._overhead_bytes) + len(piece)
+        self._is_piece_over = False
         try:
-            self._parser.feed_data(part)
+            self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stop:
+            if stop.args[0] != len(piece):
+                raise _malformed("The head does not end with an empty line") from None
             self._ignore_upgrade()
-            return part[stop.args[0] :]
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except httptools.HttpParserError as error:
             raise _malformed(str(error)) from None
         if self._overhead_bytes > self._max_header_bytes:
             raise large_headers()  # an endless head, trailer or chunk extension
-        return b""
 
     def _ignore_upgrade(self) -> None:
         """Continue after a head that offers an upgrade, where the parser stops.
@@ -121,8 +185,9 @@ class RequestParser:
         is_chunked = request.headers.get(b"transfer-encoding") is not None
         length = request.headers.get(b"content-length") or b"0"
         framing = b"transfer-encoding: chunked" if is_chunked else b"content-length: " + length
-        request.is_complete = False
-        self._is_resuming = True
+        request.is_complete = self._is_piece_over = False
+        self._is_resuming = self._is_in_body = True
+        self._line = None
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
         self._is_resuming = False
@@ -130,7 +195,9 @@ class RequestParser:
     # Callbacks of the parser. An error that one raises ends the parsing.
 
     def on_message_begin(self) -> None:
-        """Begin a request. Blank lines before it do not count as one."""
+        """Begin a request. Blank lines before it do not count as one. Raises RequestRefused."""
+        if self._is_piece_over:
+            raise _malformed("A request must end with its body or with an empty line")
         self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
@@ -160,6 +227,7 @@ class RequestParser:
             keeps_alive=version == "1.1" and parser.should_keep_alive(),
         )
         self.requests.append(self._latest)
+        self._is_in_body = True
         self._raw_headers = []
 
     def on_body(self, body: bytes) -> None:
@@ -170,7 +238,9 @@ class RequestParser:
 
     def on_message_complete(self) -> None:
         """Complete the request. What follows is the next one."""
-        self._latest.is_complete = self.is_between_requests = True
+        self._latest.is_complete = self.is_between_requests = self._is_piece_over = True
+        self._is_in_body = False
+        self._line = b""
         self._overhead_bytes = 0
         self._url = b""
         self._raw_headers = []

@@ -7,6 +7,7 @@
     │   └── MigrationsPending         the database lacks migrations
     ├── RequestRefused                a request is not accepted; `http/` maps it to a status
     │   ├── SignatureRejected         the request does not verify; the sender never learns why
+    │   │   └── ProofMissing          it has no header that could prove it
     │   ├── RepeatedHeader            a header that must be unique occurs twice
     │   ├── NoEventId                 the request has no usable event id
     │   ├── InvalidEnvelope           a body for POST /events/ingest is not an event
@@ -198,6 +199,10 @@ class SignatureRejected(RequestRefused):
         self.check = check
         self.cause = cause
         super().__init__("The signature was not accepted.")
+
+
+class ProofMissing(SignatureRejected):
+    """A request has none of the headers that could prove it, so its body is not read."""
 
 
 class StoreError(OncewardError):

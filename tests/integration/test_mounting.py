@@ -242,7 +242,8 @@ async def test_a_sender_that_disconnects_gets_no_response_and_no_log_line(
     sqlite_url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_inbox(sqlite_url).asgi()
-    scope = {"type": "http", "method": "POST", "path": "/webhooks/stripe", "headers": []}
+    signed = [(b"stripe-signature", b"t=1,v1=00")]
+    scope = {"type": "http", "method": "POST", "path": "/webhooks/stripe", "headers": signed}
     sent: list[Any] = []
 
     async def receive() -> dict[str, Any]:

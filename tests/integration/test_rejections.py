@@ -4,6 +4,7 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest.mock import ANY
 
 import httpx
 import pytest
@@ -19,6 +20,7 @@ from tests.integration.running import (
     SignedWebhook,
     digest,
     github_webhook,
+    request,
     stripe_webhook,
 )
 
@@ -84,6 +86,38 @@ def test_a_flood_of_rejections_is_counted_in_few_rows(service: RunningInbox) -> 
 
     eventually(lambda: counted() == 200, "all are counted")
     assert len(service.items("rejections", limit="1000")) < 150
+
+
+@pytest.mark.every_transport
+def test_a_request_without_a_proof_is_refused_before_its_body(
+    database_url: str, serve: Serve, caplog: pytest.LogCaptureFixture
+) -> None:
+    service = serve(database_url)
+    whole = service.http.post("/webhooks/stripe", content=b"{}")
+    with service.connect() as connection:
+        head = request("/webhooks/stripe", headers={"content-length": "1000000"})
+        response = connection.send(head).read_response()
+        assert connection.is_closed()
+    assert (response.status, response.body) == (whole.status_code, whole.content) == (401, ANY)
+    assert response.headers["connection"] == "close"
+    (listed,) = rejections(service)
+    assert (listed["cause"], listed["check"]) == ("missing", "no Stripe-Signature header")
+    assert (listed["kept"], listed["count"]) == (False, 2)
+    assert "/webhooks/stripe: 401: no Stripe-Signature header; `onceward verify" in caplog.text
+
+
+@pytest.mark.every_transport
+def test_a_kept_request_without_a_proof_is_read_to_its_end(database_url: str, serve: Serve) -> None:
+    service = serve(make(database_url, STRIPE_SECRET, keep_rejected=True))
+    with service.connect() as connection:
+        data = request("/webhooks/stripe", b"the body", headers={})
+        connection.send(data[:-1])
+        assert not connection.is_closed(0.3)
+        connection.send(data[-1:])
+        assert connection.read_response().status == 401
+    (listed,) = rejections(service)
+    assert listed["kept"]
+    assert service.raw_db.value("SELECT body FROM onceward.rejections") == b"the body"
 
 
 @pytest.mark.every_transport

@@ -26,6 +26,8 @@ BODY_LIMIT = 10_000
 HEADER_LIMIT = 4_096
 TIMEOUT_SECONDS = 0.5
 CHUNKED = {"transfer-encoding": "chunked"}
+FORGED = {"x-signature": "00"}
+"""Without any signature, the body would not be read."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +63,7 @@ def recording_nothing(service: RunningInbox) -> Iterator[None]:
 
 def headers_of(path: str, body_length: int) -> dict[str, str]:
     token = {"authorization": "Bearer none"} if path.startswith("/admin") else {}
-    return JSON | token | {"content-length": str(body_length), "x-event-id": "large"}
+    return JSON | FORGED | token | {"content-length": str(body_length), "x-event-id": "large"}
 
 
 PATHS = ["/webhooks/partner", "/events/ingest", "/admin/jobs/1/requeue"]
@@ -252,7 +254,7 @@ def test_an_active_connection_stays_open(strict: RunningInbox) -> None:
 
 def test_a_connection_stays_open_after_a_rejection(strict: RunningInbox) -> None:
     with strict.connect() as connection:
-        connection.send(request("/webhooks/partner", b"{}", headers=JSON))
+        connection.send(request("/webhooks/partner", b"{}", headers=JSON | FORGED))
         assert connection.read_response().status == 401
         time.sleep(TIMEOUT_SECONDS * 1.5)
         connection.send(request("/healthz", method="GET"))

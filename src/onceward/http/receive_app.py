@@ -196,7 +196,9 @@ class ReceiveApp:
             require_plain_path(scope)
             self._authenticator.check_host_and_origin(headers)
         url = _request_url(source, scope) if source.needs_url else ""
-        return InboundRequest(scope, headers, self._bodies.start(headers), source, url)
+        body = self._bodies.start(headers)
+        self._receiver.require_proof(source, headers)
+        return InboundRequest(scope, headers, body, source, url)
 
     def record(self, inbound: InboundRequest) -> Pending | InlineRequest | Reply:
         """Verify the complete request and submit its events. Raises RequestRefused."""

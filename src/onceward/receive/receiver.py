@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Final
 
-from onceward.errors import SignatureRejected, UnknownSource
+from onceward.errors import ProofMissing, SignatureRejected, UnknownSource
 from onceward.model.events import INGEST_SOURCE, Arrival
 from onceward.receive.inline_request import InlineRequest
 from onceward.receive.pending import Pending
@@ -18,7 +18,7 @@ from onceward.runtime.failpoints import Failpoints
 from onceward.sources.challenge import Reply
 from onceward.sources.configure import ALWAYS_KEPT_HEADERS
 from onceward.sources.envelope import identify_envelope
-from onceward.sources.request import Request, header_key
+from onceward.sources.request import Headers, Request, header_key
 from onceward.sources.source import Source, encode_headers
 
 _INGEST_HEADERS: Final = tuple((name, header_key(name)) for name in ALWAYS_KEPT_HEADERS)
@@ -60,6 +60,14 @@ class Receiver:
             return self._sources[name]
         except KeyError:
             raise UnknownSource(name, self._sources) from None
+
+    def require_proof(self, source: Source, headers: Headers) -> None:
+        """Raise ProofMissing for a request that no body can prove, and count it."""
+        missing = source.missing_proof(headers)
+        if missing is not None:
+            now = self._clock.now()
+            self._rejections.count(source.name, missing.cause, missing.check, now)
+            raise ProofMissing(missing.check, missing.cause)
 
     @property
     def inline_sources(self) -> list[str]:

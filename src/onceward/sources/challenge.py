@@ -46,6 +46,10 @@ class Challenge:
     provisions_secret: bool = False
     """Whether an unsigned challenge provisions a secret."""
 
+    def answers(self, method: str) -> bool:
+        """Return whether an unverified request with this method may be a challenge."""
+        return self.unsigned is not None and method in self.methods
+
     def answer_unsigned(self, request: Request, credentials: ChallengeCredentials) -> Reply | None:
         """Return the reply to an unverified request, or None if it is not a challenge."""
         if self.unsigned is None or request.method not in self.methods:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import msgspec
 
-from onceward.errors import ConfigurationError
+from onceward.errors import ConfigurationError, RejectionCause, SignatureRejected
 from onceward.model.events import Arrival, DuplicateBody, Identity, SourceMode
 from onceward.model.retry import RetryRules
 from onceward.sources.challenge import ChallengeCredentials, Reply, can_provision_secret
@@ -51,9 +51,16 @@ class Source:
     reviews_unknown: bool = False
     """Whether an event of a type that no handler wants waits for a person."""
     reader: EventReader = field(init=False, repr=False, compare=False)
+    _proof_headers: tuple[bytes, ...] = field(init=False, repr=False, compare=False)
+    """The headers of which every request must have one; none if the body is needed to decide."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "reader", make_event_reader(self.preset, self.scheme))
+        challenge = self.preset.challenge
+        may_be_unproved = self.unsigned or (challenge is not None and challenge.answers("POST"))
+        needs_body = may_be_unproved or self.keeps_rejected
+        headers = () if needs_body else _proof_headers(self.scheme)
+        object.__setattr__(self, "_proof_headers", headers)
 
     @property
     def preset_name(self) -> str:
@@ -104,6 +111,19 @@ class Source:
         """Return the reply to an unsigned challenge, or None if the request is not a challenge."""
         challenge = self.preset.challenge
         return None if challenge is None else challenge.answer_unsigned(request, self._credentials)
+
+    def missing_proof(self, headers: Headers) -> SignatureRejected | None:
+        """Return the rejection of a request that no body can prove, or None if its body may."""
+        for name in self._proof_headers:
+            if headers.joined(name) is not None:
+                return None
+        if not self._proof_headers:
+            return None
+        try:
+            self.scheme.verify(self.keys, Request(headers, b""), now=0)
+        except SignatureRejected as rejected:
+            return rejected if rejected.cause is RejectionCause.MISSING else None
+        return None
 
     def verify(self, request: Request, now: float) -> list[IdentifiedEvent] | Reply:
         """Verify a request and return the events it contains, or the reply to a challenge.
@@ -157,6 +177,14 @@ class Source:
     def encode_kept_headers(self, headers: Headers) -> bytes:
         """Return the kept headers as a JSON object with lower-case names."""
         return encode_headers(self.kept_headers, headers)
+
+
+def _proof_headers(scheme: Scheme) -> tuple[bytes, ...]:
+    """Return the headers that may carry the proof; none if it may be elsewhere."""
+    kinds = [selector.partition(":") for selector in scheme.at.split("|")]
+    if any(kind != "header" for kind, _, _ in kinds):
+        return ()
+    return tuple(name.lower().encode() for _, _, name in kinds)
 
 
 def encode_headers(kept: Iterable[tuple[str, bytes]], headers: Headers) -> bytes:

@@ -29,7 +29,10 @@ class Scheme(Protocol):
 
     @property
     def at(self) -> str:
-        """The selectors of the signature or token, separated by ``|``."""
+        """The selectors of the signature or token, separated by ``|``.
+
+        If all are headers, a request with none of them is refused before its body is read.
+        """
 
     @property
     def tolerance_seconds(self) -> int | None:

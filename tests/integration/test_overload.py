@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import httpx
 import pytest
@@ -13,7 +13,7 @@ from support.database import RawDatabase
 from support.postgres import Cluster
 from support.processes import eventually
 from tests.integration.conftest import Serve
-from tests.integration.running import RunningInbox
+from tests.integration.running import RunningInbox, partner_webhook, request
 
 COMMIT_TIMEOUT_SECONDS = 0.4
 
@@ -91,6 +91,34 @@ def test_requests_beyond_the_pending_bytes_are_rejected(sqlite_url: str, serve: 
     eventually(lambda: service.post("after", payload=large).is_success, "it accepts events again")
     for number in range(10):
         assert post(number).status_code == 202
+
+
+@pytest.mark.every_transport
+def test_incomplete_bodies_of_one_address_keep_no_other_address_out(
+    database_url: str, serve: Serve
+) -> None:
+    size = 100_000
+    service = serve(
+        database_url,
+        trusted_proxies=("127.0.0.1",),
+        max_body_bytes=size,
+        max_pending_bytes=4 * size,
+    )
+
+    def webhook(address: str, number: int = 0) -> bytes:
+        sent = partner_webhook(f"{address}-{number}", b" " * size)
+        return request(
+            "/webhooks/partner", sent.body, headers=sent.headers | {"x-forwarded-for": address}
+        )
+
+    with ExitStack() as stack:
+        hoarders = [stack.enter_context(service.connect()) for _ in range(10)]
+        for connection in hoarders:
+            connection.send(webhook("203.0.113.9")[:-1])
+        for number in range(10):
+            with service.connect() as connection:
+                response = connection.send(webhook("198.51.100.7", number)).read_response()
+                assert response.status == 202, response.body
 
 
 def test_a_ledger_that_cannot_be_written_is_not_ready(postgres_url: str, serve: Serve) -> None:

@@ -1,15 +1,23 @@
-"""The memory of arriving bodies is counted once, and freed once."""
+"""The memory of arriving bodies: counted once, freed once, and shared between addresses."""
+
+from collections.abc import Callable
+from unittest.mock import ANY
 
 import pytest
 
-from onceward.errors import Overloaded
+from onceward.errors import RequestRefused
 from onceward.http.bodies import BodyReader
-from onceward.http.errors import HttpError
+from onceward.http.body_memory import Body
+from onceward.http.errors import CLOSE, RETRY_AFTER, HttpError, error_fields
 from onceward.settings import Settings
 from onceward.sources.request import Headers
 
 LIMIT = 1_024
 NO_HEADERS = Headers([])
+
+
+def unexpected(refusal: RequestRefused) -> None:
+    raise AssertionError(f"refused: {refusal}")
 
 
 @pytest.fixture
@@ -19,14 +27,14 @@ def reader() -> BodyReader:
 
 def test_a_body_that_is_taken_and_discarded_frees_its_memory_once(reader: BodyReader) -> None:
     for _ in range(5):  # as a request whose signature is rejected
-        body = reader.start(NO_HEADERS)
-        body.add(b"x" * LIMIT)
+        body = reader.start({}, NO_HEADERS)
+        body.add(b"x" * LIMIT, unexpected)
         assert body.take() == b"x" * LIMIT
         body.discard()
     for _ in range(2):
-        reader.start(NO_HEADERS).add(b"x" * LIMIT)
-    with pytest.raises(Overloaded):
-        reader.start(NO_HEADERS).add(b"x")
+        reader.start({}, NO_HEADERS).add(b"x" * LIMIT, unexpected)
+    with pytest.raises(HttpError, match="Too many bodies"):
+        reader.start({}, NO_HEADERS).add(b"x", unexpected)
 
 
 def test_a_declared_length_that_is_no_number_within_the_limit_is_refused(
@@ -35,7 +43,7 @@ def test_a_declared_length_that_is_no_number_within_the_limit_is_refused(
     for length in (b"1025", b"9" * 5_000, b"-1", b"1_0", b"many", b""):
         with subtests.test(length=length):
             with pytest.raises(HttpError) as refusal:
-                reader.start(Headers([(b"content-length", length)]))
+                reader.start({}, Headers([(b"content-length", length)]))
             assert refusal.value.status == 413
 
 
@@ -44,4 +52,107 @@ def test_a_declared_length_within_the_limit_is_accepted(
 ) -> None:
     for length in (b"0", b"1024", b"0001024", b"1024 "):
         with subtests.test(length=length):
-            assert reader.start(Headers([(b"content-length", length)])).take() == b""
+            assert reader.start({}, Headers([(b"content-length", length)])).take() == b""
+
+
+# Addresses.
+
+KB = 1_000
+MEMORY = 3_000 * KB
+"""What large bodies may use: three quarters of 4 MB."""
+LARGE = 500 * KB
+
+
+class Sender:
+    """Sends large bodies from one address, through a trusted proxy."""
+
+    def __init__(self, reader: BodyReader, address: str) -> None:
+        self._reader = reader
+        self._headers = Headers([(b"x-forwarded-for", address.encode())])
+        self.refusals: list[RequestRefused] = []
+        """Of bodies that had to make room for others."""
+        self.own_refusals: list[HttpError] = []
+        """Of bodies for which there was no room."""
+
+    def send(self, size: int = LARGE, part: int = 50 * KB) -> Body:
+        """Send a body that stays incomplete. Raises RequestRefused."""
+        body = self._reader.start({"client": ("127.0.0.1", 1)}, self._headers)
+        try:
+            for _ in range(size // part):
+                body.add(b"x" * part, self.refusals.append)
+        except RequestRefused:
+            body.discard()
+            raise
+        return body
+
+    def send_until_refused(self, size: int = LARGE, part: int = 50 * KB) -> list[Body]:
+        bodies: list[Body] = []
+        while (found := self._try_send(size, part)) is not None:
+            bodies.append(found)
+        return bodies
+
+    def _try_send(self, size: int, part: int) -> Body | None:
+        try:
+            return self.send(size, part)
+        except HttpError as refusal:
+            self.own_refusals.append(refusal)
+            return None
+
+
+@pytest.fixture
+def sender() -> Callable[[str], Sender]:
+    settings = Settings(
+        max_body_bytes=LARGE, max_pending_bytes=4_000 * KB, trusted_proxies=("127.0.0.1",)
+    )
+    shared = BodyReader(settings)
+    return lambda address: Sender(shared, address)
+
+
+def test_one_address_may_use_all_memory(sender: Callable[[str], Sender]) -> None:
+    lone = sender("203.0.113.1")
+    for body in lone.send_until_refused():
+        assert len(body.take()) == LARGE
+    assert len(lone.send_until_refused()) == MEMORY // LARGE
+    assert lone.refusals == []
+
+
+def test_the_address_that_holds_most_makes_room_for_others(
+    sender: Callable[[str], Sender],
+) -> None:
+    hoarder, other = sender("203.0.113.1"), sender("203.0.113.2")
+    held = hoarder.send_until_refused()
+    for _ in range(2):
+        bodies = [other.send() for _ in range(3)]  # up to the half of the memory
+        assert len(hoarder.send_until_refused()) == 0
+        assert [len(body.take()) for body in bodies] == [LARGE] * 3
+    assert other.refusals == []
+    assert len(hoarder.refusals) == 3  # no more than the others needed
+    assert [body.is_empty for body in held] == [False] * 3 + [True] * 3  # the newest
+    assert len(other.send_until_refused()) == 3
+    for refusal in (*hoarder.refusals, *hoarder.own_refusals, *other.own_refusals):
+        assert error_fields(refusal) == (503, "overloaded", ANY, (*CLOSE, *RETRY_AFTER))
+
+
+def test_small_bodies_of_many_requests_are_counted_too(sender: Callable[[str], Sender]) -> None:
+    hoarder, other = sender("203.0.113.1"), sender("203.0.113.2")
+    hoarder.send_until_refused(10 * KB, 5 * KB)
+    assert len(other.send().take()) == LARGE
+
+
+@pytest.mark.parametrize("hoarders", [2, 5, 500])
+def test_many_addresses_leave_each_newcomer_a_fair_share(
+    sender: Callable[[str], Sender], hoarders: int
+) -> None:
+    for number in range(hoarders):
+        hoarder = sender(f"198.51.{number // 250}.{number % 250}")
+        hoarder.send_until_refused()
+    share = min(LARGE, MEMORY // (hoarders + 1)) // KB * KB
+    assert len(sender("203.0.113.2").send(share, KB).take()) == share
+
+
+def test_an_ipv6_network_is_one_address(sender: Callable[[str], Sender]) -> None:
+    held = [sender(f"2001:db8::{number:x}").send() for number in range(MEMORY // LARGE)]
+    assert sender("2001:db8::ffff").send_until_refused() == []
+    bodies = [sender("2001:db8:0:1::1").send() for _ in range(3)]
+    assert [len(body.take()) for body in bodies] == [LARGE] * 3
+    assert [body.is_empty for body in held] == [False] * 3 + [True] * 3

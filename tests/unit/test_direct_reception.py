@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from onceward.errors import Overloaded
-from onceward.http.bodies import Body, BodyMemory
+from onceward.http.body_memory import Body, BodyMemory
 from onceward.http.receive_app import DirectReception, InboundRequest
 from onceward.http.responses import Response, Scope, error_response, json_response
 from onceward.receive.pending import Pending
@@ -26,7 +26,7 @@ class App:
         self.recorded: list[bytes] = []
 
     def open(self, scope: Scope, headers: Headers) -> InboundRequest:
-        return InboundRequest(scope, headers, Body(self.memory))
+        return InboundRequest(scope, headers, Body(self.memory, scope, headers))
 
     def record(self, inbound: InboundRequest) -> Pending:
         self.recorded.append(inbound.body.take())

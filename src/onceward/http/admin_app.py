@@ -327,7 +327,7 @@ class AdminApp:
         authenticated_as = self._authenticator.authenticate(request.scope, headers)
         _require_no_query(request)
         require_json(headers)
-        body = self._bodies.start(headers)
+        body = self._bodies.start(request.scope, headers)
         await self._bodies.read(body, request.receive)
         parsed = _parse_body(body.take(), kind)
         return parsed, _parse_action(parsed, authenticated_as)

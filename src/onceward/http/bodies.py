@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final, cast
 
-from onceward.errors import OncewardError, Overloaded, RequestRefused
+from onceward.errors import OncewardError, RequestRefused
+from onceward.http.body_memory import Body, BodyMemory
 from onceward.http.errors import CLOSE, HttpError
 from onceward.http.responses import Message, Receive, Scope
 from onceward.runtime.deadlines import Deadlines
@@ -16,8 +17,6 @@ _MAX_LENGTH_DIGITS: Final = 18
 _NO_BYTE: Final = (
     "No byte of the body arrived: if a middleware of your app reads the body, it must pass it on."
 )
-SMALL_BODY_BYTES: Final = 64 * 1024
-"""Larger bodies may use only three quarters of the memory: the rest is for small ones."""
 
 
 class Disconnected(OncewardError):
@@ -56,81 +55,27 @@ def slow_request(settings: Settings) -> HttpError:
     return HttpError(408, "slow_request", message, headers=CLOSE)
 
 
-class Body:
-    """The body of one request while it arrives. Its creator must `take` or `discard` it."""
-
-    __slots__ = ("_data", "_memory")
-
-    def __init__(self, memory: BodyMemory) -> None:
-        self._memory = memory
-        self._data: bytes | bytearray = b""
-
-    def add(self, chunk: bytes) -> None:
-        """Add a part. Raises RequestRefused (413, 503) if it exceeds a limit."""
-        if not self._data:
-            self._data = chunk
-        elif isinstance(self._data, bytearray):
-            self._data += chunk
-        else:  # one buffer: an object for each tiny part would take many times its bytes
-            self._data = bytearray(self._data) + chunk
-        self._memory.used += len(chunk)
-        self._memory.check(len(self._data))
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no byte has arrived."""
-        return not self._data
-
-    def take(self) -> bytes:
-        """Return the complete body and free its memory."""
-        data = self._data
-        self.discard()
-        return bytes(data)
-
-    def discard(self) -> None:
-        """Free the memory of the body."""
-        self._memory.used -= len(self._data)
-        self._data = b""
-
-
-class BodyMemory:
-    """The memory that all arriving bodies share, and the limit on each."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._limit = settings.max_pending_bytes
-        self.max_body_bytes = settings.max_body_bytes
-        self._limit_of_large = max(self._limit * 3 // 4, self.max_body_bytes)
-        self.used = 0
-
-    def check(self, length: int) -> None:
-        """Raise RequestRefused (413, 503) if a body of this length exceeds a limit."""
-        if length > self.max_body_bytes:
-            raise self.too_large()
-        limit = self._limit if length <= SMALL_BODY_BYTES else self._limit_of_large
-        if self.used > limit:
-            raise Overloaded("Too many bodies are arriving at once. Retry later.")
-
-    def too_large(self) -> RequestRefused:
-        """Return the refusal of a body that exceeds the limit on each."""
-        limit = self.max_body_bytes
-        message = f"The body exceeds {limit} bytes. Send less, or raise max_body_bytes."
-        return HttpError(413, "too_large", message, headers=CLOSE)
-
-
 class _BodyRead:
-    """The task that reads one body, and whether its deadline has passed."""
+    """The task that reads one body, and why it must stop."""
 
-    def __init__(self) -> None:
+    def __init__(self, body: Body) -> None:
+        self.body = body
         self.task = cast("asyncio.Task[Any]", asyncio.current_task())
         self.is_complete = False
-        self.is_expired = False
+        self.refusal: RequestRefused | None = None
 
     def done(self) -> bool:
         return self.is_complete
 
-    def expire(self) -> None:
-        self.is_expired = True
-        self.task.cancel()
+    def refuse(self, refusal: RequestRefused) -> None:
+        if self.refusal is None:
+            self.refusal = refusal
+            self.task.cancel()
+
+    def check(self) -> None:
+        """Raise the refusal if a middleware has kept the cancellation for itself."""
+        if self.refusal is not None:
+            raise self.refusal
 
 
 class BodyReader:
@@ -139,9 +84,9 @@ class BodyReader:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._memory = BodyMemory(settings)
-        self._deadlines = Deadlines(settings.body_timeout_seconds, _BodyRead.expire)
+        self._deadlines = Deadlines(settings.body_timeout_seconds, self._expire)
 
-    def start(self, headers: Headers) -> Body:
+    def start(self, scope: Scope, headers: Headers) -> Body:
         """Return the body to collect for a request. Raises RequestRefused (413, 415)."""
         encoding = headers.get(b"content-encoding")
         if encoding and encoding.strip().lower() != b"identity":
@@ -150,31 +95,33 @@ class BodyReader:
         content_length = headers.get(b"content-length")
         if content_length is not None and not self._is_within_limit(content_length):
             raise self._memory.too_large()
-        return Body(self._memory)
+        return Body(self._memory, scope, headers)
 
     async def read(self, body: Body, receive: Receive) -> None:
         """Collect a body to its end. Raises RequestRefused (408, 413, 503) or Disconnected."""
-        reading = _BodyRead()
+        reading = _BodyRead(body)
         self._deadlines.add(reading)
         try:
             more = True
             while more:
                 message = await receive()
-                body.add(_chunk(message))
+                reading.check()
+                body.add(_chunk(message), reading.refuse)
                 more = bool(message.get("more_body"))
         except BaseException as error:
-            is_empty = body.is_empty
             body.discard()
             if not isinstance(error, asyncio.CancelledError):
                 raise
-            is_cancelled_by_others = not reading.is_expired or reading.task.uncancel() > 0
-            if is_cancelled_by_others:
-                raise
-            refusal = slow_request(self._settings)
-            refusal.hint = _NO_BYTE if is_empty else ""
-            raise refusal from None
+            if reading.refusal is None or reading.task.uncancel() > 0:
+                raise  # cancelled by others
+            raise reading.refusal from None
         finally:
             reading.is_complete = True
+
+    def _expire(self, reading: _BodyRead) -> None:
+        refusal = slow_request(self._settings)
+        refusal.hint = _NO_BYTE if reading.body.is_empty else ""
+        reading.refuse(refusal)
 
     def _is_within_limit(self, content_length: bytes) -> bool:
         digits = content_length.rstrip(b" \t")

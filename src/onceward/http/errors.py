@@ -30,7 +30,7 @@ ExtraHeaders = tuple[tuple[str, str], ...]
 """Headers of a response beside those that all responses have."""
 
 CLOSE: Final = (("connection", "close"),)
-_RETRY_AFTER: Final = (("retry-after", "2"),)
+RETRY_AFTER: Final = (("retry-after", "2"),)
 _RETRY_AFTER_PAUSE: Final = (("retry-after", "60"),)
 
 
@@ -44,7 +44,7 @@ class _Entry(NamedTuple):
 
 
 _UNAVAILABLE: Final = _Entry(
-    503, LedgerUnavailable.code, "The ledger is unavailable. Retry later.", _RETRY_AFTER
+    503, LedgerUnavailable.code, "The ledger is unavailable. Retry later.", RETRY_AFTER
 )
 _TABLE: Final[Mapping[type[Exception], _Entry]] = {
     RepeatedHeader: _Entry(400),

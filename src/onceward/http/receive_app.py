@@ -10,7 +10,8 @@ import msgspec
 
 from onceward.errors import RequestRefused, StoreError
 from onceward.http.auth import Authenticator
-from onceward.http.bodies import Body, BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
+from onceward.http.body_memory import Body
 from onceward.http.errors import HttpError
 from onceward.http.paths import mount_hint, no_such_path, require_plain_path, root_path, route_path
 from onceward.http.proxies import Proxies
@@ -190,13 +191,13 @@ class ReceiveApp:
             require_plain_path(scope)
             self._authenticator.authenticate(scope, headers)
             require_json(headers)
-            return InboundRequest(scope, headers, self._bodies.start(headers))
+            return InboundRequest(scope, headers, self._bodies.start(scope, headers))
         source = self._receiver.source(path[len(WEBHOOKS) :])
         if source.unsigned:
             require_plain_path(scope)
             self._authenticator.check_host_and_origin(headers)
         url = _request_url(source, scope) if source.needs_url else ""
-        body = self._bodies.start(headers)
+        body = self._bodies.start(scope, headers)
         self._receiver.require_proof(source, headers)
         return InboundRequest(scope, headers, body, source, url)
 
@@ -306,7 +307,7 @@ class DirectReception:
         """Add a part of the body."""
         if self._inbound is not None:
             try:
-                self._inbound.body.add(chunk)
+                self._inbound.body.add(chunk, self._fail)
             except Exception as error:  # noqa: BLE001 - every failure becomes a response
                 self._fail(error)
 

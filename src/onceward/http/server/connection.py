@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 from onceward.errors import RequestRefused
 from onceward.http.bodies import slow_request
-from onceward.http.errors import CLOSE, HttpError
+from onceward.http.errors import CLOSE, RETRY_AFTER, HttpError
 from onceward.http.responses import Header, Response, Scope, error_response
 from onceward.http.server.context import ServerContext
 from onceward.http.server.exchange import AsgiExchange, Exchange
@@ -117,7 +117,7 @@ class Connection(asyncio.Protocol):
             self.abort()
             return
         message = "Too many connections are open. Retry later."
-        headers = (*CLOSE, ("retry-after", "2"))
+        headers = (*CLOSE, *RETRY_AFTER)
         self._refuse(HttpError(503, "overloaded", message, headers=headers))
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio passes it

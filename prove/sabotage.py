@@ -31,13 +31,13 @@ from onceward.receive.pending import Pending
 from onceward.receive.recorder import Recorder
 from onceward.runtime.clock import SystemClock
 from onceward.store import payload_routes, queries
-from onceward.store.postgres import claiming, partitions, pool, time_limit
+from onceward.store.postgres import claiming, partitions, pool, schema, time_limit
 from onceward.store.postgres import store as postgres_store
 from onceward.store.postgres.connections import Connection
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
 from onceward.store.postgres.session import SessionConnection
-from onceward.store.postgres.store import _ROUTES_FILE, PostgresStore
+from onceward.store.postgres.store import PostgresStore
 from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.work.claiming.scheduler import MAX_PREFETCH_JOBS, Scheduler
 from onceward.work.forwarding import forward
@@ -277,8 +277,8 @@ def _remove_time_limit() -> None:
 def _trust_routes() -> None:
     async def trust(store: PostgresStore, connection: Connection) -> None:
         """Take the registration for complete, in the tables that are there."""
-        row = await (await connection.execute(_ROUTES_FILE)).fetchone()
-        store._routes_files[connection] = row["oid"] if row else 0  # noqa: SLF001 - what the check would have stored
+        file = await schema.routes_file(connection)
+        store._routes_files[connection] = file  # noqa: SLF001 - what the check would have stored
 
     _replace(PostgresStore, "_restore_registration", trust)
 

@@ -11,7 +11,7 @@ STATEMENTS = {
         add_routed_job dismiss event_to_route events_in_review handler_to_route job_of_handler
         leave_review routes_of_handlers
         handler_pause handlers_page interrupt_calls job_status jobs_page load_conflict
-        load_rejection lock_effect pause_handler pause_source ping receive_rejection
+        load_rejection lock_effect pause_handler pause_source newest_migration receive_rejection
         record_duplicates record_new record_redeliveries rejection_counts rejections_page requeue
         requeue_waiting resolve_effect resume_handler resume_source source_pause sources_page
         store_secret trim_rejections unlease waiting_behind

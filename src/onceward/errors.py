@@ -22,7 +22,8 @@
     ├── StoreError                    the database did not do what was asked
     │   ├── StoreUnavailable          unreachable, full or busy: nothing was written
     │   │   ├── StoreBlocked          reached, but locked or read-only; says what to do
-    │   │   │   └── LedgerReplaced    deleted or replaced while it was open: restart
+    │   │   │   ├── LedgerReplaced    deleted or replaced while it was open: restart
+    │   │   │   └── NewerSchema       a newer version migrated it: start that version
     │   │   └── ConnectionLost        in the middle of a transaction, which was rolled back
     │   ├── OutcomeUnknown            the connection was lost during the commit
     │   └── Unwritable                the database refuses this value; others can be written
@@ -219,6 +220,10 @@ class StoreBlocked(StoreUnavailable):
 
 class LedgerReplaced(StoreBlocked):
     """The ledger was deleted or replaced while it was open. This process cannot save anything."""
+
+
+class NewerSchema(StoreBlocked):
+    """A newer version migrated the database. This process must neither record nor claim."""
 
 
 class ConnectionLost(StoreUnavailable):

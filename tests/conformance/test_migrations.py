@@ -2,22 +2,23 @@
 
 import asyncio
 import itertools
+import re
 import sqlite3
 from pathlib import Path
 
 import psycopg
 import pytest
 
-from onceward.errors import ConfigurationError, StoreBlocked, StoreError, StoreUnavailable
+from onceward.errors import ConfigurationError, StoreBlocked, StoreError
 from onceward.store import migrate
 from onceward.store.locks import Lock
 from onceward.store.migrate import Migration, migrations
 from onceward.store.postgres import connections as postgres_connections
 from onceward.store.postgres import schema
 from onceward.store.sqlite import store as sqlite
-from onceward.version import __version__
 from support.database import RawDatabase
-from tests.factories import EVERYTHING, arrival, make_store, opened, record
+from support.processes import eventually_async
+from tests.factories import EVERYTHING, arrival, make_store, opened, record, start_task
 
 
 def dialect(url: str) -> str:
@@ -59,30 +60,6 @@ async def test_a_store_can_migrate_before_it_is_opened(bare_database_url: str) -
     assert await store.migrate() == []
     await store.open(serving=True)
     await store.close()
-
-
-async def test_a_schema_of_a_newer_version_works_with_a_warning(
-    bare_database_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    async with opened(bare_database_url):
-        pass
-    assert caplog.messages == []
-    RawDatabase(bare_database_url).rows(
-        "INSERT INTO onceward.migrations (number, name) VALUES (9999, 'from_the_future')"
-    )
-    for serving, migrate_at_start in ((True, True), (True, False), (False, True)):
-        caplog.clear()
-        async with opened(
-            bare_database_url, serving=serving, migrate_at_start=migrate_at_start
-        ) as store:
-            (line,) = caplog.records
-            assert (line.name, line.levelname) == ("onceward.store", "WARNING")
-            assert line.getMessage().startswith(
-                f"a newer version migrated the database: Onceward {__version__} does not know 9999 "
-                "from_the_future. Upgrade this process."
-            )
-            await record(store, arrival())
-            assert await store.migrate() == []
 
 
 async def test_a_migration_with_another_name_is_refused(bare_database_url: str) -> None:
@@ -175,51 +152,76 @@ async def test_a_failing_migration_is_named(
     assert RawDatabase(bare_database_url).value(count) == 0
 
 
-async def test_a_migration_that_waits_too_long_for_a_table_is_named(
-    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+LOCKS = {
+    "a table": "LOCK TABLE onceward.attempts IN ACCESS SHARE MODE",
+    "the list of migrations": "LOCK TABLE onceward.migrations",
+    "the lock of another migration": postgres_connections.lock_statement(Lock.MIGRATIONS),
+}
+
+
+async def test_a_migration_that_does_not_get_its_locks_names_who_has_them(
+    bare_postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    subtests: pytest.Subtests,
 ) -> None:
-    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
+    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 1.0)
     store = make_store(bare_postgres_url)
     await store.migrate()
     raw_db = RawDatabase(bare_postgres_url)
     raw_db.rows("ALTER TABLE onceward.attempts DROP COLUMN traceback")
     raw_db.rows("DELETE FROM onceward.migrations WHERE number = 2")
-    with psycopg.connect(bare_postgres_url) as other:
-        other.execute("LOCK TABLE onceward.attempts IN ACCESS SHARE MODE")
-        with pytest.raises(StoreUnavailable, match=r"^Migration 0002 tracebacks failed: .*lock"):
-            await store.migrate()
+    for name, lock in LOCKS.items():
+        with subtests.test(name), psycopg.connect(bare_postgres_url) as other:
+            caplog.clear()
+            other.execute(lock.encode())
+            holder = f"It is held by process {other.info.backend_pid} ("
+            with pytest.raises(StoreBlocked, match=re.escape(holder)):
+                await store.migrate()
+            assert holder in caplog.text  # one line for a minute of waiting
+            assert len(caplog.records) == 1
     assert await store.migrate() == ["0002 tracebacks"]
     await store.close()
 
 
-async def test_a_process_that_waits_too_long_for_another_to_migrate_says_so(
-    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+async def test_a_process_that_only_checks_the_schema_names_who_locked_it(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
-    store = make_store(bare_postgres_url)
-    with psycopg.connect(bare_postgres_url) as other:
-        other.execute(postgres_connections.lock_statement(Lock.MIGRATIONS).encode())
-        with pytest.raises(StoreUnavailable, match=r"^Another process held the lock of migrations"):
-            await store.open(serving=True)
-    await store.close()
-
-
-@pytest.mark.parametrize("migrate_at_start", [True, False])
-async def test_a_locked_table_is_reported_with_the_process_that_locked_it(
-    postgres_url: str, monkeypatch: pytest.MonkeyPatch, *, migrate_at_start: bool
-) -> None:
-    monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
-    store = make_store(postgres_url, migrate_at_start=migrate_at_start)
+    store = make_store(postgres_url, migrate_at_start=False)
     with psycopg.connect(postgres_url) as other:
         other.execute("LOCK TABLE onceward.migrations")
-        with pytest.raises(StoreBlocked) as raised:
+        with pytest.raises(StoreBlocked, match=f"process {other.info.backend_pid} "):
             await store.open(serving=True)
-        pid = other.info.backend_pid
-    assert str(raised.value) == (
-        f"Another transaction locked onceward's tables for 0.2 seconds (pid {pid}). End it, or "
-        "start again"
-    )
     await store.close()
+
+
+async def test_a_migration_and_a_transaction_that_wait_for_each_other_both_succeed(
+    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A migration that is ended for a deadlock has changed nothing, and can try again."""
+    store = make_store(bare_postgres_url)
+    await store.migrate()
+    known = migrations("postgres")
+    text = "ALTER TABLE onceward.jobs ADD a int; ALTER TABLE onceward.events ADD b int"
+    added = Migration(known[-1].number + 1, "added", text)
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*known, added])
+    async with await psycopg.AsyncConnection.connect(bare_postgres_url) as other:
+        await other.execute("LOCK TABLE onceward.events IN ROW EXCLUSIVE MODE")
+        applying = await start_task(store.migrate())
+        await until_a_lock_is_awaited(bare_postgres_url)
+        await other.execute("LOCK TABLE onceward.jobs IN ROW EXCLUSIVE MODE")
+    assert await applying == [added.label]
+    await store.close()
+
+
+async def until_a_lock_is_awaited(url: str) -> None:
+    raw_db = RawDatabase(url)
+
+    async def is_awaited() -> bool:
+        return bool(raw_db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
+
+    await eventually_async(is_awaited, "a lock is awaited")
 
 
 async def test_concurrent_processes_apply_each_migration_once(

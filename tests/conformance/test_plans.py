@@ -26,6 +26,7 @@ BATCH: Final = {
     "events": bigints([1, 2]),
     "counts": ints([1, 1]),
     "row_limit": 100,
+    "schema": 1000,
 }
 RULES: Final = {
     "rules": ints([1, 2]),
@@ -53,6 +54,7 @@ WORK: Final = {
     "retried_floors": [NOW],
     "lease_floor": 1,
     "late_seconds": 2.0,
+    "schema": 1000,
     "grace_seconds": 2.0,
     "watch_seconds": 1.0,
     "burst_seconds": 0.1,

@@ -95,7 +95,8 @@ async def _run_until_stopped(
 ) -> None:
     """Run the server and the worker. When either ends or fails, stop the other gracefully.
 
-    Raise LedgerReplaced if nothing can be saved any more.
+    Raise LedgerReplaced if nothing can be saved any more, and NewerSchema if a worker is all that
+    runs and can claim no more. A server stays: it responds 503, and its /readyz says why.
     """
     coroutines: list[Awaitable[None]] = []
     if server is not None and listener is not None:
@@ -103,13 +104,16 @@ async def _run_until_stopped(
     if worker is not None:
         coroutines.append(worker.run())
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
-    loss = asyncio.ensure_future(service.store.wait_until_lost())
-    await asyncio.wait([*tasks, loss], return_when=asyncio.FIRST_COMPLETED)
+    losses = [asyncio.ensure_future(service.store.wait_until_lost())]
+    if worker is not None and server is None:
+        losses.append(asyncio.ensure_future(worker.wait_until_outdated()))
+    await asyncio.wait([*tasks, *losses], return_when=asyncio.FIRST_COMPLETED)
     _stop(server, worker)
     await asyncio.gather(*tasks)
-    if loss.done():
-        await loss
-    loss.cancel()
+    for loss in losses:
+        if loss.done():
+            await loss
+        loss.cancel()
 
 
 def _stop_on_signals(

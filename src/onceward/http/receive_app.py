@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from onceward.errors import RequestRefused, StoreError
+from onceward.errors import NewerSchema, RequestRefused, StoreError
 from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.body_memory import Body
@@ -45,6 +45,9 @@ READY_TIMEOUT_SECONDS: Final = 2.0
 OK: Final = 200
 ACCEPTED: Final = 202
 CLIENT_ERROR: Final = 400
+_NEWER_SCHEMA: Final = (
+    "A newer version of Onceward migrated the database. Stop this process and start that version."
+)
 
 
 StoreSecret = Callable[[str, bytes], Awaitable[None]]
@@ -261,6 +264,8 @@ class ReceiveApp:
         try:
             async with asyncio.timeout(READY_TIMEOUT_SECONDS):
                 await self._ready()
+        except NewerSchema:
+            return json_response(503, {"ready": False, "message": _NEWER_SCHEMA})
         except (StoreError, TimeoutError):
             return json_response(
                 503, {"ready": False, "message": "The ledger does not respond. Check the database."}

@@ -91,10 +91,6 @@ class BaseStore(ABC):
         )
         return [row["filter"] for row in rows]
 
-    async def ready(self) -> None:
-        """Raise StoreError unless the ledger responds."""
-        await self._read("ping")
-
     async def wait_until_lost(self) -> NoReturn:
         """Wait for ever: a server that replaces its database closes the connections."""
         while True:

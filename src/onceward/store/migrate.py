@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 
-from onceward.errors import ConfigurationError, MigrationsPending
+from onceward.errors import ConfigurationError, MigrationsPending, NewerSchema
 from onceward.runtime.redact import as_sentence
 from onceward.version import __version__
-
-_log = logging.getLogger("onceward.store")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +43,10 @@ def pending(dialect: str, applied: Iterable[int]) -> list[Migration]:
 
 
 def check_applied(dialect: str, applied: Mapping[int, str]) -> None:
-    """Log a warning if a newer version migrated the database: the previous one works on it.
+    """Raise an error unless this version knows all migrations that were applied.
 
     Raise ConfigurationError if a migration has another name here: the schema is another one.
+    Raise NewerSchema if a newer version migrated the database.
     """
     known = {migration.number: migration.name for migration in migrations(dialect)}
     for number, name in sorted(applied.items()):
@@ -58,14 +57,29 @@ def check_applied(dialect: str, applied: Mapping[int, str]) -> None:
                 "migrated it. Run that build, or use another database."
             )
             raise ConfigurationError(msg)
-    if unknown := [_label(*entry) for entry in sorted(applied.items()) if entry[0] not in known]:
-        _log.warning(
-            "a newer version migrated the database: Onceward %s does not know %s. Upgrade this "
-            "process. The previous version works on the newer schema; an older one needs a "
-            "database restored from a backup (docs/upgrading.md)",
-            __version__,
-            ", ".join(unknown),
-        )
+    if unknown := applied.keys() - known.keys():
+        raise newer_schema(dialect, _label(max(unknown), applied[max(unknown)]))
+
+
+@cache
+def newest(dialect: str) -> Migration:
+    """Return the last migration that this version knows."""
+    return migrations(dialect)[-1]
+
+
+def require_known(dialect: str, number: int | None) -> None:
+    """Raise NewerSchema if the newest migration of a database is later than all known ones."""
+    if (number or 0) > newest(dialect).number:
+        raise newer_schema(dialect, f"{number:04}")
+
+
+def newer_schema(dialect: str, label: str) -> NewerSchema:
+    """Return the error of a process that meets a later migration than it knows."""
+    return NewerSchema(
+        f"Onceward {__version__} knows the schema up to {newest(dialect).label}, and the database "
+        f"has {label}: a newer version migrated it. Stop all processes, install that version, and "
+        "start again (docs/upgrading.md)"
+    )
 
 
 def require_none_pending(database: str, lacking: Sequence[Migration]) -> None:

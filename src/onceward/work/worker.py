@@ -7,9 +7,9 @@ import logging
 import math
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, NoReturn
 
-from onceward.errors import StoreError
+from onceward.errors import NewerSchema, StoreError
 from onceward.model.jobs import Job, Lease
 from onceward.model.workers import WorkerHealth
 from onceward.ports import Queue
@@ -84,6 +84,8 @@ class Worker:
         self._is_timer_set = False
         """Whether the claiming loop wakes soon to end leases."""
         self._knows_presence = asyncio.Event()
+        self._newer_schema = NewerSchema()
+        self._is_outdated = asyncio.Event()
         self._stopping = False
         self._stopped_at = 0.0
         self._claiming: asyncio.Task[None] | None = None
@@ -129,6 +131,11 @@ class Worker:
         if claiming.cancel():
             self._is_store_away = True
 
+    async def wait_until_outdated(self) -> NoReturn:
+        """Wait until a newer version has migrated the database, then raise NewerSchema."""
+        await self._is_outdated.wait()
+        raise self._newer_schema
+
     def health(self) -> WorkerHealth:
         """Return the paused handlers, and since when and why no jobs can be claimed."""
         return WorkerHealth(
@@ -170,6 +177,9 @@ class Worker:
                 )
             except StoreError as error:
                 self._claim_outage.claim_failed(error)
+                if isinstance(error, NewerSchema):
+                    self._newer_schema = error
+                    self._is_outdated.set()
                 self._scheduler.may_have_due = True
                 return _OUTAGE_PAUSE_SECONDS
             self._claim_outage.claim_succeeded()

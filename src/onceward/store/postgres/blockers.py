@@ -1,4 +1,4 @@
-"""The transactions that keep maintenance from the lock of a table, for its error."""
+"""The transactions that keep maintenance or a migration from the lock of a table, for its error."""
 
 from __future__ import annotations
 
@@ -25,8 +25,12 @@ _BLOCKERS: Final = """
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
         AND (
             locktype = 'relation' AND relation IN (
-                SELECT %(table)s::regclass
-                UNION ALL SELECT inhrelid FROM pg_inherits WHERE inhparent = %(table)s::regclass
+                SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                LEFT JOIN pg_inherits i ON i.inhrelid = c.oid
+                WHERE n.nspname = 'onceward' AND (
+                    %(table)s::text IS NULL
+                    OR to_regclass(%(table)s::text) IN (c.oid, i.inhparent)
+                )
             )
             OR locktype = 'advisory' AND classid = %(namespace)s AND objid = %(lock)s
         )
@@ -38,10 +42,15 @@ _BLOCKERS: Final = """
 """
 
 
-async def blockers_text(connection: Connection, table: str, lock: Lock, seconds: float) -> str:
-    """Return a sentence about who has held a table, or the lock, for some seconds; or nothing."""
+async def blockers_text(
+    connection: Connection, lock: Lock, seconds: float, *, table: str | None = None
+) -> str:
+    """Return a sentence about who has held a table, or the lock, for some seconds; or nothing.
+
+    Without a `table`, it is about all of Onceward's tables.
+    """
     parameters = {
-        "table": f"onceward.{table}",
+        "table": f"onceward.{table}" if table else None,
         "namespace": LOCK_NAMESPACE,
         "lock": int(lock),
         "seconds": seconds,

@@ -17,6 +17,7 @@ from onceward.settings import Settings
 from onceward.store.base import ALTERED_ROWS, MIN_LOOK_JOBS, RATE_BURST_SECONDS
 from onceward.store.blamed_jobs import log_blamed
 from onceward.store.locks import PRESENCE_NAMESPACE, Lock
+from onceward.store.migrate import newest
 from onceward.store.postgres.connections import Connection, lock_statement
 from onceward.store.postgres.prepared import PreparedMessage
 from onceward.store.queries import Queries
@@ -66,6 +67,7 @@ class Claims:
             "burst_seconds": RATE_BURST_SECONDS,
             "min_look": MIN_LOOK_JOBS,
             "late_seconds": LATE_SECONDS,
+            "schema": newest("postgres").number,
         }
         self._claim = _message("claim", queries)
         self._end = _message("end", queries, without=("reclaim", "claim", "next_due"))

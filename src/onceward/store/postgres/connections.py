@@ -24,6 +24,7 @@ from onceward.runtime.redact import one_line
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ALTERED_ROWS
 from onceward.store.locks import Lock
+from onceward.store.migrate import newer_schema, require_known
 from onceward.store.postgres import arrays
 from onceward.store.postgres.address import address_fault, has_stray_at
 from onceward.store.postgres.session import (
@@ -50,6 +51,9 @@ _ACCESS_CLASSES: Final = ("3F", "42")
 # Without the quotation marks around it, which are translated with the message.
 _ALTERED: Final = re.compile(r"\baltered (onceward\.\w+) \d+")
 """The text that a statement casts to a number, in vain, if a trigger altered its rows."""
+_NEWER_SCHEMA: Final = re.compile(r"\bnewer schema (\d+)")
+"""The same for a migration that this version does not know."""
+NEWEST_MIGRATION: Final = "(SELECT max(number) FROM onceward.migrations)"
 OTHER_SESSION: Final = (
     psycopg.errors.InvalidSqlStatementName,
     psycopg.errors.DuplicatePreparedStatement,
@@ -176,6 +180,8 @@ def ledger_error(error: psycopg.Error) -> StoreError:
         return StoreBlocked(SHARED_BACKENDS)
     if altered := _ALTERED.search(error.diag.message_primary or ""):
         return Unwritable(ALTERED_ROWS.format(table=altered[1]))
+    if newer := _NEWER_SCHEMA.search(error.diag.message_primary or ""):
+        return newer_schema("postgres", f"{int(newer[1]):04}")
     translated = translate_error(error)
     is_access = (error.sqlstate or "").startswith(_ACCESS_CLASSES)
     return StoreUnavailable(str(translated)) if is_access else translated
@@ -220,6 +226,12 @@ async def run(connection: Connection, statement: Sql, parameters: Mapping[str, A
     """Run a statement and return its rows."""
     cursor = await connection.execute(statement.pyformat, parameters)
     return await cursor.fetchall() if cursor.description else []
+
+
+async def require_known_schema(connection: Connection) -> None:
+    """Raise NewerSchema if a newer version has migrated the database."""
+    (row,) = await (await connection.execute(f"SELECT {NEWEST_MIGRATION} AS number")).fetchall()
+    require_known("postgres", row["number"])
 
 
 def is_closed_by_server(connection: Connection) -> bool:

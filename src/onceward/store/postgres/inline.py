@@ -21,7 +21,13 @@ from onceward.runtime.sql_text import parse
 from onceward.store.base import ENDED_BY_HANDLER
 from onceward.store.inline import look, settle
 from onceward.store.locks import INLINE_NAMESPACE
-from onceward.store.postgres.connections import Connection, ledger_error, run
+from onceward.store.migrate import require_known
+from onceward.store.postgres.connections import (
+    NEWEST_MIGRATION,
+    Connection,
+    ledger_error,
+    run,
+)
 from onceward.store.postgres.ledger_transaction import PostgresLedgerTransaction
 from onceward.store.postgres.pool import ConnectionPool
 from onceward.store.postgres.recording import BatchWriter
@@ -50,10 +56,12 @@ _LEAVE: Final = parse("""
         pg_catalog.set_config('search_path', :search_path, true),
         pg_catalog.set_config('enable_bitmapscan', :bitmapscan, true)
 """)[0]
-_TRY_LOCKS: Final = parse("""
-    SELECT bool_and(pg_try_advisory_xact_lock(:namespace::int, key)) AS is_locked
+_TRY_LOCKS: Final = parse(f"""
+    SELECT
+        bool_and(pg_try_advisory_xact_lock(:namespace::int, key)) AS is_locked,
+        {NEWEST_MIGRATION} AS newest
     FROM unnest(:keys::int[]) AS key
-""")[0]
+""")[0]  # noqa: S608 - no outside data
 LOCKS: Final = 256
 """The number of locks of a source. The server's memory holds only some thousands, and a request may
 have many events, which must not keep other sources waiting."""
@@ -83,12 +91,14 @@ class PostgresInlineTransaction(PostgresTransaction):
     async def lock(self, arrivals: Sequence[Arrival]) -> LedgerView:
         """Lock the events of a request, and return what the ledger has of them.
 
-        Raise EventBusy. The read is a later statement: it sees what the last holder committed.
+        Raise EventBusy, or NewerSchema before a handler runs on it. The read is a later statement:
+        it sees what the last holder committed.
         """
         async with self._own_statements() as ledger:
             keys = [_lock_key(arrival) for arrival in arrivals]
             parameters = {"namespace": INLINE_NAMESPACE, "keys": keys}
             (row,) = await run(self._connection, _TRY_LOCKS, parameters)
+            require_known("postgres", row["newest"])
             if row["is_locked"] is False:  # None without any events
                 raise EventBusy(BUSY)
             has_filters = self._batch_writer.has_filters

@@ -8,7 +8,11 @@ import psycopg
 
 from onceward.errors import StoreBlocked
 from onceward.store.locks import Lock
-from onceward.store.postgres.connections import Connection, lock_statement
+from onceward.store.postgres.connections import (
+    Connection,
+    lock_statement,
+    require_known_schema,
+)
 
 LOCK_TIMEOUT_SECONDS: Final = 5
 """Timeout of a transaction for its lock."""
@@ -32,7 +36,10 @@ _PURPOSES: Final = {
 
 
 async def take_lock(connection: Connection, lock: Lock) -> None:
-    """Take a lock in the open transaction. Raise StoreBlocked after LOCK_TIMEOUT_SECONDS."""
+    """Take a lock in the open transaction. Raise StoreBlocked after LOCK_TIMEOUT_SECONDS.
+
+    Raise NewerSchema if a newer version has migrated the database.
+    """
     limit = f"SET LOCAL lock_timeout = '{LOCK_TIMEOUT_SECONDS}s'"
     locks, then = lock_statement(lock), "SET LOCAL lock_timeout = 0"
     if lock is Lock.CLAIMS:
@@ -45,6 +52,7 @@ async def take_lock(connection: Connection, lock: Lock) -> None:
         await connection.execute(f"{limit}; {locks}; {then}".encode())
     except psycopg.errors.LockNotAvailable as error:
         raise StoreBlocked(held_too_long(lock, LOCK_TIMEOUT_SECONDS)) from error
+    await require_known_schema(connection)  # no migration runs beside the lock
 
 
 def held_too_long(lock: Lock, seconds: int) -> str:

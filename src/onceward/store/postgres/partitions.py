@@ -21,7 +21,11 @@ from onceward.errors import StoreBlocked
 from onceward.model.weeks import WEEK, Week
 from onceward.store.locks import Lock
 from onceward.store.postgres.blockers import blockers_text
-from onceward.store.postgres.connections import Connection, lock_statement
+from onceward.store.postgres.connections import (
+    Connection,
+    lock_statement,
+    require_known_schema,
+)
 
 LOCK_SECONDS: Final = 0.2
 """Timeout for the lock of a table: while a transaction waits for it, receivers wait behind it."""
@@ -305,10 +309,11 @@ async def locked(
         async with connection.transaction():
             await connection.execute(f"SET LOCAL lock_timeout = '{_LEDGER_LOCK_SECONDS}s'")
             await connection.execute(lock_statement(lock).encode())
+            await require_known_schema(connection)
             await connection.execute(_LOCK_TIMEOUT)
             yield
     except psycopg.errors.LockNotAvailable as error:
-        blockers = await blockers_text(connection, table.name, lock, LOCK_SECONDS)
+        blockers = await blockers_text(connection, lock, LOCK_SECONDS, table=table.name)
         raise StoreBlocked(
             "A partition was neither created nor dropped: another transaction, such as a dump, "
             f"uses the table. {blockers}Nothing was changed; the next maintenance tries again"

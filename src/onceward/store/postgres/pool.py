@@ -16,7 +16,9 @@ from psycopg.pq import TransactionStatus
 
 from onceward.errors import OutcomeUnknown, StoreBlocked, StoreUnavailable
 from onceward.runtime.redact import one_line
+from onceward.store.migrate import require_known
 from onceward.store.postgres.connections import (
+    NEWEST_MIGRATION,
     OPERATIONAL,
     OTHER_SESSION,
     READ_ONLY,
@@ -33,7 +35,9 @@ CHECK_SECONDS: Final = 1.5
 """Time for an idle connection to respond to a check."""
 
 _STALL: Final = ": it is frozen or slow, or another transaction holds a lock"
-_CHECK: Final = "SHOW transaction_read_only"
+_CHECK: Final = (
+    f"SELECT current_setting('transaction_read_only') AS is_read_only, {NEWEST_MIGRATION} AS newest"
+)
 
 
 class ConnectionPool:
@@ -108,6 +112,7 @@ class ConnectionPool:
     async def check(self, stall_seconds: float) -> None:
         """Raise StoreUnavailable if a use takes over `stall_seconds`, or if none is possible.
 
+        Raise NewerSchema if a newer version has migrated the database.
         Connections that are all in use, but not for long, work, unless the last use failed: they
         may be waiting for a database that still does not respond.
         """
@@ -123,9 +128,10 @@ class ConnectionPool:
             with time_limit(connection, CHECK_SECONDS):
                 cursor = await connection.execute(_CHECK)
             row = await cursor.fetchone()
-            if row and row["transaction_read_only"] == "on":
+            if row and row["is_read_only"] == "on":
                 drop(connection)
                 raise StoreBlocked(READ_ONLY)
+            require_known("postgres", row["newest"] if row else None)
 
     def close(self) -> None:
         """Drop the idle connections, and end the statements of the others."""

@@ -14,6 +14,7 @@ from onceward.ports.id_cache import IdCache
 from onceward.runtime.failpoints import Failpoints
 from onceward.runtime.sql_text import Sql
 from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY, LedgerTransaction
+from onceward.store.migrate import newest
 from onceward.store.payload_routes import PayloadRoute, PayloadRoutes
 from onceward.store.postgres.arrays import bigints, blobs, ints, texts
 from onceward.store.postgres.connections import RETRYABLE, Connection
@@ -304,6 +305,7 @@ class BatchWriter:
     def _keys(self, batch: _Batch, arrivals: Sequence[Arrival]) -> dict[str, Any]:
         file = {} if batch.routes_file is None else {"routes_file": batch.routes_file}
         return file | {
+            "schema": newest("postgres").number,
             "sources": ints([self._source_ids[arrival.source] for arrival in arrivals]),
             "event_ids": texts([arrival.event_id for arrival in arrivals]),
             "sha256s": blobs([arrival.body_sha256 for arrival in arrivals]),

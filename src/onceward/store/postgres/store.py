@@ -91,8 +91,6 @@ _POOL_EXHAUSTED: Final = (
     "The pooler gave no second connection: raise its pool size (pgbouncer: default_pool_size) to "
     "the number of connections in docs/operating.md"
 )
-# A restore in place gives each table another file, and keeps the connections.
-_ROUTES_FILE: Final = "SELECT pg_relation_filenode('onceward.routes') AS oid"
 _LOCK_SETUP: Final = parse(
     f"SET LOCAL lock_timeout = '{SETUP_TIMEOUT_SECONDS}s'; {lock_statement(Lock.SETUP)}; "
     "SET LOCAL lock_timeout TO DEFAULT"
@@ -230,13 +228,11 @@ class PostgresStore(
 
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         """Record deliveries durably, each event once; return a receipt for each, in order."""
-        async with self._writers.use_for_ledger() as connection:
-            file = await self._restore_registration(connection)
-            try:
-                return await self._batch_writer.record(connection, arrivals, file)
-            except BaseException:
-                self._routes_files.pop(connection, None)  # the ledger may have been restored
-                raise
+        async with (
+            self._writers.use_for_ledger() as connection,
+            self._registered(connection) as file,
+        ):
+            return await self._batch_writer.record(connection, arrivals, file)
 
     async def ready(self) -> None:
         """Raise StoreError unless events can be recorded now."""
@@ -245,8 +241,8 @@ class PostgresStore(
     async def claim(self, request: ClaimRequest) -> Claim:
         """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
         async with self._claiming.use_for_ledger() as connection:
-            await self._restore_registration(connection)
-            leased, next_due = await self._claims.claim(connection, request, self._handler_ids)
+            async with self._registered(connection):
+                leased, next_due = await self._claims.claim(connection, request, self._handler_ids)
             self._failpoints.reach("claim.leased")
             times = leased["oldest"], leased["newest"]
             jobs = await self._load(connection, leased["jobs"], *times) if leased["jobs"] else ()
@@ -469,22 +465,31 @@ class PostgresStore(
             await take_lock(connection, lock)
             yield self._statements_on(connection)
 
+    @asynccontextmanager
+    async def _registered(self, connection: Connection) -> AsyncIterator[int]:
+        """Yield the file of the routes. After a failure, look again what the database has."""
+        try:
+            yield await self._restore_registration(connection)
+        except BaseException:
+            self._routes_files.pop(connection, None)  # it may have been restored, or migrated
+            raise
+
     async def _restore_registration(self, connection: Connection) -> int:
         """Register what the database lacks, on a new connection and after a failed write.
 
         Return the file of the routes. On the connection itself: another one may still lead to the
-        previous primary.
+        previous primary. Raise NewerSchema.
         """
         if connection in self._routes_files:
             return self._routes_files[connection]
-        file = await (await connection.execute(_ROUTES_FILE)).fetchone()
+        file = await schema.routes_file(connection)
         # Without a lock: recording need not wait for a process that registers or migrates.
         autocommit = self._statements_on(connection)
         if not await self._registration.is_complete(autocommit):
             async with self._locked(connection, Lock.REGISTRY) as transaction:
                 await self._registration.restore(transaction)
-        self._routes_files[connection] = file["oid"] if file else 0
-        return self._routes_files[connection]
+        self._routes_files[connection] = file
+        return file
 
 
 def _timeout(setting: str, seconds: float) -> dict[str, str]:

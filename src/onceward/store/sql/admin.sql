@@ -239,6 +239,6 @@ FROM (
     LIMIT :limit
 ) AS later
 
--- name: ping
--- Read the ledger, to check that it can be read.
-SELECT 1 AS ready FROM onceward.sources LIMIT 1
+-- name: newest_migration
+-- The number of the last migration of the ledger.
+SELECT max(number) AS number FROM onceward.migrations

@@ -19,6 +19,7 @@ from onceward.store.base import (
 from onceward.store.blamed_jobs import log_blamed
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
+from onceward.store.sqlite.schema import require_current
 
 _END_OF_TIME: Final = 2**62
 _CHOSEN: Final = "SELECT 1 FROM temp.onceward_chosen LIMIT 1"
@@ -44,7 +45,11 @@ class Claims:
         handler_ids: Mapping[str, int],
         now: int,
     ) -> Claim:
-        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
+        """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to.
+
+        Raise NewerSchema.
+        """
+        require_current(connection)
         wanted = {handler_ids[name]: number for name, number in request.wanted.items()}
         values = {
             **self._reclaim,

@@ -15,6 +15,7 @@ from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY
 from onceward.store.payload_routes import PayloadRoute, PayloadRoutes
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
+from onceward.store.sqlite.schema import require_current
 
 
 class BatchWriter:
@@ -41,7 +42,11 @@ class BatchWriter:
         originals: Sequence[int | None],
         now: int,
     ) -> list[Receipt]:
-        """Write deliveries; `originals` has the recent events that they probably repeat."""
+        """Write deliveries; `originals` has the recent events that they probably repeat.
+
+        Raise NewerSchema.
+        """
+        require_current(connection)
         first = _reserve_ids(connection, len(arrivals))
         rows = run(connection, self._queries("payload_routes"), {})
         self._routes.replace(PayloadRoute.from_row(**row) for row in rows)

@@ -6,7 +6,13 @@ import sqlite3
 from typing import Final
 
 from onceward.errors import ConfigurationError, OncewardError
-from onceward.store.migrate import Migration, failed, failed_as_foreign, failed_as_present
+from onceward.store.migrate import (
+    Migration,
+    failed,
+    failed_as_foreign,
+    failed_as_present,
+    require_known,
+)
 from onceward.store.sqlite import connection_thread as thread
 
 _MIGRATIONS_TABLE: Final = """
@@ -49,6 +55,15 @@ def load_applied(connection: sqlite3.Connection) -> dict[int, str]:
     if not _has_migrations_table(connection):
         return {}
     return dict(connection.execute("SELECT number, name FROM onceward_migrations").fetchall())
+
+
+def require_current(connection: sqlite3.Connection) -> None:
+    """Raise NewerSchema if a newer version has migrated the file. Call it in a write transaction.
+
+    No migration can begin before that one ends.
+    """
+    (number,) = connection.execute("SELECT max(number) FROM onceward_migrations").fetchone()
+    require_known("sqlite", number)
 
 
 def apply(migration: Migration, path: str, connection: sqlite3.Connection) -> bool:

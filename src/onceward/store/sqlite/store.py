@@ -41,12 +41,19 @@ from onceward.store.base import (
 from onceward.store.effect_calls import SqlEffectCalls
 from onceward.store.inline import SqlInlineLedger
 from onceward.store.locks import Lock
-from onceward.store.migrate import Migration, check_applied, pending, require_none_pending
+from onceward.store.migrate import (
+    Migration,
+    check_applied,
+    pending,
+    require_known,
+    require_none_pending,
+)
 from onceward.store.queries import Queries
 from onceward.store.recent_events import RecentEvents
 from onceward.store.registry import SqlRegistry, worker_parameters
 from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite import schema
+from onceward.store.sqlite.address import parse_url
 from onceward.store.sqlite.claiming import Claims
 from onceward.store.sqlite.database_file import DatabaseFile
 from onceward.store.sqlite.file_lock import FileLock
@@ -86,7 +93,7 @@ class SqliteStore(
         self._batch_writer = BatchWriter(
             self._queries, self._source_ids, failpoints, row_limit=settings.delivery_rows
         )
-        path, self._synchronous = _parse_url(settings.database_url)
+        path, self._synchronous = parse_url(settings.database_url)
         self._file = DatabaseFile(path)
         self._file_lock = FileLock(self._file)
         self._lost = asyncio.Event()
@@ -197,6 +204,11 @@ class SqliteStore(
             self._announced.set()
         return receipts
 
+    async def ready(self) -> None:
+        """Raise StoreError unless events can be recorded now."""
+        (row,) = await self._read("newest_migration")
+        require_known("sqlite", row["number"])
+
     async def claim(self, request: ClaimRequest) -> Claim:
         """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
         now = self._now()
@@ -291,6 +303,7 @@ class SqliteStore(
     @asynccontextmanager
     async def lock_events(self, arrivals: Sequence[Arrival]) -> AsyncIterator[LockedEvents]:
         """Return the events of a request: the locks of the only process are enough."""
+        await self.ready()  # before a handler runs
         now = datetime.fromtimestamp(self._clock.now(), UTC)
         yield LockedEvents(await self.look(arrivals), now, self._begin_inline)
         self._announced.set()
@@ -387,6 +400,7 @@ class SqliteStore(
     async def _transaction(self, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         del lock  # the gate excludes every other transaction
         async with self.begin(lambda: "a registration or an operator's action") as transaction:
+            await transaction.run_internal(schema.require_current)
             yield _SqliteLedgerTransaction(transaction, self._batch_writer, self._now)
             self._failpoints.reach("operate.written")
             await transaction.commit()
@@ -464,21 +478,6 @@ def _check_version() -> None:
 def _cannot_open(path: str, error: sqlite3.Error) -> str:
     reason = "it is a folder" if Path(path).is_dir() else thread.error_reason(error)
     return f"SQLite cannot open {path}: {reason}"
-
-
-def _parse_url(url: str) -> tuple[str, str]:
-    path, _, options = url.removeprefix("sqlite:///").partition("?")
-    synchronous = "FULL"
-    for option in filter(None, options.split("&")):
-        name, _, value = option.partition("=")
-        if name != "synchronous" or value.upper() not in ("OFF", "NORMAL", "FULL", "EXTRA"):
-            msg = f"{url}: {option!r} is not an option; use synchronous=full|extra|normal|off"
-            raise ConfigurationError(msg)
-        synchronous = value.upper()
-    if not path or path == ":memory:":
-        msg = f"{url} names no file. Write sqlite:///name.db, or sqlite:////absolute/name.db"
-        raise ConfigurationError(msg)
-    return path, synchronous
 
 
 def _weak_settings(connection: sqlite3.Connection) -> list[str]:

@@ -1,3 +1,11 @@
+-- fragment: known_schema
+-- Fail if a newer version has migrated the database. A migration locks the table, so that a statement
+-- that waits for it sees its row.
+AND (
+    SELECT CASE WHEN max(number) > :schema::int THEN ('newer schema ' || max(number))::int ELSE 0 END
+    FROM onceward.migrations
+) = 0
+
 -- name: record_new
 -- Record new events with their payloads and jobs, and return the new ones: one row with arrays, which
 -- the driver reads faster than rows.
@@ -18,8 +26,10 @@ arrived AS MATERIALIZED (
         :sources::int[], :event_ids::text[], :types::text[], :references::text[],
         :sha256s::bytea[], :headers::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, type, reference, sha256, headers, body, position)
+    WHERE true
+    -- use known_schema
     -- if registered
-    WHERE pg_relation_filenode('onceward.routes') = :routes_file::oid
+    AND pg_relation_filenode('onceward.routes') = :routes_file::oid
     -- end
 ),
 wanted AS MATERIALIZED (
@@ -211,6 +221,7 @@ counted AS (
     UPDATE onceward.events e
     SET deliveries = e.deliveries + (:counts::int[])[width_bucket(e.id, :events::bigint[])]
     WHERE e.id = ANY(:events::bigint[])
+    -- use known_schema
     -- if registered
     AND pg_relation_filenode('onceward.routes') = :routes_file::oid
     -- end
@@ -240,8 +251,10 @@ arrived AS MATERIALIZED (
     SELECT * FROM unnest(
         :sources::int[], :event_ids::text[], :sha256s::bytea[], :bodies::bytea[]
     ) WITH ORDINALITY AS a (source, event_id, sha256, body, position)
+    WHERE true
+    -- use known_schema
     -- if registered
-    WHERE pg_relation_filenode('onceward.routes') = :routes_file::oid
+    AND pg_relation_filenode('onceward.routes') = :routes_file::oid
     -- end
 ),
 matched AS MATERIALIZED (

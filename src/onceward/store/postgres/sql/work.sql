@@ -144,6 +144,8 @@ DELETE FROM onceward.leases WHERE id >= :lease_floor::bigint AND until = '-infin
 WITH
 clock AS MATERIALIZED (
     SELECT clock_timestamp() AS now
+    WHERE true
+    -- use known_schema
 ),
 leased AS MATERIALIZED (
     SELECT unnest(jobs) AS id FROM onceward.leases WHERE id >= :lease_floor::bigint

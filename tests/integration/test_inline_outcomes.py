@@ -137,6 +137,29 @@ async def test_a_handler_that_loses_its_connection_is_not_blamed(
     assert "connection" in caplog.text
 
 
+@pytest.mark.parametrize("then", ["a statement", "its return", "its timeout"])
+async def test_a_handler_whose_process_was_frozen_is_not_blamed(
+    postgres_url: str, then: str
+) -> None:
+    """PostgreSQL has ended its idle transaction when the process goes on."""
+    inbox = inline_inbox()
+
+    @inbox.on("order.*", source="hookmesh")
+    async def note(event: Event[Any], tx: Transaction) -> None:
+        await tx.execute(INSERT, {"text": event.id})
+        await tx.execute("SET LOCAL idle_in_transaction_session_timeout = '10ms'")
+        await asyncio.sleep(0.2)
+        if then == "a statement":
+            await tx.execute(INSERT, {"text": "after"})
+        if then == "its timeout":
+            await asyncio.sleep(10)
+
+    async with receive_only(inbox, postgres_url, inline_timeout_seconds=1.5) as bench:
+        assert await send(bench, hookmesh_webhook()) == (503, UNAVAILABLE)
+        assert await bench.store.events(EVERYTHING) == []
+    assert notes(postgres_url) == []
+
+
 async def test_a_handler_that_always_loses_its_connection_is_recorded_as_failed(
     postgres_url: str,
 ) -> None:

@@ -265,6 +265,8 @@ class LockedEvents:
         [Callable[[], str], OnIdleTimeout], AbstractAsyncContextManager[InlineTransaction]
     ]
     """Opens the transaction of the handlers, as `Queue.begin` does."""
+    is_lost: Callable[[], bool] = lambda: False
+    """Returns whether the database has ended the transaction while a handler ran."""
 
 
 class InlineLedger(Protocol):

@@ -59,9 +59,13 @@ OTHER_SESSION: Final = (
     psycopg.errors.DuplicatePreparedStatement,
 )
 """Errors of a statement that a pooler ran in another session than the one before."""
-OPERATIONAL: Final = (psycopg.OperationalError, psycopg.InterfaceError)
+OPERATIONAL: Final = (
+    psycopg.OperationalError,
+    psycopg.InterfaceError,
+    psycopg.errors.IdleInTransactionSessionTimeout,
+)
 """Errors of the connection or of the server, and not of a value in a statement."""
-_LOST_STATES: Final = ("08", "57P")
+_LOST_STATES: Final = ("08", "57P", "25P03")
 """SQLSTATEs of a connection that broke, or that the server ended for no fault of the statement."""
 
 READ_ONLY: Final = (

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from onceward.errors import EventBusy, StoreError, TransactionMisuse
 from onceward.model.events import Arrival
@@ -25,6 +26,7 @@ from onceward.store.migrate import require_known
 from onceward.store.postgres.connections import (
     NEWEST_MIGRATION,
     Connection,
+    is_closed_by_server,
     ledger_error,
     run,
 )
@@ -104,6 +106,11 @@ class PostgresInlineTransaction(PostgresTransaction):
             has_filters = self._batch_writer.has_filters
             return await look(ledger.run, arrivals, self._source_ids, has_filters=has_filters)
 
+    def is_lost(self) -> bool:
+        """Return whether the server has ended the transaction while no statement ran."""
+        is_idle = self._connection.info.transaction_status is TransactionStatus.INTRANS
+        return is_idle and is_closed_by_server(self._connection)
+
     async def settle_inline(
         self, arrivals: Sequence[Arrival], runs: Sequence[InlineRun]
     ) -> InlineSettlement:
@@ -180,7 +187,9 @@ class InlineTransactions:
                 now = await transaction.begin()
                 view = await transaction.lock(arrivals)
                 # It has begun with the locks. The server ends it if it idles past its lease.
-                yield LockedEvents(view, now, lambda *_: nullcontext(transaction))
+                yield LockedEvents(
+                    view, now, lambda *_: nullcontext(transaction), transaction.is_lost
+                )
             except StoreError:
                 self._forget(connection)
                 raise

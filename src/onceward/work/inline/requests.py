@@ -16,6 +16,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from onceward.errors import (
+    ConnectionLost,
     EventBusy,
     EventChanged,
     EventFiltered,
@@ -67,6 +68,10 @@ _TOO_SLOW: Final = 'shorten it, raise the setting, or use mode="background"'
 _WAITED: Final = "The request has waited too long for its turn. Retry later."
 _SLOTS_BUSY: Final = "Too many requests run their handlers now. Retry later."
 _OTHER_VERSION: Final = "Another version of the app wants this event. Retry later."
+_ENDED: Final = (
+    "the database ended the transaction while the handler ran: it was idle for longer than "
+    "lease_seconds, or the server stops"
+)
 _UNAVAILABLE: Final = "The ledger is unavailable. Retry later."
 
 Record = Callable[[Sequence[Arrival]], Awaitable[Sequence[Receipt]]]
@@ -251,7 +256,9 @@ class InlineRunner:
                 except ENDS:
                     raise
                 except BaseException as error:  # noqa: BLE001 - every error is a failure
-                    raise _HandlersFailed(jobs, planned, error, self._since(started)) from None
+                    # After a freeze of the process, its timeout is no fault of the handler.
+                    cause = ConnectionLost(_ENDED) if events.is_lost() else error
+                    raise _HandlersFailed(jobs, planned, cause, self._since(started)) from None
             try:
                 transaction = await joined.open()
                 settlement = await transaction.settle_inline(

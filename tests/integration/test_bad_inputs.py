@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from onceward import Event, Inbox, PermanentError
+from onceward.sources.json_text import LONG_NUMBER, TOO_DEEP
 from tests.integration.running import (
     GITHUB_SECRET,
     JSON,
@@ -308,9 +309,9 @@ def test_a_nul_in_a_header_gets_400(nothing_recorded: RunningInbox) -> None:
 MALFORMED = {
     "a NUL": (b'{"ref":"a\x00b"}', "ref: contains a NUL"),
     "half a surrogate pair": (b'{"ref":"\\ud800"}', "ref: contains a lone surrogate"),
-    "depth 100,000": (b'{"ref":"x","o":' + DEEP + b"}", "nested too deeply"),
-    "an unclosed list": (b"[" * 100_000, "expected object, got array"),
-    "5,000 digits": (b'{"ref":' + b"9" * 5_000 + b"}", "ref: number out of range"),
+    "depth 100,000": (b'{"ref":"x","o":' + DEEP + b"}", TOO_DEEP),
+    "an unclosed list": (b"[" * 100_000, TOO_DEEP),
+    "5,000 digits": (b'{"ref":' + b"9" * 5_000 + b"}", f"ref: {LONG_NUMBER}"),
     "NaN": (b'{"ref":NaN}', "ref: NaN is not JSON"),
     "bad UTF-8": (b'{"ref":"\xff\xfe"}', "ref: not UTF-8"),
     "a byte order mark": (b'\xef\xbb\xbf{"ref":"x"}', "begins with a byte order mark"),
@@ -339,17 +340,10 @@ def test_a_signed_malformed_body_is_stored_unchanged_and_its_job_names_the_fault
             assert job["last_error"].startswith(f"Malformed payload: {reason}")
 
 
-def test_a_body_that_only_some_pythons_can_decode_is_stored(shared: RunningInbox) -> None:
-    body = b'{"ref":"x","o":' + b"[" * 1000 + b"]" * 1000 + b"}"
-    assert shared.send(github_webhook("depth-1000", body)).status_code == 202
-    assert shared.payload("depth-1000")[0] == body
-    assert shared.settled_job("depth-1000")["status"] in ("done", "failed")
-
-
 ODD_VALUES = {
     "a NUL": b'"a\x00b"',
     "a lone surrogate": b'"\\ud800"',
-    "depth 500": b"[" * 500 + b"]" * 500,
+    "depth 500": b"[" * 499 + b"]" * 499,
     "5,000 digits": b"9" * 5_000,
     "a huge exponent": b"1e100000",
     "NaN": b"NaN",
@@ -375,9 +369,7 @@ def test_an_envelope_with_a_number_of_5000_digits_is_stored(shared: RunningInbox
     response = shared.http.post("/events/ingest", content=body, headers=JSON)
     assert response.status_code == 202
     assert shared.payload("digits")[0] == body
-    assert shared.settled_job("digits")["last_error"] == (
-        "Malformed payload: n: the number is too long"
-    )
+    assert shared.settled_job("digits")["last_error"] == (f"Malformed payload: n: {LONG_NUMBER}")
 
 
 def test_a_handler_without_a_model_fails_with_the_same_reason(shared: RunningInbox) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ import msgspec
 from onceward.errors import MalformedPayload
 from onceward.model.events import INGEST_SOURCE
 from onceward.sources.forms import MAX_FIELDS, urlencoded_fields
-from onceward.sources.json_text import decode_json
+from onceward.sources.json_text import decode_json, is_too_deep
 from onceward.work.payloads.decoders.decoder import Content, Decoder
 from onceward.work.payloads.decoders.faults import malformed
 from onceward.work.payloads.decoders.msgspec_decoder import UNCHECKED, MsgspecDecoder, TerseDecoder
@@ -25,7 +26,6 @@ class _Envelope(msgspec.Struct):
 
 
 _ENVELOPE: Final = MsgspecDecoder(_Envelope)
-_TERSE_ENVELOPE: Final = TerseDecoder(_Envelope)
 _TERSE: Final = TerseDecoder(Any)
 _EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
 _RAW_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
@@ -40,7 +40,7 @@ def decode(
     An `enveloped` body comes from ``POST /events/ingest``: only its member ``payload`` is decoded.
     The fields of a form are strings.
     """
-    return _decode(body, decoder, _ENVELOPE if enveloped else None, content_type)
+    return _decode(body, decoder, content_type, enveloped=enveloped)
 
 
 def decode_without_reason(body: bytes, *, enveloped: bool, content_type: str) -> Any:
@@ -48,7 +48,7 @@ def decode_without_reason(body: bytes, *, enveloped: bool, content_type: str) ->
 
     Raise MalformedPayload without the reason: the search for it is slow.
     """
-    return _decode(body, _TERSE, _TERSE_ENVELOPE if enveloped else None, content_type)
+    return _decode(body, _TERSE, content_type, enveloped=enveloped)
 
 
 def read_document(source: str, headers: bytes, body: bytes) -> Any:
@@ -70,7 +70,7 @@ def decode_exactly(body: bytes, *, enveloped: bool, content_type: str) -> Any:
     Raise MalformedPayload.
     """
     try:
-        return _decode(body, _EXACT, _TERSE_ENVELOPE if enveloped else None, content_type)
+        return _decode(body, _EXACT, content_type, enveloped=enveloped)
     except MalformedPayload:
         return decode(body, enveloped=enveloped, content_type=content_type)  # finds the reason
 
@@ -90,21 +90,31 @@ def raw_json(body: bytes, *, enveloped: bool, content_type: str) -> msgspec.Raw 
     if _is_form(body, content_type):
         return None
     try:
-        decode_json(body)  # msgspec looks only at the syntax of a raw value
-        return _RAW_ENVELOPE.decode(body).payload if enveloped else msgspec.Raw(body)
-    except ValueError:
+        payload = _payload_of(body) if enveloped else msgspec.Raw(body)
+        decode_json(bytes(payload))  # msgspec looks only at the syntax of a raw value
+    except (MalformedPayload, ValueError):
         return None
+    return payload
 
 
 def _is_form(body: bytes, content_type: str) -> bool:
     return content_type.startswith(FORM) and not body.lstrip().startswith((b"{", b"["))
 
 
-def _decode(body: bytes, decoder: Decoder, envelope: Decoder | None, content_type: str) -> Any:
+def _decode(body: bytes, decoder: Decoder, content_type: str, *, enveloped: bool) -> Any:
     if _is_form(body, content_type):
         return decoder.decode_form(_form_fields(body))
-    content: Content = body if envelope is None else envelope.decode_json(body).payload
+    content: Content = _payload_of(body) if enveloped else body
     return decoder.decode_json(content)
+
+
+def _payload_of(body: bytes) -> msgspec.Raw:
+    """Return the payload in an envelope. Raise MalformedPayload."""
+    if not is_too_deep(body):
+        with suppress(ValueError):
+            return _RAW_ENVELOPE.decode(body).payload
+    payload: msgspec.Raw = _ENVELOPE.decode_json(body).payload  # finds the reason
+    return payload
 
 
 def _form_fields(body: bytes) -> dict[str, str]:

@@ -17,6 +17,7 @@ from onceward.sources.presets import PRESETS, find_preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Hmac, Signature
 from onceward.sources.source import Source
+from onceward.work.payloads.payload import FORM, content_type_of
 
 SECRET = "a secret of the source"
 BAD_NAME = (
@@ -298,6 +299,23 @@ def test_configured_headers_are_kept_and_credentials_are_not() -> None:
         "x-github-event": "push",
         "x-trace": 'a "quoted" text',
     }
+
+
+def test_a_header_that_is_too_long_is_not_stored_but_named() -> None:
+    source = make_source("github", secrets=[SECRET], keep_headers=["X-Trace", "X-Path"])
+    pairs = [
+        (b"content-type", FORM.encode() + b";" + b"a" * 1024),
+        (b"user-agent", b"a" * 1024),
+        (b"x-trace", b"a" * 1025),
+        (b"x-path", b"a" * 512),
+        (b"x-path", b"a" * 511),
+    ]
+    stored = source.encode_kept_headers(Headers(pairs))
+    assert json.loads(stored) == {
+        "user-agent": "a" * 1024,
+        "onceward-omitted-headers": "content-type, x-trace, x-path",
+    }
+    assert content_type_of(stored) == "", "read as JSON, as without the header"
 
 
 def test_the_values_of_a_repeated_header_are_joined() -> None:

@@ -6,6 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,12 @@ from onceward.sources.identify import identify_as, reads_headers
 from onceward.sources.presets import Preset
 from onceward.sources.request import Headers, Request
 from onceward.sources.schemes import Key, Scheme
+
+MAX_STORED_HEADER_BYTES: Final = 1024
+"""The longest header value that is stored with an event: each event of a request has a copy."""
+
+OMITTED_HEADERS: Final = "onceward-omitted-headers"
+"""The member of the stored headers that names those whose values were too long."""
 
 _encode = msgspec.json.Encoder().encode
 
@@ -188,12 +195,21 @@ def _proof_headers(scheme: Scheme) -> tuple[bytes, ...]:
 
 
 def encode_headers(kept: Iterable[tuple[str, bytes]], headers: Headers) -> bytes:
-    """Return the headers named in `kept` as a JSON object; see `Source.kept_headers`."""
-    values = {}
+    """Return the headers named in `kept` as a JSON object; see `Source.kept_headers`.
+
+    A value above `MAX_STORED_HEADER_BYTES` is omitted, and its name listed in `OMITTED_HEADERS`.
+    """
+    values, omitted = {}, []
     for name, key in kept:
         value = headers.joined(key)
-        if value is not None:
+        if value is None:
+            continue
+        if len(value) <= MAX_STORED_HEADER_BYTES:
             values[name] = value.decode("latin-1")
+        else:
+            omitted.append(name)
+    if omitted:
+        values[OMITTED_HEADERS] = ", ".join(omitted)
     return _encode(values)
 
 

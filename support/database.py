@@ -111,6 +111,10 @@ class RawDatabase:
             )
             self.rows(f"{head} FOR EACH ROW WHEN ({when}) EXECUTE FUNCTION onceward.poison()")
 
+    def accept_inserts(self) -> None:
+        """Undo `reject_inserts_of`."""
+        self.rows("DROP TRIGGER poison" + ("" if self.is_sqlite else " ON onceward.events"))
+
     def in_dialect(self, statement: str) -> str:
         """Return a statement as this database takes it."""
         return statement.replace("onceward.", "onceward_") if self.is_sqlite else statement

@@ -108,11 +108,13 @@ class Settings:
     )
     max_pending_bytes: int = _setting(
         64 * 1024 * 1024,
-        "Bytes of bodies that may wait for a commit; more get 503",
+        "Bytes of bodies and stored headers that may wait for a commit; more get 503",
         minimum=1024,
         maximum=2**63 - 1,
     )
-    max_batch_events: int = _setting(200, "Most deliveries in one transaction", minimum=1)
+    max_batch_events: int = _setting(
+        200, "Most deliveries in one transaction; larger requests are written in parts", minimum=1
+    )
     delivery_rows: int = _setting(
         100, "Redeliveries of one event stored as rows; further ones are only counted"
     )

@@ -10,11 +10,14 @@ from onceward.ports import Store
 from onceward.receive.recorder import Recorder
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
-from tests.conformance.test_recorder import Spy
 from tests.factories import arrival
+from tests.ledger_spy import Spy
 
 BODY = b"x" * 1000
-LIMITS = [Settings(max_pending_events=3), Settings(max_pending_bytes=3 * len(BODY))]
+LIMITS = [
+    Settings(max_pending_events=3),
+    Settings(max_pending_bytes=3 * arrival(body=BODY).size),
+]
 
 
 @pytest.mark.parametrize("settings", LIMITS, ids=["events", "bytes"])

@@ -1,65 +1,25 @@
 """Group commit: pending requests are written in batches, and bounded."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from onceward.errors import LedgerUnavailable, RequestRefused, StoreUnavailable, Unwritable
 from onceward.http.responses import error_response
-from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.ports import BatchGroup, Store
+from onceward.model.events import Outcome
+from onceward.ports import Store
 from onceward.receive.pending import Pending
 from onceward.receive.recorder import SLOW_WRITE_SECONDS, Recorder
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
 from support.database import RawDatabase
-from tests.factories import EVERYTHING, arrival, arrivals, opened
-
-
-class Spy:
-    """A real ledger that collects its batches, and blocks or fails on demand."""
-
-    def __init__(self, store: Store, *, max_writers: int = 1) -> None:
-        self.max_writers = max_writers
-        self.batches: list[list[Arrival]] = []
-        self.unblocked = asyncio.Event()
-        self.unblocked.set()
-        self.failing: Exception | None = None
-        self._store = store
-
-    @property
-    def sizes(self) -> list[int]:
-        return [len(batch) for batch in self.batches]
-
-    def batch_group(self, arrival: Arrival) -> BatchGroup:
-        return self._store.batch_group(arrival)
-
-    async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
-        self.batches.append(list(arrivals))
-        await self.unblocked.wait()
-        if self.failing is not None:
-            raise self.failing
-        return await self._store.record(arrivals)
-
-    async def ready(self) -> None:
-        if self.failing is not None:
-            raise self.failing
-        await self._store.ready()
+from tests.factories import arrival, arrivals, opened
+from tests.ledger_spy import Spy, errors_of, ids
 
 
 @pytest.fixture
 def spy(store: Store) -> Spy:
     return Spy(store)
-
-
-async def errors_of(pending: Sequence[Pending]) -> list[RequestRefused]:
-    results = await asyncio.gather(*pending, return_exceptions=True)
-    return [result for result in results if isinstance(result, RequestRefused)]
-
-
-async def ids(store: Store) -> set[str]:
-    return {item.event_id for item in await store.events(EVERYTHING)}
 
 
 async def test_a_lone_request_is_written_at_once(spy: Spy) -> None:
@@ -261,17 +221,17 @@ async def test_a_cancelled_request_does_not_block_the_ones_behind_it(
         await recorder.close()
 
 
-async def test_the_events_of_one_request_stay_in_one_batch(spy: Spy) -> None:
+async def test_the_events_of_one_request_stay_in_one_batch_if_they_fit(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(max_batch_events=10), SystemClock())
     spy.unblocked.clear()
     first = recorder.submit([arrival("first")])
     await asyncio.sleep(0)  # the first write begins
-    batches = [arrivals(4, prefix="a"), arrivals(7, prefix="b"), arrivals(25, prefix="c"), []]
+    batches = [arrivals(4, prefix="a"), arrivals(7, prefix="b"), arrivals(10, prefix="c"), []]
     requests = [recorder.submit(batch) for batch in batches]
     spy.unblocked.set()
     receipts = await asyncio.gather(first, *requests)
-    assert [len(each) for each in receipts] == [1, 4, 7, 25, 0]
-    assert spy.sizes == [1, 4, 7, 25], "a request is never split, however large"
+    assert [len(each) for each in receipts] == [1, 4, 7, 10, 0]
+    assert spy.sizes == [1, 4, 7, 10]
     again = await recorder.submit([*arrivals(2, prefix="a"), arrival("new")])
     outcomes = [receipt.outcome for receipt in again]
     assert outcomes == [Outcome.DUPLICATE, Outcome.DUPLICATE, Outcome.RECORDED]
@@ -296,14 +256,15 @@ async def test_requests_beyond_the_pending_limit_are_refused(spy: Spy) -> None:
 async def test_requests_beyond_the_pending_bytes_are_refused(spy: Spy) -> None:
     recorder = Recorder(spy, Settings(max_pending_bytes=1024), SystemClock())
     spy.unblocked.clear()
-    pending = recorder.submit([arrival("a", body=b"x" * 1000)])
+    headers = len(arrival().headers)
+    pending = recorder.submit([arrival("a", body=b"x" * (1000 - headers))])
     with pytest.raises(RequestRefused) as refused:
-        recorder.submit([arrival("b", body=b"x" * 25)])
+        recorder.submit([arrival("b", body=b"x" * (25 - headers))])
     assert refused.value.code == "overloaded"
-    fits = recorder.submit([arrival("c", body=b"x" * 24)])
+    fits = recorder.submit([arrival("c", body=b"x" * (24 - headers))])
     spy.unblocked.set()
     await asyncio.gather(pending, fits)
-    await recorder.submit([arrival("d", body=b"x" * 1024)])
+    await recorder.submit([arrival("d", body=b"x" * 1024)])  # alone, it has room
 
 
 async def test_requests_expire_while_the_ledger_hangs_and_work_afterwards(

@@ -109,6 +109,14 @@ class Arrival(NamedTuple):
     reviewed: bool = False
     """Whether the event waits for a person if no handler wants its type."""
 
+    @property
+    def size(self) -> int:
+        """The bytes of its body and its headers, which the events of one request share in memory.
+
+        Each event is written with its own copy of the headers.
+        """
+        return len(self.body) + len(self.headers)
+
 
 class Receipt(NamedTuple):
     """The ledger's result for a committed delivery. `event` is the ledger's own id."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Generator, Sequence
+from itertools import islice
 from typing import Any
 
 from onceward.errors import LedgerUnavailable, RequestRefused
@@ -21,14 +22,49 @@ class Pending:
     Replaces asyncio.Future, which dominated the recorder's cost (decision 0008).
     """
 
-    __slots__ = ("_callback", "_error", "_receipts", "arrivals", "size")
+    __slots__ = (
+        *("_callback", "_error", "_receipts", "_written"),
+        *("arrivals", "part", "size", "waiting"),
+    )
 
     def __init__(self, arrivals: Sequence[Arrival]) -> None:
         self.arrivals = arrivals
-        self.size = sum([len(arrival.body) for arrival in arrivals])
+        self.part = arrivals
+        """The events to write next: all of them, unless `cut` was called."""
+        self.waiting = len(arrivals)
+        """The number of events that are not written yet."""
+        self.size = sum([arrival.size for arrival in arrivals])
+        self._written: Sequence[Receipt] = ()
         self._receipts: Sequence[Receipt] | None = None
         self._error: RequestRefused | None = None
         self._callback: Callable[[Pending], None] | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a part of the events is written."""
+        return self.waiting < len(self.arrivals)
+
+    @property
+    def has_more_parts(self) -> bool:
+        """Whether events follow those of the current part."""
+        return len(self.part) < self.waiting
+
+    def cut(self, max_events: int, max_bytes: int) -> None:
+        """Make `part` the next events, within these limits unless one event has more bytes."""
+        start = end = len(self.arrivals) - self.waiting
+        size = 0
+        for arrival in islice(self.arrivals, start, start + max_events):
+            size += arrival.size
+            if size > max_bytes and end > start:
+                break
+            end += 1
+        self.part = self.arrivals[start:end]
+
+    def keep(self, receipts: Sequence[Receipt]) -> None:
+        """Keep the receipts of a part until the last one is written. `part` is the rest then."""
+        self._written = [*self._written, *receipts]
+        self.waiting -= len(receipts)
+        self.part = self.arrivals[len(self._written) :]
 
     def done(self) -> bool:
         """Return whether the result or the error is set."""
@@ -65,9 +101,9 @@ class Pending:
         return self.result()
 
     def set_result(self, receipts: Sequence[Receipt]) -> None:
-        """Resolve to the receipts. Does nothing if already done."""
+        """Resolve to the kept receipts and these. Does nothing if already done."""
         if not self.done():
-            self._receipts = receipts
+            self._receipts = [*self._written, *receipts] if self._written else receipts
             self._run_callback()
 
     def set_error(self, error: RequestRefused) -> None:

@@ -1,9 +1,10 @@
 """Group commit: pending requests are written in batches.
 
 Nothing waits to fill a batch: a lone request is written at once, and requests that arrive during a
-write form the next batch. The events of one request stay in one batch. Batches of new events and
-of duplicates alternate, because they take different statements. Pending requests are bounded in
-number, in bytes and in time.
+write form the next batch. The events of one request stay in one batch, if they fit. Else they are
+written in parts, one after the other, and what waits has its turn between them. Batches of new
+events and of duplicates alternate, because they take different statements. Pending requests are
+bounded in number, in bytes and in time.
 """
 
 from __future__ import annotations
@@ -33,6 +34,9 @@ CHECK_INTERVAL_SECONDS: Final = 5.0
 MAX_OUTAGE_REASONS: Final = 5
 """Reasons that are logged for one outage."""
 _DIGITS: Final = re.compile(r"\d+")
+
+MAX_BATCH_BYTES: Final = 8 * 1024 * 1024
+"""Most bytes of bodies and headers in one transaction, unless one event has more."""
 
 SLOW_WRITE_SECONDS: Final = 0.05
 """A write that takes longer gets a second writer beside it."""
@@ -66,19 +70,13 @@ class Recorder:
         does not commit in time or cannot be used.
         """
         pending = Pending(arrivals)
-        if (
-            self._pending_events >= self._settings.max_pending_events
-            or self._pending_bytes + pending.size > self._settings.max_pending_bytes
-        ):
+        if not self._has_room(pending):
             raise Overloaded("Too many requests wait for the ledger. Retry later.")
         if not arrivals:  # a request may contain no events
             pending.set_result(())
             return pending
         self._deadlines.add(pending)
-        self._pending_events += len(arrivals)
-        self._pending_bytes += pending.size
-        group = min(map(self._ledger.batch_group, arrivals))
-        (self._new if group is BatchGroup.NEW else self._duplicates).append(pending)
+        self._enqueue(pending)
         if not self._writers or self._pending_requests >= self._settings.max_batch_events:
             self._add_writer()
         elif self._slow_timer is None:
@@ -107,6 +105,22 @@ class Recorder:
     @property
     def _pending_requests(self) -> int:
         return len(self._new) + len(self._duplicates)
+
+    def _has_room(self, pending: Pending) -> bool:
+        """Return whether a request can wait. One that exceeds the limits alone must be alone."""
+        return not self._pending_events or (
+            self._pending_events + pending.waiting <= self._settings.max_pending_events
+            and self._pending_bytes + pending.size <= self._settings.max_pending_bytes
+        )
+
+    def _enqueue(self, pending: Pending) -> None:
+        max_events = self._settings.max_batch_events
+        if pending.waiting > max_events or pending.size > MAX_BATCH_BYTES:
+            pending.cut(max_events, MAX_BATCH_BYTES)
+        self._pending_events += pending.waiting
+        self._pending_bytes += pending.size
+        group = min(map(self._ledger.batch_group, pending.part))
+        (self._new if group is BatchGroup.NEW else self._duplicates).append(pending)
 
     def _add_writer(self) -> None:
         """Start a writer, unless the ledger has its maximum.
@@ -142,39 +156,42 @@ class Recorder:
             while self._pending_requests:
                 batch = self._next_batch()
                 self._last_batch_at = self._clock.monotonic()
+                waiting = sum([pending.waiting for pending in batch])
                 try:
                     if batch:
                         await self._write(batch)
                 finally:
-                    self._release(batch)
+                    self._pending_events -= waiting
+                    self._pending_bytes -= sum([pending.size for pending in batch])
         finally:
             # Not in a callback: a request submitted right after this needs a new writer.
             self._writers.discard(cast("asyncio.Task[None]", asyncio.current_task()))
 
     def _next_batch(self) -> list[Pending]:
-        """Return the next batch of one group. It is empty if all its requests have expired."""
+        """Return the next batch of one group. It is empty if all its requests have expired.
+
+        A part of a request is a batch of its own. Once one is written, the others are too: the
+        sender that repeats the request then finds all of its events.
+        """
         self._queues.rotate()
         queue = self._queues[0] or self._queues[1]
         batch: list[Pending] = []
-        capacity = self._settings.max_batch_events
-        while queue and (not batch or capacity >= len(queue[0].arrivals)):
+        events, size = self._settings.max_batch_events, MAX_BATCH_BYTES
+        while queue and (not batch or (events >= queue[0].waiting and size >= queue[0].size)):
             pending = queue.popleft()
-            if pending.done():  # expired or cancelled
-                self._release([pending])
+            if pending.done() and not pending.is_begun:  # expired or cancelled
+                self._pending_events -= pending.waiting
+                self._pending_bytes -= pending.size
             else:
                 batch.append(pending)
-                capacity -= len(pending.arrivals)
+                events -= pending.waiting
+                size -= pending.size
         return batch
-
-    def _release(self, batch: Sequence[Pending]) -> None:
-        for pending in batch:
-            self._pending_events -= len(pending.arrivals)
-            self._pending_bytes -= pending.size
 
     async def _write(self, batch: Sequence[Pending]) -> None:
         try:
             receipts = await self._ledger.record(
-                [arrival for pending in batch for arrival in pending.arrivals]
+                [arrival for pending in batch for arrival in pending.part]
             )
         except Unwritable as error:
             await self._write_halves(batch, error)
@@ -189,6 +206,10 @@ class Recorder:
             if self._refusal or self._outage_reasons:
                 self._recover()
             self._rejected = 0
+            if batch[0].has_more_parts:  # no other request is in the batch
+                batch[0].keep(receipts)
+                self._enqueue(batch[0])
+                return
             # In the next iteration: building responses takes time in which the next batch can run.
             asyncio.get_running_loop().call_soon(_deliver, batch, receipts)
 
@@ -248,6 +269,6 @@ def _deliver(batch: Sequence[Pending], receipts: Sequence[Receipt]) -> None:
     """Resolve each request to its own receipts."""
     start = 0
     for pending in batch:
-        end = start + len(pending.arrivals)
+        end = start + len(pending.part)
         pending.set_result(receipts[start:end])
         start = end

@@ -136,7 +136,7 @@ class InlineRunner:
         """
         deadline = self._clock.monotonic() + self._settings.inline_timeout_seconds
         keys = [(arrival.source, arrival.event_id) for arrival in arrivals]
-        size = sum(len(arrival.body) for arrival in arrivals)
+        size = sum(arrival.size for arrival in arrivals)
         longest, is_full = self._load.longest(), self._slots.locked()
         self._admit(size)
         try:
@@ -153,7 +153,7 @@ class InlineRunner:
 
     def _admit(self, size: int) -> None:
         """Count a request that waits or runs. Raise Overloaded beyond the limits."""
-        if (
+        if self._pending_requests and (
             self._pending_requests >= self._settings.max_pending_events
             or self._pending_bytes + size > self._settings.max_pending_bytes
         ):

@@ -11,18 +11,21 @@ from typing import Any, Final
 import pytest
 
 import onceward
-from onceward import Event, Inbox
+from onceward import Effects, Event, Inbox
 from onceward.model.admin import JobItem
 from onceward.model.effects import EffectStatus
 from onceward.model.jobs import FailureType, JobStatus
+from onceward.work.forwarding.message import message_id
 from support.database import RawDatabase
 from support.processes import eventually_async
+from tests.factories import make_event
 from tests.inprocess import RunningInbox, run_inbox
 from tests.outside import begin_long_ago, pass_deadline
 from tests.receiver import (
     OK,
     OTHER_SECRET,
     SECRET,
+    Received,
     Respond,
     close,
     forwarding_inbox,
@@ -56,6 +59,11 @@ def effect_text(raw_db: RawDatabase) -> str:
     return f"{effects} {jobs}"
 
 
+def key_of(request: Received) -> str:
+    """Return the key under which the ledger has the effect of a request."""
+    return f"onceward:{request.id}"
+
+
 async def test_an_event_is_forwarded_once(database_url: str, raw_db: RawDatabase) -> None:
     async with (
         receiving() as receiver,
@@ -77,7 +85,7 @@ async def test_an_event_is_forwarded_once(database_url: str, raw_db: RawDatabase
     }
     received_at = datetime.fromisoformat(request.event["timestamp"])
     assert abs(datetime.now(UTC) - received_at) < timedelta(minutes=5)
-    assert (effect.status, effect.idempotency_key) == (EffectStatus.SUCCEEDED, request.id)
+    assert (effect.status, effect.idempotency_key) == (EffectStatus.SUCCEEDED, key_of(request))
     assert effect.function == f"forward-127.0.0.1:{receiver.port}"
     assert raw_db.value("SELECT result FROM onceward.effects") == '{"status":200}'
     assert "hidden" not in effect_text(raw_db)
@@ -238,7 +246,9 @@ async def test_a_lost_response_is_repeated_under_the_same_id(
         (effect,) = await bench.effects()
     assert job.status is JobStatus.DONE
     assert (effect.status, effect.call_no) == (EffectStatus.SUCCEEDED, 2)
-    assert [request.id for request in receiver.requests] == [effect.idempotency_key] * 2
+    assert [request.id for request in receiver.requests] == [
+        effect.idempotency_key.removeprefix("onceward:")
+    ] * 2
 
 
 async def test_a_receiver_that_never_responds_is_left(database_url: str) -> None:
@@ -305,7 +315,37 @@ async def test_the_intent_is_committed_before_the_request(
         run_inbox(forwarding_inbox(receiver), database_url) as bench,
     ):
         await bench.run_event("order.placed", PAYLOAD)
-    assert found == [(receiver.requests[0].id, "pending")]
+    assert found == [(key_of(receiver.requests[0]), "pending")]
+
+
+@pytest.mark.parametrize("call", [False, True], ids=["once", "call"])
+async def test_no_other_event_can_take_the_key_of_a_forward(
+    database_url: str, *, call: bool
+) -> None:
+    async with receiving() as receiver:
+        inbox = forwarding_inbox(receiver, name="billing")
+
+        @inbox.on("note")
+        async def note(event: Event[Any], effects: Effects) -> None:
+            key = event.payload["key"]  # as the sender chose it
+            await (effects.call(key, _do_nothing) if call else effects.once(key))
+
+        order = make_event("ingest")
+        stolen = message_id("billing", order)
+        async with run_inbox(inbox, database_url) as bench:
+            await bench.post("note", {"key": stolen}, "evt_2")
+            await bench.post("note", {"key": f"onceward:{stolen}"}, "evt_3")
+            await bench.wait_until_idle()
+            await bench.post("order.placed", PAYLOAD, order.id)
+            await bench.wait_until_idle()
+            jobs = await bench.jobs()
+    assert {name: job.status for name, job in jobs.items()} == {
+        "evt_1/billing": JobStatus.DONE,
+        "evt_2/note": JobStatus.DONE,
+        "evt_3/note": JobStatus.FAILED,
+    }
+    assert "the key begins with onceward:" in str(jobs["evt_3/note"].last_error)
+    assert [request.id for request in receiver.requests] == [stolen]
 
 
 async def test_two_forwards_have_ids_of_their_own(database_url: str) -> None:

@@ -34,7 +34,7 @@ async def send(response: Response) -> dict[str, int]:
         post=post,
         clock=FakeClock(),
     )
-    return await forward.send(make_event(), idempotency_key="fwd_1")
+    return await forward.send(make_event(), message="fwd_1")
 
 
 async def test_2xx_is_success(subtests: pytest.Subtests) -> None:

@@ -10,6 +10,10 @@ import msgspec
 MAX_RESULT_BYTES: Final = 64 * 1024
 """The limit for the stored result of an effect, as JSON."""
 
+RESERVED_KEYS: Final = "onceward:"
+"""The beginning of the keys of Onceward's own effects. A handler, or a sender whose data is in its
+keys, could otherwise take the key of an event that is to be forwarded."""
+
 
 class EffectStatus(StrEnum):
     """The state of an effect.
@@ -75,6 +79,13 @@ def key_in_use(key: str, function: str | None, wanted: str) -> str:
         f"effect {key!r}: {owner} has used this key; a key stands for one effect: use another "
         f"for {wanted}"
     )
+
+
+def reserved_key_fault(key: str) -> str | None:
+    """Return why a handler cannot use a key that is reserved; None if it is not."""
+    if not key.startswith(RESERVED_KEYS):
+        return None
+    return f"the key begins with {RESERVED_KEYS}, as only Onceward's own do; use another beginning"
 
 
 class ResolvedOutcome(StrEnum):

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final, Required, Unpack
 
 from onceward.errors import ConfigurationError, EffectNotApplied, PermanentError, RetryLater
+from onceward.model.effects import RESERVED_KEYS
 from onceward.model.events import Event
 from onceward.model.retry import MAX_DELAY_SECONDS
 from onceward.runtime.clock import Clock, SystemClock
@@ -72,14 +73,14 @@ class Forward:
     post: Post = field(repr=False)
     clock: Clock = field(repr=False)
 
-    async def send(self, event: Event[Any], *, idempotency_key: str) -> dict[str, int]:
-        """Post an event once, and return the status of the response.
+    async def send(self, event: Event[Any], *, message: str) -> dict[str, int]:
+        """Post an event once under the id of its message. Return the status of the response.
 
         Raise an error that means "not applied" for a status other than 2xx: EffectNotApplied,
         RetryLater if the target asks for it, or PermanentError if it is gone.
         """
         body = envelope(event)
-        headers = signed_headers(self.secrets, idempotency_key, body, self.clock.now())
+        headers = signed_headers(self.secrets, message, body, self.clock.now())
         response = await self.post(
             self.target,
             headers.items(),
@@ -161,10 +162,11 @@ def _handler_and_effect(
     forward: Forward, patterns: Sequence[str], line: str, options: ForwardOptions
 ) -> tuple[Handler, OutsideEffect]:
     async def send(event: Event[Any], *, idempotency_key: str) -> dict[str, int]:
-        return await forward.send(event, idempotency_key=idempotency_key)
+        message = idempotency_key.removeprefix(RESERVED_KEYS)
+        return await forward.send(event, message=message)
 
     async def deliver(event: Event[Any], effects: Effects) -> None:
-        await effects.call(message_id(forward.name, event), send, event)
+        await effects.call(f"{RESERVED_KEYS}{message_id(forward.name, event)}", send, event)
 
     for function in (send, deliver):
         place_at(function, line)
@@ -187,7 +189,7 @@ def _handler_and_effect(
         retry_safe_for=options.get("retry_safe_for", DEFAULT_RETRY_SAFE_FOR),
         not_applied=(RetryLater, PermanentError),
     )
-    return replace(handler, forwards_to=forward.target.text), effect
+    return replace(handler, forwards_to=forward.target.text), replace(effect, is_built_in=True)
 
 
 def _option_faults(options: ForwardOptions) -> Iterator[str]:

@@ -34,6 +34,7 @@ from onceward.model.effects import (
     NotApplied,
     StillUnknown,
     key_in_use,
+    reserved_key_fault,
 )
 from onceward.model.jobs import Job
 from onceward.ports.effect_calls import EffectCalls
@@ -179,6 +180,8 @@ class AttemptCalls:
         effect = self._calls.effects.find(function)
         if isinstance(effect, str):
             raise PermanentError(f"effects.call: {effect}")
+        if not effect.is_built_in and (fault := reserved_key_fault(key)):
+            raise PermanentError(f"effects.call: {fault}")
         if effect.takes_key and KEY_PARAMETER in named:
             raise PermanentError(f"effects.call passes {KEY_PARAMETER} to {effect.name}; omit it")
         intent = CallIntent(

@@ -52,6 +52,8 @@ class OutsideEffect:
     """Asks the other side whether the effect was applied."""
     not_applied: tuple[type[BaseException], ...] = (EffectNotApplied,)
     """Errors of the function that mean: the call was certainly not applied."""
+    is_built_in: bool = False
+    """Whether it is Onceward's own, with keys that begin with `RESERVED_KEYS`."""
 
     @property
     def has_policy(self) -> bool:

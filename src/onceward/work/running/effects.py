@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, NoReturn
 
 from onceward.errors import PermanentError
+from onceward.model.effects import reserved_key_fault
 from onceward.model.events import invalid_text_reason
 from onceward.runtime.code_location import awaiting_location
 from onceward.runtime.value_kind import kind_of
@@ -29,6 +30,8 @@ class EffectContext:
     async def once(self, key: str, reference: str | None) -> bool:
         """Mark an effect; see `Effects.once`."""
         self._check("effects.once", "key", key)
+        if fault := reserved_key_fault(key):
+            self._refuse(f"effects.once: {fault}")
         if reference is not None:
             self._check("effects.once", "reference", reference)
         return await self.unit.mark_effect(self._job, key, reference)

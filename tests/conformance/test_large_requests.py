@@ -120,13 +120,16 @@ async def test_what_is_written_of_a_large_request_no_longer_waits(spy: Spy) -> N
         recorder.submit([arrival("too early")])
     await large
     spy.unblocked.clear()
+    spy.began.clear()
     large = recorder.submit(arrivals(4, prefix="large"))
     with pytest.raises(RequestRefused, match="Too many"):
         recorder.submit([arrival("too early")])
-    spy.unblocked.set()
-    for _ in range(2):  # its second part begins
-        spy.began.clear()
-        await asyncio.wait_for(spy.began.wait(), 5)
+    await asyncio.wait_for(spy.began.wait(), 5)
+    spy.began.clear()
+    spy.unblocked.set()  # for its first part alone
+    spy.unblocked.clear()
+    await asyncio.wait_for(spy.began.wait(), 5)
     other = recorder.submit(arrivals(2, prefix="other"))
     assert not large.done()
+    spy.unblocked.set()
     await asyncio.gather(large, other)

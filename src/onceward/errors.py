@@ -35,6 +35,7 @@
     ├── LeaseLost                     the lease ended too early; nothing was committed
     ├── StaleEvent                    the key of the event has applied a newer version
     ├── EventFiltered                 the filter of the handler does not want the event
+    │   └── OtherVersionWants         but that of another version of the handler does
     ├── NotSettled                    a trigger keeps a job from ending; nothing was committed
     ├── EventChanged                  an event changed while its handlers ran; nothing was committed
     ├── OperatorError                 an operator's action is not possible
@@ -45,8 +46,7 @@
     ├── NeedsOwnTransaction           a statement cannot run in a shared transaction
     ├── EffectNotApplied              an outside call was certainly not applied
     ├── EffectUnknown                 nobody knows whether an outside call was applied
-    ├── JobPostponed                  the job cannot run here and now; no attempt is counted
-    │   └── EffectPending             another attempt's outside call may still be under way
+    ├── EffectPending                 another attempt's outside call may still be under way
     ├── WorkerDied                    the worker of the last attempt died; given to `on_failed`
     ├── RetryLater                    raised by a handler: run the job again after a delay
     └── PermanentError                raised by a handler: retrying cannot help
@@ -274,6 +274,10 @@ class EventFiltered(OncewardError):
     """The filter of a handler does not want an event. The job is ignored."""
 
 
+class OtherVersionWants(EventFiltered):
+    """Another version of the handler wants the event. The job waits for a worker of that one."""
+
+
 class NotSettled(OncewardError):
     """The database did not keep the end of a job, whose lease is held. Nothing was committed."""
 
@@ -316,16 +320,12 @@ class EffectUnknown(OncewardError):
         super().__init__(message)
 
 
-class JobPostponed(OncewardError):
-    """The job cannot run here and now. It runs again after `seconds`; no attempt is counted."""
+class EffectPending(OncewardError):
+    """Another attempt's outside call may be under way for `seconds`. The job waits until then."""
 
     def __init__(self, message: str, *, seconds: float) -> None:
         self.seconds = seconds
         super().__init__(message)
-
-
-class EffectPending(JobPostponed):
-    """Another attempt's outside call may be under way for `seconds`. The job waits until then."""
 
 
 class WorkerDied(OncewardError):

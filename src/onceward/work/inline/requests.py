@@ -21,9 +21,9 @@ from onceward.errors import (
     EventChanged,
     EventFiltered,
     HandlerTimeout,
-    JobPostponed,
     LedgerUnavailable,
     NotSettled,
+    OtherVersionWants,
     OutcomeUnknown,
     Overloaded,
     ProcessingFailed,
@@ -226,10 +226,10 @@ class InlineRunner:
                 limit = self._limit(run.handler, round(self._remaining(deadline), 1))
                 with self._load.running(planned.job, self._settings.inline_timeout_seconds):
                     await self._runner.require_wanted(planned.job, limit)
+            except OtherVersionWants as other:
+                raise LedgerUnavailable(_OTHER_VERSION, code=EventBusy.code) from other
             except EventFiltered as filtered:
                 run = replace(run, filtered=str(filtered))
-            except JobPostponed as postponed:
-                raise LedgerUnavailable(_OTHER_VERSION, code=EventBusy.code) from postponed
             except ENDS:
                 raise
             except BaseException as error:  # noqa: BLE001 - every error is a failure

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
-from onceward.errors import EventFiltered, JobPostponed, PermanentError
+from onceward.errors import EventFiltered, OtherVersionWants, PermanentError
 from onceward.model.events import Event
 from onceward.model.jobs import Job
 from onceward.ports import Queue
@@ -16,24 +16,20 @@ from onceward.work.payloads.payload import read_document
 from onceward.work.running.handler_call import Abandonment, HandlerCall
 from onceward.work.running.loop_watch import LoopWatch
 
-OTHER_VERSION_SECONDS: Final = 15.0
-"""How long a job waits for a worker of the version of its handler that wants the event."""
-
 
 async def require_matching(filter: str, job: Job, queue: Queue) -> None:
     """Check the mapping of a handler again, on the payload that the handler gets.
 
-    The event was recorded by the routes that the ledger had: another version of the handler may
-    want it, or the receiver knew no filters. Raise JobPostponed or EventFiltered, unless a person
-    routed the event. A payload that cannot be decoded passes: its job fails, with the reason.
+    Another version of the handler may want the event, or its receiver knew no filters. Raise
+    OtherVersionWants or EventFiltered, unless a person routed the event. A payload that cannot be
+    decoded passes: its job fails, with the reason.
     """
     document = read_document(job.source, job.headers, job.body or b"")
     if passes(filter, document) or await queue.was_routed(job.id):
         return
     reason = f"filtered: when {filter_text(filter)} does not match"
     if any(not each or passes(each, document) for each in await queue.filters_for(job)):
-        text = f"{reason}; another version of the handler wants the event"
-        raise JobPostponed(text, seconds=OTHER_VERSION_SECONDS)
+        raise OtherVersionWants(f"{reason}; another version of the handler wants the event")
     raise EventFiltered(reason)
 
 

@@ -102,7 +102,7 @@ class HandlerCalls:
     async def require_wanted(self, job: Job, limit: TimeLimit | None = None) -> Job:
         """Ask the filter of a job's handler, if it has one. Return the job with its body.
 
-        Raise EventFiltered if the handler does not want the event, and JobPostponed if another
+        Raise EventFiltered if the handler does not want the event, and OtherVersionWants if another
         version of it does.
         """
         handler = self._handlers[job.handler]

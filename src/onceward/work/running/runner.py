@@ -13,6 +13,7 @@ from onceward.errors import (
     HandlerTimeout,
     LeaseLost,
     NotSettled,
+    OtherVersionWants,
     RetryLater,
     StaleEvent,
 )
@@ -214,6 +215,9 @@ class JobRunner:
         except NotSettled as error:
             message = f"job {job.id} cannot be marked as done, and nothing was committed: {error}"
             raise NotSettled(message) from error
+        except OtherVersionWants as other:
+            await self._settler.leave(token, job, other, self._clock.monotonic() - started)
+            return True
         except (StaleEvent, EventFiltered) as unwanted:
             await self._settler.ignore(token, job, unwanted, self._clock.monotonic() - started)
             return True

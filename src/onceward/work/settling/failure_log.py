@@ -77,6 +77,17 @@ def log_unsettled(job: Job, reason: str) -> None:
     _log.warning(message, job.id, reason, extra=LogFields(**job_fields(job), error=reason))
 
 
+def log_left(job: Job, reason: str, handler: Handler) -> None:
+    """Log that jobs wait for the workers of another version of their handler."""
+    fields = job_fields(job)
+    fields["error"] = reason
+    message = (
+        "%s waits, like others: %s. Workers of that version run them. If its last process has "
+        "ended, they end ignored within ten minutes"
+    )
+    _log.warning(message, _name(job, "", handler), reason, extra=fields)
+
+
 def log_ignored(job: Job, settlement: Ignore) -> None:
     """Log that a job ends without being applied."""
     fields = job_fields(job)

@@ -9,8 +9,8 @@ from typing import Final
 
 from onceward.errors import (
     ConnectionLost,
+    EffectPending,
     EffectUnknown,
-    JobPostponed,
     OutcomeUnknown,
     RetryLater,
     StoreUnavailable,
@@ -61,7 +61,7 @@ class SettlementPolicy:
         """
         text = describe(error, self.secrets, show_values=self.show_values)
         leading = leading_error(error)
-        if isinstance(leading, JobPostponed):
+        if isinstance(leading, EffectPending):
             return Postpone(leading.seconds, text, is_outage=False)
         if isinstance(leading, _OUTAGES) and connection_losses <= MAX_FREE_LOSSES:
             return Postpone(self._backoff(1, Retry()), text)

@@ -10,7 +10,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from onceward.errors import EventFiltered, OncewardError, StaleEvent, StoreError
+from onceward.errors import (
+    EventFiltered,
+    OncewardError,
+    OtherVersionWants,
+    StaleEvent,
+    StoreError,
+)
 from onceward.model.jobs import Fail, FailureType, Ignore, Job, Postpone, Reschedule
 from onceward.ports import ErrorSettlement, Queue
 from onceward.runtime.error_text import describe
@@ -18,12 +24,20 @@ from onceward.runtime.redact import mask_secrets, printable
 from onceward.runtime.tracebacks import TracebackText, package_of, traceback_text
 from onceward.work.definition.handlers import Handler
 from onceward.work.running.connection_losses import ConnectionLosses
-from onceward.work.settling.failure_log import job_fields, log_failure, log_ignored, log_unsettled
+from onceward.work.settling.failure_log import (
+    job_fields,
+    log_failure,
+    log_ignored,
+    log_left,
+    log_unsettled,
+)
 from onceward.work.settling.settlement import SettlementPolicy, is_connection_loss
 
 _log = logging.getLogger("onceward.work")
 
 MAX_SETTLE_TRIES: Final = 5
+OTHER_VERSION_SECONDS: Final = 15.0
+"""How long a job is put back for the workers of another version of its handler."""
 _CHANGED_ROWS: Final = (
     "the handler changed rows of Onceward's tables in its transaction, so that the job could not "
     "be marked as done; what it wrote was rolled back. Change only tables of your own"
@@ -41,6 +55,8 @@ class Settler:
         self._handlers = handlers
         self._policy = policy
         self._connection_losses = ConnectionLosses()
+        self._leaving: set[str] = set()
+        """The handlers that have left a job to another version of themselves."""
 
     def end(self, job: Job, error: BaseException) -> Reschedule | Postpone | Fail:
         """Log an attempt that raised an error, and return its end: retry, postpone or fail."""
@@ -59,6 +75,16 @@ class Settler:
         kind = FailureType.STALE if is_stale else FailureType.FILTERED
         settlement = Ignore(text, failure_type=kind)
         log_ignored(job, settlement)
+        await self.settle(token, job, settlement, elapsed_seconds)
+
+    async def leave(
+        self, token: str, job: Job, other: OtherVersionWants, elapsed_seconds: float
+    ) -> None:
+        """Put a job back for the workers of another version. Log the first one of a handler."""
+        if job.handler not in self._leaving:
+            self._leaving.add(job.handler)
+            log_left(job, str(other), self._handlers[job.handler])
+        settlement = Postpone(OTHER_VERSION_SECONDS, str(other), is_outage=False)
         await self.settle(token, job, settlement, elapsed_seconds)
 
     def succeeded(self, job: Job) -> None:

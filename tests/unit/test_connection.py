@@ -121,6 +121,19 @@ async def test_a_response_before_the_body_does_not_affect_the_next_request(
             connection.connection_lost(None)
 
 
+async def test_a_response_before_the_end_of_the_chunks_is_the_last_one() -> None:
+    """What is wrong with a later chunk would be the answer to another sender of the proxy."""
+    application, transport = Application(refuses=True), Transport()
+    connection = connect(application, transport)
+    connection.data_received(chunked_head() + b"1\r\na\r\n")
+    await iterations(3)
+    connection.data_received(b"not a chunk")
+    await iterations(3)
+    assert bodies_of(transport) == [b"refused"]
+    assert b"connection: close" in transport.writes[0]
+    connection.connection_lost(None)
+
+
 async def test_pipelined_refusals_do_not_hold_up_other_callbacks() -> None:
     application, transport = Application(refuses=True), Transport()
     connection = connect(application, transport)

@@ -61,6 +61,16 @@ def test_trailers_are_no_headers_of_any_request() -> None:
         assert [name for name, _ in second.headers.pairs] == [b"host", b"a"]
 
 
+@pytest.mark.parametrize("name", [b"Connection", b"proxy-connection"])
+@pytest.mark.parametrize("offer", [b"", b"connection: upgrade\r\nupgrade: h2c\r\n"])
+def test_a_trailer_cannot_end_the_connection(name: bytes, offer: bytes) -> None:
+    """The parser would obey it, and refuse the next sender of a proxy that passed it on."""
+    parser = RequestParser(Settings())
+    parser.feed(CHUNKED.removesuffix(b"\r\n") + offer + b"\r\n")
+    with pytest.raises(RequestRefused, match="A trailer cannot end the connection"):
+        parser.feed(b"0\r\n" + name + b": close\r\n\r\n")
+
+
 @pytest.mark.parametrize(
     "endless", [b"0\r\nt: " + b"v" * 50, b"1;" + b"e" * 50], ids=["trailer", "chunk-extension"]
 )

@@ -307,10 +307,13 @@ class Connection(asyncio.Protocol):
     @property
     def keeps_alive(self) -> bool:
         """Whether another request may follow the one being served."""
+        request = self._request
         is_last = self._is_last and not self._has_more
         # Without permission, the client may leave the body out: its end is unknown.
-        is_last = is_last or self._expects_continue
-        return self._request is not None and self._request.keeps_alive and not is_last
+        if request is None or is_last or self._expects_continue:
+            return False
+        # A proxy that reuses the connection would give a later refusal to another sender.
+        return request.keeps_alive and request.has_certain_end
 
     def respond(self, response: Response) -> None:
         """Send the complete response to the request being served, if it still can be."""

@@ -32,6 +32,8 @@ _TAIL_BYTES: Final = len(_EMPTY_LINE) - 1
 _HOST: Final = re.compile(rb"[^\x00-\x20\x7f,/\\?#@<>]+")
 FRAMING_ALLOWANCE: Final = 16
 """Bytes of framing that each byte of a body may bring: chunks of one byte need five."""
+_CONTROL_TRAILERS: Final = frozenset({b"connection", b"proxy-connection"})
+"""Trailers that would end the connection behind a proxy's back. httptools obeys them."""
 
 
 class IncomingRequest:
@@ -67,6 +69,11 @@ class IncomingRequest:
         self.chunks: list[bytes] = []
         self.body_bytes = 0
         self.is_complete = False
+
+    @property
+    def has_certain_end(self) -> bool:
+        """Whether nothing that still arrives can make the request malformed."""
+        return self.is_complete or self.headers.get(b"transfer-encoding") is None
 
     @property
     def missing_bytes(self) -> int:
@@ -208,7 +215,10 @@ class RequestParser:
         """Collect a header. Trailers end up here too, and are discarded with the request."""
         if len(self._raw_headers) >= self._max_headers:
             raise large_headers()  # at once: a tiny header takes thirty times its bytes
-        self._raw_headers.append((name.lower(), value))
+        name = name.lower()
+        if self._is_in_body and name in _CONTROL_TRAILERS:
+            raise _malformed("A trailer cannot end the connection")
+        self._raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         """Check the head. Raises RequestRefused."""

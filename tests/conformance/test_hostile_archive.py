@@ -1,6 +1,7 @@
 """Files of the archive that somebody replaced, and stores that hang or never end."""
 
 import asyncio
+import hashlib
 import os
 import socket
 import tempfile
@@ -9,7 +10,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from msgspec.structs import replace
 
 from onceward.archive.location import make_archive
 from onceward.archive.object_store import REQUEST_SECONDS
@@ -87,6 +91,52 @@ async def test_a_file_that_was_replaced_is_damaged_and_delays_nothing(
     replace(tmp_path / file.path)
     with pytest.raises(ArchiveDamaged, match=fault):
         await asyncio.wait_for(archive.verify(file), SECONDS)
+
+
+def repeated(value: object, kind: pa.DataType) -> pa.Array:
+    """Return a column of 600 rows that share one value, which takes its room once in a file."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * 600, pa.int32()), pa.array([value], kind))
+
+
+BOMBS = {
+    "bodies": ("body", repeated(MEBIBYTE, pa.binary())),
+    "texts": ("event_id", repeated("a" * len(MEBIBYTE), pa.string())),
+    "headers": ("headers", repeated(MEBIBYTE, pa.binary())),
+    "rows": ("body", repeated(b"", pa.binary())),
+}
+ODD_VALUES = {
+    "no-id": ("id", pa.array([None], pa.int64())),
+    "no-time": ("received_at", pa.array([None], pa.timestamp("us", "UTC"))),
+    "no-body": ("body", pa.array([None], pa.binary())),
+    "a-time-that-is-none": ("received_at", pa.array([-(2**62)], pa.timestamp("us", "UTC"))),
+    "a-number-that-is-a-text": ("deliveries", pa.array(["1"])),
+    "a-body-that-is-a-text": ("body", pa.array(["{}"])),
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "fault"),
+    [
+        *((*case, "it has more in it than was archived") for case in BOMBS.values()),
+        *((*case, r"it is not an archive file \(\w+\)") for case in ODD_VALUES.values()),
+    ],
+    ids=[*BOMBS, *ODD_VALUES],
+)
+async def test_a_file_whose_record_was_changed_with_it_is_damaged(
+    tmp_path: Path, column: str, values: pa.Array, fault: str
+) -> None:
+    """It takes no more room than the events that were archived, and nothing of it is used."""
+    archive = in_folder(tmp_path)
+    file = await write(archive)
+    path = tmp_path / file.path
+    table = pq.read_table(path)
+    table = pa.concat_tables([table] * len(values))
+    table = table.set_column(table.schema.get_field_index(column), column, values)
+    pq.write_table(table, path, compression="zstd")
+    content = path.read_bytes()
+    changed = replace(file, file_bytes=len(content), sha256=hashlib.sha256(content).digest())
+    with pytest.raises(ArchiveDamaged, match=f"{file.path}: {fault}. Restore the file"):
+        [page async for page in archive.read(changed)]
 
 
 async def test_a_temporary_folder_cannot_replace_a_column(

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from onceward.archive import rows
 from onceward.errors import ArchiveDamaged, ArchiveUnavailable
 from onceward.model.archive import ArchivedEvent, EventKey
 
 READ_ROWS: Final = 256
+MAX_TEXT_BYTES: Final = 256 * 1024
+"""The most that a row may have beside its body. DuckDB reads 2,048 rows at a time."""
 MIN_MEMORY_BYTES: Final = 512 * 1000 * 1000
 MEMORY_PER_BYTE: Final = 6
 """The memory that DuckDB may use for each byte of the longest row. It needs about 4."""
@@ -21,6 +23,23 @@ _TEXT: Final = {"TIMESTAMPTZ": "BIGINT", "BLOB": "VARCHAR"}
 """How the types that JSON lacks are written in a line."""
 _DECODE: Final = {"TIMESTAMPTZ": "make_timestamptz({0})", "BLOB": "from_base64({0})"}
 _FETCH: Final = {"TIMESTAMPTZ": "epoch_us({0})"}
+_LENGTH: Final = {"VARCHAR": "strlen({0})", "BLOB": "octet_length({0})"}
+_TEXTS: Final = " + ".join(
+    f"coalesce({_LENGTH[kind].format(name)}, 0)"
+    for name, kind in rows.COLUMNS.items()
+    if kind in _LENGTH and name != "body"
+)
+_SIZES: Final = f"count(*), coalesce(sum(octet_length(body)), 0), coalesce(max({_TEXTS}), 0)"
+
+
+class Limits(NamedTuple):
+    """What the record of a file says is in it.
+
+    A large body has a file of its own, so that `body_bytes` bounds the longest row.
+    """
+
+    rows: int
+    body_bytes: int
 
 
 def write(lines: Path, target: Path, longest_line: int) -> None:
@@ -54,32 +73,41 @@ def write(lines: Path, target: Path, longest_line: int) -> None:
 
 
 def read(
-    path: Path, body_bytes: int, key: EventKey | None = None
+    path: Path, limits: Limits, key: EventKey | None = None
 ) -> Generator[list[ArchivedEvent], None, None]:
-    """Yield the rows of a file in its order, or those with a key. Raise ArchiveDamaged.
-
-    A large body has a file of its own, so that `body_bytes`, of all rows, bounds its longest row.
-    """
+    """Yield the rows of a file in its order, or those with a key. Raise ArchiveDamaged."""
     import duckdb  # noqa: PLC0415 - an extra
 
     columns = ", ".join(_FETCH.get(kind, "{0}").format(name) for name, kind in rows.COLUMNS.items())
-    condition = "" if key is None else "WHERE source = ? AND event_id = ?"
     # The names are our own.
-    statement = f"SELECT {columns} FROM read_parquet(?, hive_partitioning = false) {condition}"  # noqa: S608
+    source = "FROM read_parquet(?, hive_partitioning = false)"
+    source += "" if key is None else " WHERE source = ? AND event_id = ?"
+    values = [str(path), *(key or ())]
     try:
-        with _connection(path.parent, body_bytes) as connection:
-            cursor = connection.execute(statement, [str(path), *(key or ())])
+        with _connection(path.parent, limits.body_bytes) as connection:
+            _check_sizes(connection.execute(f"SELECT {_SIZES} {source}", values), limits)
+            cursor = connection.execute(f"SELECT {columns} {source}", values)
             while chunk := cursor.fetchmany(READ_ROWS):
                 yield [rows.from_columns(values) for values in chunk]
-    except (duckdb.Error, ValueError) as error:
+    except (duckdb.Error, ValueError, TypeError, OverflowError) as error:
         # DuckDB's text may quote the content of the file.
         raise ArchiveDamaged(f"it is not an archive file ({type(error).__name__})") from error
 
 
-def digest(path: Path, body_bytes: int) -> rows.Digest:
+def _check_sizes(cursor: Any, limits: Limits) -> None:
+    """Raise ArchiveDamaged if the rows are larger than those that were archived.
+
+    A small file may hold one large value in thousands of rows. Counted, it takes no room.
+    """
+    count, body_bytes, longest_text = cursor.fetchone()
+    if count > limits.rows or body_bytes > limits.body_bytes or longest_text > MAX_TEXT_BYTES:
+        raise ArchiveDamaged("it has more in it than was archived")
+
+
+def digest(path: Path, limits: Limits) -> rows.Digest:
     """Return the digest of a file's rows. Raise ArchiveDamaged."""
     found = rows.Digest()
-    for page in read(path, body_bytes):
+    for page in read(path, limits):
         for event in page:
             found.add(event, rows.line(event))
     return found

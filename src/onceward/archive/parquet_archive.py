@@ -26,6 +26,8 @@ _NOT_DROPPED: Final = (
     "what the ledger still has of it is then archived again"
 )
 
+_Pages = Iterator[list[ArchivedEvent]]
+
 
 class Files(Protocol):
     """A place for files that are written once."""
@@ -102,12 +104,16 @@ class ParquetArchive:
         with _scratch_folder() as folder:
             copy = folder / "copy.parquet"
             await self._fetch(file, copy, _RESTORE_COPY)
-            pages = parquet.read(copy, file.body_bytes, key)
+            pages = parquet.read(copy, _limits(file), key)
             try:
-                while page := await asyncio.to_thread(next, pages, None):
+                while page := await self._next(file, pages):
                     yield page
             finally:
                 await asyncio.to_thread(pages.close)
+
+    async def _next(self, file: ArchiveFile, pages: _Pages) -> list[ArchivedEvent] | None:
+        with self._named(file, _RESTORE_COPY):
+            return await asyncio.to_thread(next, pages, None)
 
     async def _fetch(self, file: ArchiveFile, copy: Path, advice: str) -> None:
         """Copy a file from its place, and compare its bytes with the recorded hash."""
@@ -118,7 +124,7 @@ class ParquetArchive:
     async def _compare(self, file: ArchiveFile, copy: Path, advice: str) -> None:
         await self._fetch(file, copy, advice)
         with self._named(file, advice):
-            found = await asyncio.to_thread(parquet.digest, copy, file.body_bytes)
+            found = await asyncio.to_thread(parquet.digest, copy, _limits(file))
             if found.rows != file.rows:
                 raise ArchiveDamaged(f"it has {found.rows} rows instead of {file.rows}")
             if found.content_sha256 != file.content_sha256:
@@ -167,6 +173,10 @@ async def _write_lines(path: Path, pages: AsyncIterator[Sequence[ArchivedEvent]]
 def _path(week: Week, part: int, digest: rows.Digest) -> str:
     ids = f"{digest.first_event}-{digest.last_event}"
     return f"payloads/{week}/part-{part:05}-{ids}-{secrets.token_hex(4)}.parquet"
+
+
+def _limits(file: ArchiveFile) -> parquet.Limits:
+    return parquet.Limits(file.rows, file.body_bytes)
 
 
 def _check_bytes(file: ArchiveFile, copy: Path) -> None:

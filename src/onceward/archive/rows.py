@@ -13,7 +13,6 @@ from typing import Any, Final
 import msgspec
 
 from onceward.model.archive import ArchivedEvent
-from onceward.model.events import ProcessingState
 from onceward.runtime.time_units import epoch_microseconds, from_epoch_microseconds
 
 COLUMNS: Final = {
@@ -60,17 +59,15 @@ def line(event: ArchivedEvent) -> bytes:
 
 
 def from_columns(values: Iterable[Any]) -> ArchivedEvent:
-    """Return the row of a file. Its times are microseconds since 1970."""
+    """Return the row of a file. Its times are microseconds since 1970.
+
+    Raise ValueError, TypeError or OverflowError if a value cannot be one of an event.
+    """
     row = dict(zip(COLUMNS, values, strict=True))
-    processed_at = row["processed_at"]
-    return ArchivedEvent(
-        **{
-            **row,
-            "received_at": from_epoch_microseconds(row["received_at"]),
-            "processed_at": None if processed_at is None else from_epoch_microseconds(processed_at),
-            "processing_state": ProcessingState(row["processing_state"]),
-        }
-    )
+    row["received_at"] = from_epoch_microseconds(row["received_at"])
+    if row["processed_at"] is not None:
+        row["processed_at"] = from_epoch_microseconds(row["processed_at"])
+    return msgspec.convert(row, ArchivedEvent)
 
 
 class Digest:

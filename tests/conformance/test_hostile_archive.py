@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import os
+import re
 import socket
 import tempfile
 import time
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from onceward.archive.location import make_archive
 from onceward.archive.object_store import REQUEST_SECONDS
 from onceward.archive.parquet_archive import ParquetArchive
-from onceward.errors import ArchiveDamaged
+from onceward.errors import ArchiveDamaged, ArchiveUnavailable
 from onceward.model.archive import ArchivedEvent, ArchiveFile
 from onceward.model.events import ProcessingState
 from onceward.runtime.failpoints import Failpoints
@@ -193,6 +194,30 @@ async def test_an_object_that_never_ends_is_not_downloaded(
         archive = s3_archive(monkeypatch, server.sockets[0])
         with pytest.raises(ArchiveDamaged, match=r"it has more than \d+ bytes"):
             await asyncio.wait_for(archive.verify(file), SECONDS)
+
+
+@pytest.mark.parametrize("is_upload", [False, True], ids=["download", "upload"])
+@pytest.mark.parametrize("length", [2**40, 2**33], ids=["allocated", "collected"])
+async def test_an_error_that_never_ends_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: int, *, is_upload: bool
+) -> None:
+    """The library collects the body of an error: the allocation of a terabyte ends its process."""
+    file = await write(in_folder(tmp_path))
+
+    async def refuse_for_ever(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        sent = re.search(rb"(?i)content-length: (\d+)", head)
+        await reader.readexactly(int(sent[1]) if sent else 0)
+        writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n" % length)
+        with suppress(ConnectionError):
+            while True:
+                writer.write(MEBIBYTE)
+                await writer.drain()
+
+    async with await asyncio.start_server(refuse_for_ever, "127.0.0.1", 0) as server:
+        archive = s3_archive(monkeypatch, server.sockets[0])
+        with pytest.raises(ArchiveUnavailable, match="the process of the transfer ended with -6"):
+            await asyncio.wait_for(write(archive) if is_upload else archive.verify(file), SECONDS)
 
 
 def test_a_process_that_stops_does_not_wait_for_a_store_that_hangs(

@@ -11,6 +11,7 @@ import sys
 import time
 import zoneinfo
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -60,11 +61,10 @@ def raised_by(call: Callable[[], object]) -> Exception:
 
 def query(sql: str, *values: Any) -> Callable[[], object]:
     def run() -> None:
-        with sqlite3.connect(":memory:") as database:
+        with closing(sqlite3.connect(":memory:")) as database:
             database.execute("CREATE TABLE customers (email text UNIQUE, age int NOT NULL)")
             database.execute("INSERT INTO customers VALUES (?, 1)", [NAME])
             database.execute(sql, values)
-        database.close()
 
     return run
 

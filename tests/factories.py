@@ -34,6 +34,8 @@ from onceward.work.outside.calls import AttemptCalls, NoCalls, OutsideCalls
 from onceward.work.outside.declaration import OutsideEffects
 from onceward.work.running.effects import EffectContext, Effects
 from onceward.work.running.transaction import Transaction, UnitOfWork
+from support.database import RawDatabase
+from support.processes import eventually_async
 
 T = TypeVar("T")
 
@@ -246,6 +248,17 @@ async def start_task(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
     task = asyncio.create_task(call)
     await asyncio.sleep(0.05)
     return task
+
+
+async def until_locks_are_awaited(url: str, count: int = 1) -> None:
+    """Wait until as many statements on a PostgreSQL database wait for locks."""
+    raw_db = RawDatabase(url)
+
+    async def are_awaited() -> bool:
+        waiting = "SELECT count(DISTINCT pid) FROM pg_locks WHERE NOT granted"
+        return int(raw_db.value(waiting)) >= count
+
+    await eventually_async(are_awaited, f"{count} statements wait for locks")
 
 
 class FakeClock:

@@ -52,7 +52,7 @@ FILTERED = (*MODELS, SHARED, BATCH)
 
 @inbox.at_start
 async def create_tables(tx: Transaction) -> None:
-    """Create the notes. What is no text, or empty, is noted as NULL."""
+    """Create the table of notes."""
     await tx.execute(
         "CREATE TABLE IF NOT EXISTS notes "
         "(event varchar(255), handler varchar(255), decoded integer, status text, customer text)"
@@ -60,7 +60,7 @@ async def create_tables(tx: Transaction) -> None:
 
 
 async def note(tx: Transaction, event: Event[Any], handler: str, payload: object) -> None:
-    """Note what a handler got."""
+    """Note what a handler got. What is no text, or empty, is noted as NULL."""
     values = {"event": event.id, "handler": handler, "decoded": int(payload is not None)}
     for name in ("status", "customer"):
         found = payload.get(name) if isinstance(payload, dict) else getattr(payload, name, None)

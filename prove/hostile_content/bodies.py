@@ -2,9 +2,6 @@
 
 import json
 import random
-from collections.abc import Callable
-
-Body = Callable[[random.Random], bytes]
 
 STATUSES = (b'"paid"', b'"paid"', b'"paid"', b'"unpaid"', b'"PAID"', b'"pa\\u0069d"', b'"paid "',
             b'"\\u0000paid"', b"1", b"true", b"null", b'["paid"]')  # fmt: skip

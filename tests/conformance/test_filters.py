@@ -17,7 +17,18 @@ from onceward.store.queries import Queries
 from onceward.work.definition.filters import make_filter
 from support.database import RawDatabase
 from tests.conformance.test_ordering_keys import ACTS, keys, keys_of_next_event
-from tests.factories import CREDIT, EVERYTHING, SOURCES, arrival, checked, opened, record
+from tests.factories import (
+    ACT,
+    ANY_NUMBER,
+    CREDIT,
+    EVERYTHING,
+    SOURCES,
+    arrival,
+    checked,
+    leased_job,
+    opened,
+    record,
+)
 
 PAID = {"status": "paid"}
 
@@ -142,6 +153,35 @@ async def test_a_payload_that_cannot_be_decoded_gets_its_job(
     await store.register(SOURCES, [filtered("paid", PAID)], ["credit"])
     await record(store, arrival("broken", body=b'{"status": "paid"'), arrival("null", body=b"null"))
     assert jobs(raw_db) == {("broken", "paid")}
+
+
+async def test_the_filters_of_a_job_are_those_of_the_routes_for_its_event(store: Store) -> None:
+    paid = make_filter({"when": PAID})
+    routes = Route("invoice.*", None, paid), Route("invoice.paid", "stripe")
+    other = filtered("other", {"status": "open"})
+    await store.register(SOURCES, [CREDIT, HandlerEntry("both", 3, routes), other], [])
+    _, job = await leased_job(store)
+    expected = {
+        ("stripe", "invoice.paid"): ["", paid],
+        ("ingest", "invoice.paid"): [paid],
+        ("stripe", "invoice.open"): [paid],
+        ("stripe", "order.paid"): [],
+    }
+    for (source, type_), filters in expected.items():
+        event = job._replace(handler="both", source=source, type=type_)
+        assert sorted(await store.filters_for(event)) == filters, (source, type_)
+
+
+async def test_only_a_routed_job_was_routed(store: Store) -> None:
+    await store.register(SOURCES, [filtered("paid", PAID), filtered("all", None)], [])
+    await record(store, invoice("open", {"status": "open"}))
+    (item,) = await store.events(EVERYTHING)
+    routed = await store.route_event(int(item.id), "paid", ACT)
+    assert routed is not None
+    recorded = next(each for each in await store.jobs(EVERYTHING) if each.handler == "all")
+    assert await store.was_routed(int(routed.job))
+    assert not await store.was_routed(int(recorded.id))
+    assert not await store.was_routed(ANY_NUMBER)
 
 
 async def test_two_versions_of_a_handler_get_the_union(

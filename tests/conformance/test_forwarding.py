@@ -344,7 +344,7 @@ async def test_no_other_event_can_take_the_key_of_a_forward(
         "evt_2/note": JobStatus.DONE,
         "evt_3/note": JobStatus.FAILED,
     }
-    assert "the key begins with onceward:" in str(jobs["evt_3/note"].last_error)
+    assert "keys that begin with onceward: are reserved" in str(jobs["evt_3/note"].last_error)
     assert [request.id for request in receiver.requests] == [stolen]
 
 

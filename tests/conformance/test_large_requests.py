@@ -11,6 +11,7 @@ from onceward.receive.recorder import MAX_BATCH_BYTES, Recorder
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
 from support.database import RawDatabase
+from support.processes import eventually_async
 from tests.factories import EVERYTHING, arrival, arrivals, checked
 from tests.ledger_spy import Spy, errors_of, ids
 
@@ -106,10 +107,36 @@ async def test_a_request_that_expires_between_its_parts_is_written_to_its_end(
     requests = [recorder.submit(arrivals(25, prefix=prefix)) for prefix in ("begun", "waiting")]
     assert len(await errors_of(requests)) == 2
     spy.unblocked.set()
-    await recorder.close()
-    assert await ids(store) == {f"begun_{number}" for number in range(25)}
-    again = await recorder.submit(arrivals(25, prefix="begun"))
+    written = {f"begun_{number}" for number in range(25)}
+
+    async def is_written() -> bool:
+        return await ids(store) == written
+
+    await eventually_async(is_written, "all parts are written")
+    patient = Recorder(spy, Settings(max_batch_events=10), SystemClock())
+    again = await patient.submit(arrivals(25, prefix="begun"))
+    assert await ids(store) == written
     assert {receipt.outcome for receipt in again} == {Outcome.DUPLICATE}
+
+
+async def test_an_event_above_the_bytes_of_a_part_is_a_part_of_its_own(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    first, last = arrivals(2)
+    large = arrival("large", body=bytes(MAX_BATCH_BYTES + 1))
+    assert len(await recorder.submit([first, large, last])) == 3
+    assert spy.sizes == [1, 1, 1]
+
+
+async def test_requests_share_a_batch_within_its_bytes(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    spy.unblocked.clear()
+    first = recorder.submit([arrival("first")])
+    await asyncio.wait_for(spy.began.wait(), 5)
+    body = bytes(MAX_BATCH_BYTES // 4)
+    rest = [recorder.submit([arrival(f"evt_{number}", body=body)]) for number in range(5)]
+    spy.unblocked.set()
+    await asyncio.gather(first, *rest)
+    assert spy.sizes == [1, 3, 2]
 
 
 async def test_what_is_written_of_a_large_request_no_longer_waits(spy: Spy) -> None:

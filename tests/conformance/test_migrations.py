@@ -17,8 +17,15 @@ from onceward.store.postgres import connections as postgres_connections
 from onceward.store.postgres import schema
 from onceward.store.sqlite import store as sqlite
 from support.database import RawDatabase
-from support.processes import eventually_async
-from tests.factories import EVERYTHING, arrival, make_store, opened, record, start_task
+from tests.factories import (
+    EVERYTHING,
+    arrival,
+    make_store,
+    opened,
+    record,
+    start_task,
+    until_locks_are_awaited,
+)
 
 
 def dialect(url: str) -> str:
@@ -209,19 +216,32 @@ async def test_a_migration_and_a_transaction_that_wait_for_each_other_both_succe
     async with await psycopg.AsyncConnection.connect(bare_postgres_url) as other:
         await other.execute("LOCK TABLE onceward.events IN ROW EXCLUSIVE MODE")
         applying = await start_task(store.migrate())
-        await until_a_lock_is_awaited(bare_postgres_url)
+        await until_locks_are_awaited(bare_postgres_url)
         await other.execute("LOCK TABLE onceward.jobs IN ROW EXCLUSIVE MODE")
     assert await applying == [added.label]
     await store.close()
 
 
-async def until_a_lock_is_awaited(url: str) -> None:
-    raw_db = RawDatabase(url)
-
-    async def is_awaited() -> bool:
-        return bool(raw_db.value("SELECT count(*) FROM pg_locks WHERE NOT granted"))
-
-    await eventually_async(is_awaited, "a lock is awaited")
+async def test_a_migration_holds_every_table_before_it_changes_one(
+    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lock that is taken later may be the second half of a deadlock."""
+    store = make_store(bare_postgres_url)
+    await store.migrate()
+    known = migrations("postgres")
+    text = (
+        "CREATE TABLE onceward.seen AS SELECT c.relname AS name FROM pg_locks l "
+        "JOIN pg_class c ON c.oid = l.relation "
+        "WHERE l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock'"
+    )
+    added = Migration(known[-1].number + 1, "added", text)
+    monkeypatch.setattr(migrate, "migrations", lambda _: [*known, added])
+    await store.migrate()
+    await store.close()
+    seen = {
+        name for (name,) in RawDatabase(bare_postgres_url).rows("SELECT name FROM onceward.seen")
+    }
+    assert {"migrations", "events", "payloads", "jobs", "leases", "routes"} <= seen
 
 
 async def test_concurrent_processes_apply_each_migration_once(

@@ -24,6 +24,7 @@ from tests.factories import (
     processing,
     record,
     start_task,
+    until_locks_are_awaited,
 )
 
 NEWER = "INSERT INTO onceward.migrations (number, name) VALUES (9999, 'from_the_future')"
@@ -116,6 +117,7 @@ async def test_what_waits_for_a_migration_sees_it(postgres_url: str) -> None:
                 await start_task(record(store, arrival("evt_1"))),
                 await start_task(claim(store, looks_for_lost=False)),
             ]
+            await until_locks_are_awaited(postgres_url, len(waiting))
             await migration.execute(NEWER.encode())
         results = await asyncio.gather(*waiting, return_exceptions=True)
         assert [type(each) for each in results] == [NewerSchema] * 3

@@ -72,7 +72,7 @@ class _BodyRead:
             self.refusal = refusal
             self.task.cancel()
 
-    def check(self) -> None:
+    def raise_refusal(self) -> None:
         """Raise the refusal if a middleware has kept the cancellation for itself."""
         if self.refusal is not None:
             raise self.refusal
@@ -105,7 +105,7 @@ class BodyReader:
             more = True
             while more:
                 message = await receive()
-                reading.check()
+                reading.raise_refusal()
                 body.add(_chunk(message), reading.refuse)
                 more = bool(message.get("more_body"))
         except BaseException as error:

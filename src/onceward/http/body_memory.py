@@ -16,8 +16,11 @@ from onceward.sources.request import Headers
 
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Larger bodies may use only three quarters of the memory: the rest is for small ones."""
-UNHELD_BYTES: Final = 4096
-"""A body up to this size counts for no address: most are complete before one has to be found."""
+UNATTRIBUTED_BYTES: Final = 4096
+"""A body up to this size is not counted for its address, unless the memory is full.
+
+Most are complete before the address is needed.
+"""
 
 Refuse = Callable[[RequestRefused], None]
 """Refuses the request of a body that was discarded."""
@@ -66,7 +69,7 @@ class Body:
         memory.used += len(chunk)
         if self._holder is not None:
             self._holder.used += len(chunk)
-        elif length > UNHELD_BYTES:
+        elif length > UNATTRIBUTED_BYTES:
             self._hold(refuse)
         if length > memory.max_body_bytes:
             raise memory.too_large()
@@ -103,11 +106,11 @@ class Body:
 
 
 class BodyMemory:
-    """Limits arriving bodies: each, all, and those of an address while others need the memory.
+    """Limits the memory of arriving bodies. One address may use all of it while no other needs it.
 
-    One address may use all of it. When it is full, the address that holds most makes room: its next
-    part is refused, and its newest bodies are discarded for the parts of others. An address is one
-    of `Proxies.client`, or an IPv6 network.
+    When it is full, the address that holds most makes room: its next part is refused, and its
+    newest bodies are discarded for the parts of others. Addresses are those of `Proxies.client`; an
+    IPv6 network is one.
     """
 
     def __init__(self, settings: Settings) -> None:

@@ -10,7 +10,7 @@ import msgspec
 MAX_RESULT_BYTES: Final = 64 * 1024
 """The limit for the stored result of an effect, as JSON."""
 
-RESERVED_KEYS: Final = "onceward:"
+RESERVED_PREFIX: Final = "onceward:"
 """The beginning of the keys of Onceward's own effects. A handler, or a sender whose data is in its
 keys, could otherwise take the key of an event that is to be forwarded."""
 
@@ -83,9 +83,9 @@ def key_in_use(key: str, function: str | None, wanted: str) -> str:
 
 def reserved_key_fault(key: str) -> str | None:
     """Return why a handler cannot use a key that is reserved; None if it is not."""
-    if not key.startswith(RESERVED_KEYS):
+    if not key.startswith(RESERVED_PREFIX):
         return None
-    return f"the key begins with {RESERVED_KEYS}, as only Onceward's own do; use another beginning"
+    return f"keys that begin with {RESERVED_PREFIX} are reserved for Onceward; use another one"
 
 
 class ResolvedOutcome(StrEnum):

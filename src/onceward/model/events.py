@@ -111,9 +111,9 @@ class Arrival(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The bytes of its body and its headers, which the events of one request share in memory.
+        """The bytes of its body and its headers.
 
-        Each event is written with its own copy of the headers.
+        Each event of a request is written with its own headers, although they share them in memory.
         """
         return len(self.body) + len(self.headers)
 

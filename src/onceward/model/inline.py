@@ -89,7 +89,7 @@ class InlineRun(msgspec.Struct, frozen=True):
     handler: str
     job: int
     filtered: str | None = None
-    """Why the handler did not run: its filter function does not want the event."""
+    """Why the handler did not run: its filter does not want the event."""
 
     @property
     def is_new(self) -> bool:

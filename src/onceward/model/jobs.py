@@ -35,7 +35,7 @@ class FailureType(StrEnum):
     INLINE = "inline"
     """The job failed within the request: the next delivery of the event runs it again."""
     FILTERED = "filtered"
-    """The job was ignored: the filter function of its handler does not want the event."""
+    """The job was ignored: the filter of its handler does not want the event."""
 
 
 WORKER_DIED: Final = "The worker died while it ran this job alone"
@@ -222,7 +222,7 @@ class Postpone(msgspec.Struct, frozen=True):
     error: str
     traceback: str = ""
     is_outage: bool = True
-    """Whether the store was unavailable. Else an earlier outside call may be under way."""
+    """Whether the store was unavailable. Else an outside call or another worker is awaited."""
 
 
 class Fail(msgspec.Struct, frozen=True):

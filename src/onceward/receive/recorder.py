@@ -107,7 +107,7 @@ class Recorder:
         return len(self._new) + len(self._duplicates)
 
     def _has_room(self, pending: Pending) -> bool:
-        """Return whether a request can wait. One that exceeds the limits alone must be alone."""
+        """Return whether a request may be queued. One above a limit by itself must be alone."""
         return not self._pending_events or (
             self._pending_events + pending.waiting <= self._settings.max_pending_events
             and self._pending_bytes + pending.size <= self._settings.max_pending_bytes
@@ -118,7 +118,7 @@ class Recorder:
         if pending.waiting > max_events or pending.size > MAX_BATCH_BYTES:
             pending.cut(max_events, MAX_BATCH_BYTES)
         self._pending_events += pending.waiting
-        self._pending_bytes += pending.size
+        self._pending_bytes += pending.size  # all: a body is kept until the last part is written
         group = min(map(self._ledger.batch_group, pending.part))
         (self._new if group is BatchGroup.NEW else self._duplicates).append(pending)
 
@@ -156,6 +156,7 @@ class Recorder:
             while self._pending_requests:
                 batch = self._next_batch()
                 self._last_batch_at = self._clock.monotonic()
+                # Before the write, which queues the rest of a large request and counts it anew.
                 waiting = sum([pending.waiting for pending in batch])
                 try:
                     if batch:
@@ -170,8 +171,8 @@ class Recorder:
     def _next_batch(self) -> list[Pending]:
         """Return the next batch of one group. It is empty if all its requests have expired.
 
-        A part of a request is a batch of its own. Once one is written, the others are too: the
-        sender that repeats the request then finds all of its events.
+        Every part of a request but the last is a batch of its own. Once a part is written, the
+        others follow even if the request has expired: its sender finds all events when it retries.
         """
         self._queues.rotate()
         queue = self._queues[0] or self._queues[1]

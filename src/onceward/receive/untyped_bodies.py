@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from onceward.model.events import Arrival
+from onceward.sources.json_text import is_too_deep
 from onceward.sources.source import Source
 
 _decode = msgspec.json.Decoder(msgspec.Raw).decode
@@ -38,7 +39,6 @@ class UntypedBodies:
 
 def _is_json(body: bytes) -> bool:
     try:
-        _decode(body)
-    except (ValueError, RecursionError):
+        return not is_too_deep(body) and _decode(body) is not None
+    except ValueError:
         return False
-    return True

@@ -52,7 +52,7 @@ class Challenge:
 
     def answer_unsigned(self, request: Request, credentials: ChallengeCredentials) -> Reply | None:
         """Return the reply to an unverified request, or None if it is not a challenge."""
-        if self.unsigned is None or request.method not in self.methods:
+        if self.unsigned is None or not self.answers(request.method):
             return None
         return self.unsigned(request, credentials)
 

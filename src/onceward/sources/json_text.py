@@ -39,7 +39,7 @@ def decode_json(text: bytes) -> Any:
 
 def exceeded_limit(text: bytes) -> str | None:
     """Return the limit that JSON exceeds, or None."""
-    if len(text) <= MAX_NUMBER_CHARACTERS:
+    if len(text) <= min(MAX_LEVELS, MAX_NUMBER_CHARACTERS):
         return None
     if is_too_deep(text):
         return TOO_DEEP

@@ -66,7 +66,7 @@ class Source:
         challenge = self.preset.challenge
         may_be_unproved = self.unsigned or (challenge is not None and challenge.answers("POST"))
         needs_body = may_be_unproved or self.keeps_rejected
-        headers = () if needs_body else _proof_headers(self.scheme)
+        headers = () if needs_body else _headers_of_proof(self.scheme)
         object.__setattr__(self, "_proof_headers", headers)
 
     @property
@@ -121,16 +121,15 @@ class Source:
 
     def missing_proof(self, headers: Headers) -> SignatureRejected | None:
         """Return the rejection of a request that no body can prove, or None if its body may."""
-        for name in self._proof_headers:
-            if headers.joined(name) is not None:
-                return None
-        if not self._proof_headers:
+        names = self._proof_headers
+        if not names or any(headers.joined(name) is not None for name in names):
             return None
         try:
             self.scheme.verify(self.keys, Request(headers, b""), now=0)
         except SignatureRejected as rejected:
-            return rejected if rejected.cause is RejectionCause.MISSING else None
-        return None
+            if rejected.cause is RejectionCause.MISSING:
+                return rejected
+        return None  # another check fails first without a body
 
     def verify(self, request: Request, now: float) -> list[IdentifiedEvent] | Reply:
         """Verify a request and return the events it contains, or the reply to a challenge.
@@ -186,7 +185,7 @@ class Source:
         return encode_headers(self.kept_headers, headers)
 
 
-def _proof_headers(scheme: Scheme) -> tuple[bytes, ...]:
+def _headers_of_proof(scheme: Scheme) -> tuple[bytes, ...]:
     """Return the headers that may carry the proof; none if it may be elsewhere."""
     kinds = [selector.partition(":") for selector in scheme.at.split("|")]
     if any(kind != "header" for kind, _, _ in kinds):

@@ -47,13 +47,16 @@ T = TypeVar("T")
 
 MIGRATION_LOCK_SECONDS: Final = 60.0
 """Time for a migration to get its locks, over all tries."""
-TRY_SECONDS: Final = 0.5
+LOCK_TRY_SECONDS: Final = 0.5
 """Timeout of one try for a lock: while it waits, it blocks everybody behind it.
 
-It is shorter than deadlock_timeout, so that no other transaction is ended for a deadlock.
+It is shorter than the default deadlock_timeout, 1 s, so that no other transaction is ended for a
+deadlock.
 """
 PAUSE_SECONDS: Final = 0.5
+"""The pause between two tries, in which others go on."""
 REPORT_INTERVAL_SECONDS: Final = 10.0
+"""How often the log says who has the locks."""
 
 _ALREADY_PRESENT: Final = (
     psycopg.errors.DuplicateColumn,
@@ -98,7 +101,7 @@ async def apply_pending(connection: Connection, duties: Duty = EVERY_DUTY) -> li
     Without pending ones no lock is needed: the `at_start` functions of another process may hold it
     for long, and a process that starts on a current schema need not wait for them.
     """
-    return await _patiently(connection, partial(_apply_pending, connection, duties))
+    return await _with_lock_retries(connection, partial(_apply_pending, connection, duties))
 
 
 async def _apply_pending(connection: Connection, duties: Duty) -> list[str]:
@@ -138,12 +141,12 @@ async def require_migrated(connection: Connection, url: str, duties: Duty = EVER
     async def load() -> Sequence[Migration]:
         return await _pending(connection, await load_access(connection, duties))
 
-    lacking = await _patiently(connection, load)
+    lacking = await _with_lock_retries(connection, load)
     require_none_pending(f"The database {url}", lacking)
 
 
 async def routes_file(connection: Connection) -> int:
-    """Return the file of the routes, or 0 without one. Raise NewerSchema."""
+    """Return the file of the routes, or 0 without one. Raise NewerSchema. One message for both."""
     row = await (await connection.execute(_ROUTES_FILE)).fetchone()
     require_known("postgres", row["newest"] if row else None)
     return (row["oid"] or 0) if row else 0
@@ -154,7 +157,7 @@ async def require_privileges(connection: Connection, duties: Duty) -> None:
     require_access(await load_access(connection, duties))
 
 
-async def _patiently(connection: Connection, step: Callable[[], Awaitable[T]]) -> T:
+async def _with_lock_retries(connection: Connection, step: Callable[[], Awaitable[T]]) -> T:
     """Run a step in a transaction. While others have its locks, log who, and try again.
 
     Raise StoreBlocked, which names them, after MIGRATION_LOCK_SECONDS.
@@ -164,13 +167,13 @@ async def _patiently(connection: Connection, step: Callable[[], Awaitable[T]]) -
     while True:
         try:
             async with connection.transaction():
-                await connection.execute(f"SET LOCAL lock_timeout = '{TRY_SECONDS}s'")
+                await connection.execute(f"SET LOCAL lock_timeout = '{LOCK_TRY_SECONDS}s'")
                 return await step()
         except _BUSY as error:
-            blockers = await blockers_text(connection, Lock.MIGRATIONS, TRY_SECONDS)
+            blockers = await blockers_text(connection, Lock.MIGRATIONS, LOCK_TRY_SECONDS)
             if clock() - started >= MIGRATION_LOCK_SECONDS:
                 raise StoreBlocked(
-                    f"Another process kept the lock of Onceward's tables for "
+                    "Another process kept the lock of Onceward's tables for "
                     f"{MIGRATION_LOCK_SECONDS:g} seconds, and nothing was changed. {blockers}Stop "
                     "it, or wait for it, and start again"
                 ) from error

@@ -29,7 +29,7 @@ AND CASE WHEN r.is_prefix THEN substr(CAST(:type AS text), 1, length(r.type)) = 
 UPDATE onceward.effects SET job = :job WHERE job = :provisional
 
 -- name: settle_inline
--- End a job within the request: done if its handler ran, ignored if a filter function rejected it. Last
+-- End a job within the request: done if its handler ran, ignored if its filter rejected the event. Last
 -- in the handler's transaction: a job of an event that it recorded must still be queued, another one must
 -- still be failed within a request.
 UPDATE onceward.jobs

@@ -19,7 +19,7 @@ from onceward.store.base import (
 from onceward.store.blamed_jobs import log_blamed
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
-from onceward.store.sqlite.schema import require_current
+from onceward.store.sqlite.schema import require_known_schema
 
 _END_OF_TIME: Final = 2**62
 _CHOSEN: Final = "SELECT 1 FROM temp.onceward_chosen LIMIT 1"
@@ -49,7 +49,7 @@ class Claims:
 
         Raise NewerSchema.
         """
-        require_current(connection)
+        require_known_schema(connection)
         wanted = {handler_ids[name]: number for name, number in request.wanted.items()}
         values = {
             **self._reclaim,

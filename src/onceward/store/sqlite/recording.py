@@ -15,7 +15,7 @@ from onceward.store.base import ALTERED_ROWS, HELD_AS_DUPLICATE_BODY
 from onceward.store.payload_routes import PayloadRoute, PayloadRoutes
 from onceward.store.queries import Queries
 from onceward.store.sqlite.connection_thread import run
-from onceward.store.sqlite.schema import require_current
+from onceward.store.sqlite.schema import require_known_schema
 
 
 class BatchWriter:
@@ -46,7 +46,7 @@ class BatchWriter:
 
         Raise NewerSchema.
         """
-        require_current(connection)
+        require_known_schema(connection)
         first = _reserve_ids(connection, len(arrivals))
         rows = run(connection, self._queries("payload_routes"), {})
         self._routes.replace(PayloadRoute.from_row(**row) for row in rows)

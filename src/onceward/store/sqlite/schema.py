@@ -57,10 +57,10 @@ def load_applied(connection: sqlite3.Connection) -> dict[int, str]:
     return dict(connection.execute("SELECT number, name FROM onceward_migrations").fetchall())
 
 
-def require_current(connection: sqlite3.Connection) -> None:
-    """Raise NewerSchema if a newer version has migrated the file. Call it in a write transaction.
+def require_known_schema(connection: sqlite3.Connection) -> None:
+    """Raise NewerSchema if a newer version has migrated the file.
 
-    No migration can begin before that one ends.
+    No migration can begin before a write transaction ends in which this is called.
     """
     (number,) = connection.execute("SELECT max(number) FROM onceward_migrations").fetchone()
     require_known("sqlite", number)

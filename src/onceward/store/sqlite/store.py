@@ -400,7 +400,7 @@ class SqliteStore(
     async def _transaction(self, lock: Lock) -> AsyncIterator[LedgerTransaction]:
         del lock  # the gate excludes every other transaction
         async with self.begin(lambda: "a registration or an operator's action") as transaction:
-            await transaction.run_internal(schema.require_current)
+            await transaction.run_internal(schema.require_known_schema)
             yield _SqliteLedgerTransaction(transaction, self._batch_writer, self._now)
             self._failpoints.reach("operate.written")
             await transaction.commit()

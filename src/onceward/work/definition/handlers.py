@@ -130,14 +130,14 @@ class Handler:
 
     @property
     def has_filter(self) -> bool:
-        """Whether the handler may not want an event of its types."""
+        """Whether a filter, a mapping or a function, may reject events of its types."""
         return bool(self.filter) or self.condition is not None
 
     @property
-    def reads_payload(self) -> bool:
-        """Whether a payload that cannot be decoded must not reach the handler.
+    def requires_payload(self) -> bool:
+        """Whether a payload that cannot be decoded fails the job before the handler runs.
 
-        A filter and a key decide nothing about such a payload.
+        `staleness` reads the version of an event before that.
         """
         return self.model is not None or bool(self.filter) or self.rules.ordering_key is not None
 

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Any, Final, Required, Unpack
 
 from onceward.errors import ConfigurationError, EffectNotApplied, PermanentError, RetryLater
-from onceward.model.effects import RESERVED_KEYS
+from onceward.model.effects import RESERVED_PREFIX
 from onceward.model.events import Event
 from onceward.model.retry import MAX_DELAY_SECONDS
 from onceward.runtime.clock import Clock, SystemClock
@@ -162,11 +162,11 @@ def _handler_and_effect(
     forward: Forward, patterns: Sequence[str], line: str, options: ForwardOptions
 ) -> tuple[Handler, OutsideEffect]:
     async def send(event: Event[Any], *, idempotency_key: str) -> dict[str, int]:
-        message = idempotency_key.removeprefix(RESERVED_KEYS)
+        message = idempotency_key.removeprefix(RESERVED_PREFIX)
         return await forward.send(event, message=message)
 
     async def deliver(event: Event[Any], effects: Effects) -> None:
-        await effects.call(f"{RESERVED_KEYS}{message_id(forward.name, event)}", send, event)
+        await effects.call(f"{RESERVED_PREFIX}{message_id(forward.name, event)}", send, event)
 
     for function in (send, deliver):
         place_at(function, line)

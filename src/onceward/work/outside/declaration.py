@@ -53,7 +53,7 @@ class OutsideEffect:
     not_applied: tuple[type[BaseException], ...] = (EffectNotApplied,)
     """Errors of the function that mean: the call was certainly not applied."""
     is_built_in: bool = False
-    """Whether it is Onceward's own, with keys that begin with `RESERVED_KEYS`."""
+    """Whether it is Onceward's own, with keys that begin with `RESERVED_PREFIX`."""
 
     @property
     def has_policy(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +13,12 @@ from onceward.sources.forms import MAX_FIELDS, urlencoded_fields
 from onceward.sources.json_text import decode_json, is_too_deep
 from onceward.work.payloads.decoders.decoder import Content, Decoder
 from onceward.work.payloads.decoders.faults import malformed
-from onceward.work.payloads.decoders.msgspec_decoder import UNCHECKED, MsgspecDecoder, TerseDecoder
+from onceward.work.payloads.decoders.msgspec_decoder import (
+    UNCHECKED,
+    ExactDecoder,
+    MsgspecDecoder,
+    TerseDecoder,
+)
 
 FORM: Final = "application/x-www-form-urlencoded"
 UNDECODABLE: Final = object()
@@ -26,8 +30,8 @@ class _Envelope(msgspec.Struct):
 
 
 _ENVELOPE: Final = MsgspecDecoder(_Envelope)
-_TERSE: Final = TerseDecoder(Any)
-_EXACT: Final = TerseDecoder(Any, float_hook=Decimal)
+_TERSE: Final = TerseDecoder()
+_EXACT: Final = ExactDecoder()
 _RAW_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
 _HEADERS: Final = msgspec.json.Decoder(dict[str, str])
 
@@ -113,8 +117,8 @@ def _payload_of(body: bytes) -> msgspec.Raw:
     if not is_too_deep(body):
         with suppress(ValueError):
             return _RAW_ENVELOPE.decode(body).payload
-    payload: msgspec.Raw = _ENVELOPE.decode_json(body).payload  # finds the reason
-    return payload
+    found: _Envelope = _ENVELOPE.decode_json(body)  # raises the reason
+    return found.payload
 
 
 def _form_fields(body: bytes) -> dict[str, str]:

@@ -17,14 +17,14 @@ from onceward.work.running.handler_call import Abandonment, HandlerCall
 from onceward.work.running.loop_watch import LoopWatch
 
 
-async def require_matching(filter: str, job: Job, queue: Queue) -> None:
+async def require_matching(filter: str, job: Job, body: bytes, queue: Queue) -> None:
     """Check the mapping of a handler again, on the payload that the handler gets.
 
     Another version of the handler may want the event, or its receiver knew no filters. Raise
     OtherVersionWants or EventFiltered, unless a person routed the event. A payload that cannot be
     decoded passes: its job fails, with the reason.
     """
-    document = read_document(job.source, job.headers, job.body or b"")
+    document = read_document(job.source, job.headers, body)
     if passes(filter, document) or await queue.was_routed(job.id):
         return
     reason = f"filtered: when {filter_text(filter)} does not match"

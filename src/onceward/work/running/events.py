@@ -20,7 +20,7 @@ from onceward.work.payloads.payload import decode, decode_headers
 def make_event(job: Job, body: bytes, handler: Handler) -> Event[Any]:
     """Build the event. Raise PermanentError if the payload does not fit the handler."""
     event = _build(job, body, handler.decoder)
-    if handler.reads_payload:
+    if handler.requires_payload:
         event.payload  # noqa: B018 - validates before the handler starts
     return event
 

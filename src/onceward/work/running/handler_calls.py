@@ -108,22 +108,19 @@ class HandlerCalls:
         handler = self._handlers[job.handler]
         if not handler.has_filter:
             return job
-        job = job._replace(body=await self.load_body(job))
+        body = await self.load_body(job)
         if handler.filter:
-            await require_matching(handler.filter, job, self._queue)
+            await require_matching(handler.filter, job, body, self._queue)
         if handler.condition is not None:
-            await self._call_condition(handler, handler.condition, job, limit)
-        return job
+            event = make_event(job, body, handler)
+            await self._call_condition(handler, handler.condition, event, limit)
+        return job._replace(body=body)
 
     async def _call_condition(
-        self, handler: Handler, condition: Condition, job: Job, limit: TimeLimit | None
+        self, handler: Handler, condition: Condition, event: Event[Any], limit: TimeLimit | None
     ) -> None:
-        body = await self.load_body(job)
         call = condition_call(
-            condition,
-            make_event(job, body, handler),
-            self._loop_watches[job.handler],
-            self.abandonments[job.handler],
+            condition, event, self._loop_watches[handler.name], self.abandonments[handler.name]
         )
         seconds, note = limit or _own_limit(handler)
         limit = TimeLimit(seconds, f"{note} in {condition.label}")

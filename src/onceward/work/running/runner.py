@@ -246,7 +246,7 @@ class JobRunner:
         await unit.close()
 
     async def require_wanted(self, job: Job, limit: TimeLimit) -> None:
-        """Call the filter function of a job that has no lease. Raise EventFiltered."""
+        """Ask the filter of a job that has no lease. Raise EventFiltered or OtherVersionWants."""
         await self._calls.require_wanted(job, limit)
 
     def describe(self, job: Job, error: BaseException) -> DescribedError:

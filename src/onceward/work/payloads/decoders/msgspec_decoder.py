@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from decimal import Decimal
 from typing import Any, Final
 
 import msgspec
@@ -98,16 +98,24 @@ UNCHECKED: Final = UncheckedDecoder()
 class TerseDecoder(UncheckedDecoder):
     """Decodes without a search for the fault of a malformed document."""
 
-    def __init__(self, model: Any, *, float_hook: Callable[[str], Any] | None = None) -> None:
-        self._decode = msgspec.json.Decoder(model, float_hook=float_hook).decode
-
     def decode_json(self, content: Content) -> Any:
         """Decode a JSON document."""
         try:
-            decode_json(bytes(content))
-            return self._decode(content)
-        except (ArithmeticError, ValueError):
+            return decode_json(bytes(content))
+        except ValueError:
             raise malformed("not decoded") from None
+
+
+class ExactDecoder(TerseDecoder):
+    """Decodes with a Decimal for each number that is not whole."""
+
+    def __init__(self) -> None:
+        self._decode = msgspec.json.Decoder(float_hook=Decimal).decode
+
+    def decode_json(self, content: Content) -> Any:
+        """Decode a JSON document."""
+        super().decode_json(content)  # a Decimal has no range
+        return self._decode(content)
 
 
 def _fault(error: Exception) -> str:

@@ -424,13 +424,20 @@ class SqliteStore(
         connection = sqlite3.connect(
             self._file.path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
         )
+        try:
+            self._configure(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _configure(self, connection: sqlite3.Connection) -> None:
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of a new file
         _use_wal(connection)
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         connection.execute("PRAGMA fullfsync = ON")
         connection.execute("PRAGMA foreign_keys = ON")
         connection.execute("PRAGMA temp_store = MEMORY")
-        return connection
 
 
 def _use_wal(connection: sqlite3.Connection) -> None:

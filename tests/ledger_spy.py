@@ -21,6 +21,7 @@ class Spy:
         self.unblocked = asyncio.Event()
         self.unblocked.set()
         self.failing: Exception | None = None
+        self.delay_seconds = 0.0
         self._store = store
 
     @property
@@ -33,6 +34,7 @@ class Spy:
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         self.batches.append(list(arrivals))
         self.began.set()
+        await asyncio.sleep(self.delay_seconds)
         await self.unblocked.wait()
         if self.failing is not None:
             raise self.failing

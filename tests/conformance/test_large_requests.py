@@ -139,6 +139,15 @@ async def test_requests_share_a_batch_within_its_bytes(spy: Spy) -> None:
     assert spy.sizes == [1, 3, 2]
 
 
+async def test_each_part_has_the_time_of_a_commit(spy: Spy) -> None:
+    """A retry of the sender takes as many commits: the request would never be acknowledged."""
+    settings = Settings(max_batch_events=10, commit_timeout_seconds=1.0)
+    recorder = Recorder(spy, settings, SystemClock())
+    spy.delay_seconds = 0.4
+    assert len(await recorder.submit(arrivals(35))) == 35
+    assert spy.sizes == [10, 10, 10, 5]
+
+
 async def test_what_is_written_of_a_large_request_no_longer_waits(spy: Spy) -> None:
     settings = Settings(max_batch_events=2, max_pending_events=4)
     recorder = Recorder(spy, settings, SystemClock())

@@ -1,6 +1,8 @@
 """The limits of JSON are found in the bytes alone: every process finds the same ones."""
 
 import json
+import random
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any, TypeVar
@@ -64,6 +66,17 @@ def test_a_body_has_the_same_id_at_every_depth_of_the_stack(selectors: Any) -> N
         assert is_read == (levels + 1 <= MAX_LEVELS)
         found.add(is_read)
     assert found == {True, False}
+
+
+def test_a_body_has_the_same_id_at_every_limit_of_digits() -> None:
+    content = b'{"id": -0, "type": %s, "type": "paid"}' % (b"1" * 700)
+    found = identity(SINGLE, content)
+    default = sys.get_int_max_str_digits()
+    sys.set_int_max_str_digits(640)
+    try:
+        assert identity(SINGLE, content) == found == Identity("0", "paid")
+    finally:
+        sys.set_int_max_str_digits(default)
 
 
 def test_a_batch_is_split_alike_at_every_depth_of_the_stack() -> None:
@@ -136,3 +149,40 @@ def test_the_scan_finds_long_numbers_and_no_long_texts(form: bytes, digits: int,
     if is_long:
         with pytest.raises(ValueError, match="a number of more than 500 characters"):
             decode_json(content)
+
+
+def naive_depth(text: bytes) -> int:
+    depth = deepest = 0
+    is_in_string = is_escaped = False
+    for byte in text:
+        if is_in_string:
+            is_in_string = is_escaped or byte != ord('"')
+            is_escaped = byte == ord("\\") and not is_escaped
+        elif byte == ord('"'):
+            is_in_string = True
+        else:
+            depth += (byte in b"[{") - (byte in b"]}")
+            deepest = max(deepest, depth)
+    return deepest
+
+
+PIECES = (b'"[[["', b'"]"', b'"\\\\"', b'"\\"["', b'""', b'"a"', b'",,"')
+
+
+@pytest.mark.parametrize("limit", [500, 501])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_scan_counts_across_its_blocks(seed: int, limit: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - not a secret
+    parts, depth = [], 0
+    for _ in range(60_000):
+        if rng.random() < 0.4:
+            parts.append(rng.choice(PIECES))
+        elif depth < limit and (depth == 0 or rng.random() < 0.55):
+            parts.append(rng.choice((b"[", b"{")))
+            depth += 1
+        else:
+            parts.append(b"]")
+            depth -= 1
+    text = b"".join(parts)
+    assert naive_depth(text) == limit
+    assert is_too_deep(text) is (limit > MAX_LEVELS)

@@ -23,7 +23,7 @@ class Pending:
     """
 
     __slots__ = (
-        *("_callback", "_error", "_receipts", "_written"),
+        *("_callback", "_error", "_receipts", "_waiting_before", "_written"),
         *("arrivals", "part", "size", "waiting"),
     )
 
@@ -34,6 +34,7 @@ class Pending:
         self.waiting = len(arrivals)
         """The number of events that are not written yet."""
         self.size = sum([arrival.size for arrival in arrivals])
+        self._waiting_before = self.waiting
         self._written: Sequence[Receipt] = ()
         self._receipts: Sequence[Receipt] | None = None
         self._error: RequestRefused | None = None
@@ -43,6 +44,11 @@ class Pending:
     def is_begun(self) -> bool:
         """Whether a part of the events is written."""
         return self.waiting < len(self.arrivals)
+
+    def has_progressed(self) -> bool:
+        """Return whether a part of the events was written since the last call."""
+        before, self._waiting_before = self._waiting_before, self.waiting
+        return self.waiting < before
 
     @property
     def has_more_parts(self) -> bool:

@@ -107,9 +107,9 @@ class Recorder:
         return len(self._new) + len(self._duplicates)
 
     def _has_room(self, pending: Pending) -> bool:
-        """Return whether a request may be queued. One above a limit by itself must be alone."""
+        """Return whether a request may be queued. One above the bytes by itself must be alone."""
         return not self._pending_events or (
-            self._pending_events + pending.waiting <= self._settings.max_pending_events
+            self._pending_events < self._settings.max_pending_events
             and self._pending_bytes + pending.size <= self._settings.max_pending_bytes
         )
 
@@ -221,7 +221,13 @@ class Recorder:
             pending.set_error(LedgerUnavailable("The ledger is unavailable. Retry later."))
 
     def _expire(self, pending: Pending) -> None:
-        """Reject a request whose time is up. Its events may still be written."""
+        """Reject a request whose time is up, unless a part of it was written meanwhile.
+
+        Its events may still be written.
+        """
+        if pending.has_progressed():
+            self._deadlines.add(pending)
+            return
         self._rejected += 1
         message = "The ledger is slow. Retry later."
         pending.set_error(LedgerUnavailable(message, code="slow"))

@@ -295,8 +295,12 @@ def _document(selectors: IdentitySelectors, request: Request) -> Any:
         return decode_leniently(request.body)
 
 
-# Integers stay text: ids are text, and int() limits the number of digits.
-_LENIENT: Final = json.JSONDecoder(strict=False, parse_int=str)
+def _integer_text(digits: str) -> str:
+    """Return an integer as `str` would write it, of which int() might refuse so many digits."""
+    return "0" if digits == "-0" else digits
+
+
+_LENIENT: Final = json.JSONDecoder(strict=False, parse_int=_integer_text)
 
 
 def decode_leniently(body: bytes) -> dict[str, Any] | ReadFailure:

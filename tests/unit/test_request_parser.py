@@ -6,6 +6,7 @@ from onceward.errors import RequestRefused
 from onceward.http.errors import HttpError
 from onceward.http.server.request_parser import IncomingRequest, RequestParser
 from onceward.settings import Settings
+from tests.cpu_time import within
 
 LIMIT = 300
 CHUNKED = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -158,3 +159,21 @@ def test_endless_empty_lines_are_refused() -> None:
     with pytest.raises(HttpError) as caught:
         parse(*[b"\r\n" * 10] * LIMIT)
     assert caught.value.status == 431
+
+
+CHUNK_BYTES = 1024 * 1024
+CHUNKED_BODIES = {
+    "one of line breaks": b"%x\r\n%b\r\n" % (CHUNK_BYTES, b"\r\n" * (CHUNK_BYTES // 2)),
+    "of two bytes": b"2\r\n\r\n\r\n" * (CHUNK_BYTES // 7),
+}
+
+
+@pytest.mark.parametrize("chunks", CHUNKED_BODIES.values(), ids=CHUNKED_BODIES)
+def test_the_content_of_chunks_costs_nothing(chunks: bytes) -> None:
+    def parse() -> RequestParser:
+        parser = RequestParser(Settings())
+        for part in (CHUNKED, chunks, b"0\r\n\r\n"):
+            parser.feed(part)
+        return parser
+
+    assert within(0.1, parse).requests[0].is_complete

@@ -1,10 +1,6 @@
 """Requests from bytes: the parser of httptools, with a strict check of every head.
 
 A request that two servers could frame differently is refused. No byte is edited.
-
-The parser of httptools is lenient about what is before a request and in its first line, and does
-not say where that line was. So it gets its input in pieces that end where a request may end: after
-the known rest of a body, else after an empty line. A request can then begin only with a piece.
 """
 
 from __future__ import annotations
@@ -18,17 +14,12 @@ from urllib.parse import unquote
 
 import httptools
 
-from onceward.errors import RequestRefused
 from onceward.http.bodies import large_headers
-from onceward.http.errors import CLOSE, HttpError
 from onceward.http.responses import Header
+from onceward.http.server.pieces import Pieces, malformed
 from onceward.settings import Settings
 from onceward.sources.request import Headers
 
-_REQUEST_LINE: Final = re.compile(rb"\S+ \S+ HTTP/[0-9.]+\r\n")
-_BLANK_LINE: Final = b"\r\n"
-_EMPTY_LINE: Final = b"\r\n\r\n"
-_TAIL_BYTES: Final = len(_EMPTY_LINE) - 1
 _HOST: Final = re.compile(rb"[^\x00-\x20\x7f,/\\?#@<>]+")
 FRAMING_ALLOWANCE: Final = 16
 """Bytes of framing that each byte of a body may bring: chunks of one byte need five."""
@@ -102,13 +93,14 @@ class RequestParser:
         self._latest: IncomingRequest
         self.is_between_requests = False
         """Whether all that was parsed belongs to complete requests."""
-        self._line: bytes | None = b""
-        """What has arrived of an incomplete request line; None once the line is complete."""
-        self._tail = b""
-        """The last bytes of the lines that arrived: an empty line may begin in them."""
+        self._pieces = Pieces()
         self._is_in_body = False
         self._is_piece_over = False
-        """Whether a request was completed by this piece: nothing may follow in it."""
+        """Whether a request was completed by this piece: nothing may follow in it.
+
+        No known httptools finds another end than `Pieces`. If one did, a first line would
+        not be checked.
+        """
         self._url = b""
         self._raw_headers: list[Header] = []
         self._is_resuming = False
@@ -124,48 +116,9 @@ class RequestParser:
                 end = at + missing
             else:
                 part = bytes(part)  # no copy unless it is a view
-                blank = 0 if self._line is None else self._check_line(part, at)
-                end = at + blank if blank else self._end_of_lines(part, at)
+                end = self._pieces.end_of_piece(part, at)
             self._feed_piece(part[at:end])
             at = end
-
-    def _check_line(self, data: bytes, at: int) -> int:
-        """Check the request line that begins or continues here. Raises RequestRefused.
-
-        Return the bytes of blank lines before it: servers ignore them (RFC 9112, section 2.2).
-        """
-        if not self._line:
-            if _REQUEST_LINE.match(data, at):
-                self._line = None  # the usual case
-                return 0
-            end = at
-            while data.startswith(_BLANK_LINE, end):
-                end += len(_BLANK_LINE)
-            if end > at:
-                return end - at
-        line = (self._line or b"") + data[at:]
-        if self._line == b"\r" and line.startswith(_BLANK_LINE):
-            self._line = b""
-            return 1
-        is_complete = b"\n" in line
-        is_bare = line[:1] in (b"\r", b"\n") and line != b"\r"
-        if is_bare or (is_complete and not _REQUEST_LINE.match(line)):
-            raise _malformed("The first line must be METHOD /path HTTP/1.1, with single spaces")
-        self._line = None if is_complete else line
-        return 0
-
-    def _end_of_lines(self, data: bytes, at: int) -> int:
-        """Return where the next empty line ends, or the end of the data."""
-        tail, self._tail = self._tail, b""
-        if tail:
-            found = (tail + data[at : at + _TAIL_BYTES]).find(_EMPTY_LINE)
-            if found >= 0:
-                return at + found + len(_EMPTY_LINE) - len(tail)
-        found = data.find(_EMPTY_LINE, at)
-        if found >= 0:
-            return found + len(_EMPTY_LINE)
-        self._tail = (tail + data[at:])[-_TAIL_BYTES:]
-        return len(data)
 
     def _feed_piece(self, piece: bytes | memoryview) -> None:
         self._overhead_bytes = max(0, self._overhead_bytes) + len(piece)
@@ -174,12 +127,12 @@ class RequestParser:
             self._parser.feed_data(piece)
         except httptools.HttpParserUpgrade as stop:
             if stop.args[0] != len(piece):
-                raise _malformed("The head does not end with an empty line") from None
+                raise malformed("The head does not end with an empty line") from None
             self._ignore_upgrade()
         except httptools.HttpParserCallbackError as error:
             raise error.__context__ or error from None
         except httptools.HttpParserError as error:
-            raise _malformed(str(error)) from None
+            raise malformed(str(error)) from None
         if self._overhead_bytes > self._max_header_bytes:
             raise large_headers()  # an endless head, trailer or chunk extension
 
@@ -194,7 +147,8 @@ class RequestParser:
         framing = b"transfer-encoding: chunked" if is_chunked else b"content-length: " + length
         request.is_complete = self._is_piece_over = False
         self._is_resuming = self._is_in_body = True
-        self._line = None
+        if is_chunked:
+            self._pieces.begin_chunks()
         self._parser = httptools.HttpRequestParser(self)
         self._parser.feed_data(b"POST / HTTP/1.1\r\n%b\r\n\r\n" % framing)
         self._is_resuming = False
@@ -204,7 +158,7 @@ class RequestParser:
     def on_message_begin(self) -> None:
         """Begin a request. Blank lines before it do not count as one. Raises RequestRefused."""
         if self._is_piece_over:
-            raise _malformed("A request must end with its body or with an empty line")
+            raise malformed("A request must end with its body or with an empty line")
         self.is_between_requests = False
 
     def on_url(self, url: bytes) -> None:
@@ -217,7 +171,7 @@ class RequestParser:
             raise large_headers()  # at once: a tiny header takes thirty times its bytes
         name = name.lower()
         if self._is_in_body and name in _CONTROL_TRAILERS:
-            raise _malformed("A trailer cannot end the connection")
+            raise malformed("A trailer cannot end the connection")
         self._raw_headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -238,6 +192,8 @@ class RequestParser:
         )
         self.requests.append(self._latest)
         self._is_in_body = True
+        if headers.get(b"transfer-encoding") is not None:
+            self._pieces.begin_chunks()
         self._raw_headers = []
 
     def on_body(self, body: bytes) -> None:
@@ -250,7 +206,7 @@ class RequestParser:
         """Complete the request. What follows is the next one."""
         self._latest.is_complete = self.is_between_requests = self._is_piece_over = True
         self._is_in_body = False
-        self._line = b""
+        self._pieces.end_request()
         self._overhead_bytes = 0
         self._url = b""
         self._raw_headers = []
@@ -267,17 +223,17 @@ class RequestParser:
 def _check_framing(method: bytes, version: str, headers: Headers) -> None:
     """Raise RequestRefused unless every server finds the same end of the request."""
     if method == b"CONNECT":
-        raise _malformed("CONNECT is not supported")
+        raise malformed("CONNECT is not supported")
     if version not in ("1.1", "1.0"):
-        raise _malformed("The version must be HTTP/1.1 or HTTP/1.0")
+        raise malformed("The version must be HTTP/1.1 or HTTP/1.0")
     host = headers.get(b"host")
     if host is None and version == "1.1":
-        raise _malformed("The header Host is missing")
+        raise malformed("The header Host is missing")
     if host and not _is_host(host):
-        raise _malformed("The header Host is not a host")
+        raise malformed("The header Host is not a host")
     coding = headers.get(b"transfer-encoding")
     if coding is not None and (coding.lower() != b"chunked" or version == "1.0"):
-        raise _malformed("Transfer-Encoding may only be chunked, and only in HTTP/1.1")
+        raise malformed("Transfer-Encoding may only be chunked, and only in HTTP/1.1")
 
 
 @lru_cache(maxsize=100)
@@ -289,10 +245,6 @@ def _is_host(text: bytes) -> bool:
 def _target(url: bytes) -> Mapping[str, Any]:
     """Return the scope's parts of a request target. Raises HttpError (400)."""
     if not url.startswith(b"/") or b"#" in url:
-        raise _malformed("The target must be a path, without a host or a fragment")
+        raise malformed("The target must be a path, without a host or a fragment")
     path, _, query = url.partition(b"?")
     return {"path": unquote(path.decode("ascii")), "raw_path": path, "query_string": query}
-
-
-def _malformed(reason: str) -> RequestRefused:
-    return HttpError(400, "malformed", f"{reason}. Send valid HTTP/1.1.", headers=CLOSE)

@@ -34,7 +34,8 @@ class Spy:
     async def record(self, arrivals: Sequence[Arrival]) -> list[Receipt]:
         self.batches.append(list(arrivals))
         self.began.set()
-        await asyncio.sleep(self.delay_seconds)
+        if self.delay_seconds:
+            await asyncio.sleep(self.delay_seconds)
         await self.unblocked.wait()
         if self.failing is not None:
             raise self.failing

@@ -61,9 +61,11 @@ def make_runner(
     function: HandlerFunction,
     transaction: TransactionMode = "shared",
     clock: Clock | None = None,
+    **options: Any,
 ) -> JobRunner:
     """Return a runner. Its clock stands still by default: a busy machine must not fail a test."""
-    handler = make_handler(function, ["invoice.paid"], name="credit", transaction=transaction)
+    options |= {"name": "credit", "transaction": transaction}
+    handler = make_handler(function, ["invoice.paid"], **options)
     return JobRunner(
         queue=store,
         handlers={"credit": handler},

@@ -6,7 +6,7 @@ import pytest
 
 from onceward.errors import LedgerUnavailable, RequestRefused
 from onceward.model.events import DuplicateBody, Outcome
-from onceward.ports import Store
+from onceward.ports import BatchGroup, Store
 from onceward.receive.recorder import MAX_BATCH_BYTES, Recorder
 from onceward.runtime.clock import SystemClock
 from onceward.settings import Settings
@@ -119,26 +119,6 @@ async def test_a_request_that_expires_between_its_parts_is_written_to_its_end(
     assert {receipt.outcome for receipt in again} == {Outcome.DUPLICATE}
 
 
-async def test_an_event_above_the_bytes_of_a_part_is_a_part_of_its_own(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(), SystemClock())
-    first, last = arrivals(2)
-    large = arrival("large", body=bytes(MAX_BATCH_BYTES + 1))
-    assert len(await recorder.submit([first, large, last])) == 3
-    assert spy.sizes == [1, 1, 1]
-
-
-async def test_requests_share_a_batch_within_its_bytes(spy: Spy) -> None:
-    recorder = Recorder(spy, Settings(), SystemClock())
-    spy.unblocked.clear()
-    first = recorder.submit([arrival("first")])
-    await asyncio.wait_for(spy.began.wait(), 5)
-    body = bytes(MAX_BATCH_BYTES // 4)
-    rest = [recorder.submit([arrival(f"evt_{number}", body=body)]) for number in range(5)]
-    spy.unblocked.set()
-    await asyncio.gather(first, *rest)
-    assert spy.sizes == [1, 3, 2]
-
-
 async def test_each_part_has_the_time_of_a_commit(spy: Spy) -> None:
     """A retry of the sender takes as many commits: the request would never be acknowledged."""
     settings = Settings(max_batch_events=10, commit_timeout_seconds=1.0)
@@ -169,3 +149,55 @@ async def test_what_is_written_of_a_large_request_no_longer_waits(spy: Spy) -> N
     assert not large.done()
     spy.unblocked.set()
     await asyncio.gather(large, other)
+
+
+async def test_requests_share_a_batch_within_its_bytes_and_none_with_a_part(spy: Spy) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    spy.unblocked.clear()
+    first = recorder.submit([arrival("first")])
+    await asyncio.sleep(0)  # its write begins
+    large = bytes(MAX_BATCH_BYTES * 2 // 5)
+    singles = [recorder.submit([it._replace(body=large)]) for it in arrivals(3, prefix="s")]
+    parts = recorder.submit([it._replace(body=large) for it in arrivals(3, prefix="p")])
+    spy.unblocked.set()
+    assert [len(each) for each in await asyncio.gather(first, *singles, parts)] == [1, 1, 1, 1, 3]
+    assert _names(spy) == ["first", "s_0-s_1", "s_2", "p_0-p_1", "p_2"]
+
+
+async def test_the_last_part_shares_its_batch_and_each_request_gets_its_own_receipts(
+    spy: Spy, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    groups = {"old": BatchGroup.DUPLICATES}  # also in SQLite, which has one group
+    monkeypatch.setattr(spy, "batch_group", lambda it: groups.get(it.event_id, BatchGroup.NEW))
+    recorder = Recorder(spy, Settings(max_batch_events=10), SystemClock())
+    await recorder.submit([arrival("old")])
+    spy.unblocked.clear()
+    large = recorder.submit(arrivals(15, prefix="a"))
+    await asyncio.sleep(0)  # its first part begins
+    again = recorder.submit([arrival("old")])
+    spy.began.clear()
+    spy.unblocked.set()  # for the first part alone
+    spy.unblocked.clear()
+    await asyncio.wait_for(spy.began.wait(), 5)  # the turn of duplicates: the last part waits
+    other = recorder.submit([arrival("other")])
+    spy.unblocked.set()
+    results = await asyncio.gather(large, again, other)
+    assert _names(spy) == ["old", "a_0-a_9", "old", "a_10-other"]
+    rows = {int(item.id): item.event_id for item in await store.events(EVERYTHING)}
+    assert [[rows[receipt.event] for receipt in receipts] for receipts in results] == [
+        [f"a_{number}" for number in range(15)],
+        ["old"],
+        ["other"],
+    ]
+
+
+async def test_an_event_beyond_the_bytes_of_a_part_is_a_part_and_a_full_part_is_not_cut(
+    spy: Spy,
+) -> None:
+    recorder = Recorder(spy, Settings(), SystemClock())
+    small = arrival("small")
+    full = arrival("full", body=bytes(MAX_BATCH_BYTES - 2 * small.size + len(small.body)))
+    large = arrival("large", body=bytes(MAX_BATCH_BYTES))
+    assert small.size + full.size == MAX_BATCH_BYTES
+    assert len(await recorder.submit([large, small, full, arrival("last")])) == 4
+    assert _names(spy) == ["large", "small-full", "last"]

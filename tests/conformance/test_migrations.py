@@ -173,6 +173,8 @@ async def test_a_migration_that_does_not_get_its_locks_names_who_has_them(
     subtests: pytest.Subtests,
 ) -> None:
     monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 1.0)
+    monkeypatch.setattr(schema, "LOCK_TRY_SECONDS", 0.1)
+    monkeypatch.setattr(schema, "PAUSE_SECONDS", 0.0)
     store = make_store(bare_postgres_url)
     await store.migrate()
     raw_db = RawDatabase(bare_postgres_url)
@@ -196,10 +198,14 @@ async def test_a_process_that_only_checks_the_schema_names_who_locked_it(
 ) -> None:
     monkeypatch.setattr(schema, "MIGRATION_LOCK_SECONDS", 0.2)
     store = make_store(postgres_url, migrate_at_start=False)
-    with psycopg.connect(postgres_url) as other:
+    RawDatabase(postgres_url).rows("CREATE TABLE notes (id int)")
+    with psycopg.connect(postgres_url) as other, psycopg.connect(postgres_url) as unrelated:
         other.execute("LOCK TABLE onceward.migrations")
-        with pytest.raises(StoreBlocked, match=f"process {other.info.backend_pid} "):
-            await store.open(serving=True)
+        unrelated.execute("LOCK TABLE notes")
+        with pytest.raises(StoreBlocked, match=f"process {other.info.backend_pid} ") as raised:
+            async with asyncio.timeout(20):
+                await store.open(serving=True)
+        assert f"process {unrelated.info.backend_pid} " not in str(raised.value)
     await store.close()
 
 
@@ -222,26 +228,30 @@ async def test_a_migration_and_a_transaction_that_wait_for_each_other_both_succe
     await store.close()
 
 
-async def test_a_migration_holds_every_table_before_it_changes_one(
-    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("step", ["_lock_tables", "_apply"])
+@pytest.mark.parametrize(
+    "error", [psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected]
+)
+async def test_a_migration_that_others_kept_from_a_lock_begins_again(
+    bare_postgres_url: str, monkeypatch: pytest.MonkeyPatch, step: str, error: type[psycopg.Error]
 ) -> None:
-    """A lock that is taken later may be the second half of a deadlock."""
+    monkeypatch.setattr(schema, "PAUSE_SECONDS", 0.0)
     store = make_store(bare_postgres_url)
     await store.migrate()
     known = migrations("postgres")
-    text = (
-        "CREATE TABLE onceward.seen AS SELECT c.relname AS name FROM pg_locks l "
-        "JOIN pg_class c ON c.oid = l.relation "
-        "WHERE l.pid = pg_backend_pid() AND l.mode = 'AccessExclusiveLock'"
-    )
-    added = Migration(known[-1].number + 1, "added", text)
+    added = Migration(known[-1].number + 1, "added", "ALTER TABLE onceward.jobs ADD a int")
     monkeypatch.setattr(migrate, "migrations", lambda _: [*known, added])
-    await store.migrate()
+    original, failures = getattr(schema, step), [error("busy")]
+
+    async def fail_once(*args: object) -> None:
+        await original(*args)
+        if failures:
+            raise failures.pop()
+
+    monkeypatch.setattr(schema, step, fail_once)
+    assert await store.migrate() == [added.label]
+    assert failures == []
     await store.close()
-    seen = {
-        name for (name,) in RawDatabase(bare_postgres_url).rows("SELECT name FROM onceward.seen")
-    }
-    assert {"migrations", "events", "payloads", "jobs", "leases", "routes"} <= seen
 
 
 async def test_concurrent_processes_apply_each_migration_once(

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from onceward.errors import StoreBlocked
+from onceward.errors import NewerSchema, StoreBlocked
 from onceward.model.weeks import Week
 from onceward.ports import Store
 from onceward.store.locks import Lock
@@ -104,3 +104,40 @@ async def test_the_timeout_of_a_lock_ends_with_its_transaction(store: Store) -> 
         async with partitions.locked(connection, Lock.LEDGER, PAYLOADS):
             assert await timeout() == "200ms"
         assert await timeout() == before
+
+
+@pytest.mark.parametrize("step", LOCKS)
+async def test_a_step_on_a_newer_schema_changes_nothing(
+    store: Store, raw_db: RawDatabase, step: str
+) -> None:
+    await finish(store, "old")
+    age(raw_db, 20)
+    await store.make_partitions()
+    if step == "attach":
+        raw_db.rows(f"DROP TABLE onceward.{subject(-21)}")
+    elif step == "move":
+        await act(store, "a")
+        age_audit(raw_db, 100)
+    raw_db.rows("INSERT INTO onceward.migrations (number, name) VALUES (9999, 'newer')")
+    tables = "SELECT relname FROM pg_class WHERE relkind = 'r' ORDER BY 1"
+    before = raw_db.rows(tables)
+    with pytest.raises(NewerSchema):
+        await do(store, step)
+    assert raw_db.rows(tables) == before
+
+
+async def test_only_those_who_hold_the_table_are_named(store: Store, raw_db: RawDatabase) -> None:
+    await finish(store, "old")
+    age(raw_db, 20)
+    await store.make_partitions()
+    raw_db.rows("CREATE TABLE notes (id int)")
+    with (
+        raw_db.connection() as unrelated,
+        raw_db.connection() as other,
+    ):
+        unrelated.execute("LOCK TABLE onceward.jobs, notes IN ACCESS SHARE MODE")
+        other.execute(LOCKS["drop_payloads"][0].encode())
+        with pytest.raises(StoreBlocked) as raised:
+            await do(store, "drop_payloads")
+        assert f"process {other.info.backend_pid} " in str(raised.value)
+        assert f"process {unrelated.info.backend_pid} " not in str(raised.value)

@@ -478,3 +478,19 @@ async def test_an_inline_source_with_the_role_of_a_receiver_does_not_start(
     service = inline_inbox().service({"database_url": separate_urls[1]})
     with pytest.raises(ConfigurationError, match="role shop_receiver lacks"):
         await service.open()
+
+
+async def test_a_table_of_somebody_else_in_the_schema_is_not_locked(
+    bare_postgres_url: str, role_url: str
+) -> None:
+    run(bare_postgres_url, f"GRANT CREATE ON DATABASE {database(role_url)} TO {ROLE}")
+    store = make_store(role_url)
+    await store.migrate()
+    run(
+        bare_postgres_url,
+        "CREATE TABLE onceward.reports (id int);"
+        "ALTER TABLE onceward.attempts DROP COLUMN traceback;"
+        "DELETE FROM onceward.migrations WHERE number = 2",
+    )
+    assert await store.migrate() == ["0002 tracebacks"]
+    await store.close()

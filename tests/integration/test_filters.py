@@ -312,12 +312,12 @@ async def test_a_slow_function_ends_with_the_time_of_the_request(sqlite_url: str
 
 
 async def test_a_request_that_only_another_version_wants_is_asked_to_come_again(
-    database_url: str,
+    postgres_url: str,
 ) -> None:
     """This version must not run it, and its job would wait for a worker that need not exist."""
-    async with receive_only(inline_noting({"status": "sent"}), database_url):
+    async with receive_only(inline_noting({"status": "sent"}), postgres_url):
         pass  # its routes stay for a while
-    async with receive_only(inline_noting({"status": "paid"}), database_url) as bench:
+    async with receive_only(inline_noting({"status": "paid"}), postgres_url) as bench:
         answers = [
             await send(bench, hookmesh_webhook(status, status=status))
             for status in ("paid", "sent", "open")
@@ -325,7 +325,7 @@ async def test_a_request_that_only_another_version_wants_is_asked_to_come_again(
     assert [status for status, _ in answers] == [200, 503, 200]
     assert [answer.get("status") for _, answer in answers] == ["processed", None, "ignored"]
     assert answers[1][1]["message"] == "Another version of the app wants this event. Retry later."
-    assert notes(database_url) == ["paid"]
+    assert notes(postgres_url) == ["paid"]
 
 
 # Review.

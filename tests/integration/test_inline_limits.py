@@ -173,6 +173,14 @@ async def test_the_bodies_of_requests_that_wait_or_run_are_limited(database_url:
         assert (await send(bench, third))[0] == 200
 
 
+async def test_a_request_above_the_limits_runs_if_it_is_alone(database_url: str) -> None:
+    webhook = hookmesh_webhook("evt_1", note="x" * 1000)
+    size = len(webhook.body)  # with its headers, it is above the limit
+    limits = {"max_body_bytes": size, "max_pending_bytes": size}
+    async with receive_only(noting_inbox(), database_url, **limits) as bench:
+        assert (await send(bench, webhook))[0] == 200
+
+
 async def test_no_handler_starts_after_the_time_of_its_request(database_url: str) -> None:
     inbox = inline_inbox()
     inbox.source("gocardless", secrets=[SECRET], mode="inline")

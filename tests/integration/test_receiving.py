@@ -10,7 +10,10 @@ import httpx
 import pytest
 import stripe
 
+from onceward import Inbox
+from support.database import RawDatabase
 from support.processes import eventually
+from tests.inprocess import receive_only
 from tests.integration.conftest import Serve
 from tests.integration.running import (
     JSON,
@@ -323,3 +326,16 @@ def test_redeliveries_beyond_the_limit_are_only_counted(sqlite_url: str, serve: 
         assert service.post("evt_1", headers=JSON).status_code == 202
     assert service.rows() == (1, 1, 2)
     assert service.items("events")[0]["deliveries"] == 6
+
+
+async def test_a_long_header_of_an_own_event_is_not_stored_but_named(sqlite_url: str) -> None:
+    async with receive_only(Inbox(), sqlite_url) as running:
+        event = b'{"event_id": "evt_1", "event_type": "t", "payload": 1}'
+        headers = {"content-type": "application/json", "user-agent": "a" * 1025}
+        response = await running.deliver("/events/ingest", event, headers)
+        assert response.status_code == 202, response.text
+    stored = RawDatabase(sqlite_url).value("SELECT headers FROM onceward.payloads")
+    assert json.loads(stored) == {
+        "content-type": "application/json",
+        "onceward-omitted-headers": "user-agent",
+    }

@@ -217,22 +217,45 @@ async def test_a_job_that_no_filter_wanted_ends_before_its_handler(
 
 
 @pytest.mark.every_store
+async def test_a_large_body_is_loaded_for_the_filter(database_url: str) -> None:
+    """A claim does not load it. Without it, nothing could be read, and the job would run."""
+    ran: list[str] = []
+    large = b'{"status": "open", "x": "%s"}' % (b"x" * 2_000_000)
+    async with receive_only(filtered_inbox(ran, None), database_url) as receiver:
+        await deliver(receiver, "order", "open", large)
+    RawDatabase(database_url).rows("DELETE FROM onceward.routes")
+    async with run_inbox(filtered_inbox(ran, PAID), database_url) as running:
+        await running.wait_until_idle()
+        job = await running.job("open")
+    assert (job.status, job.failure_type, ran) == (JobStatus.IGNORED, FailureType.FILTERED, [])
+
+
 @pytest.mark.parametrize("wider", [{"status": ["paid", "open"]}, None], ids=["wider", "all"])
 async def test_a_job_that_another_version_wants_waits_for_its_worker(
-    database_url: str, wider: Any
+    postgres_url: str, wider: Any
 ) -> None:
     ran: list[str] = []
-    async with receive_only(filtered_inbox(ran, wider), database_url) as receiver:
+    async with receive_only(filtered_inbox(ran, wider), postgres_url) as receiver:
         await deliver(receiver, "order", "open", b'{"status": "open"}')
-    async with run_inbox(filtered_inbox(ran, PAID), database_url) as running:
+    async with run_inbox(filtered_inbox(ran, PAID), postgres_url) as running:
         job = await running.wait_for_error("open")
         assert (job.status, job.attempts, ran) == (JobStatus.QUEUED, 0, [])
         assert (job.last_error or "").endswith("; another version of the handler wants the event")
     due_now = "UPDATE onceward.jobs SET available_at = created_at"
-    RawDatabase(database_url).rows(due_now)
-    async with run_inbox(filtered_inbox(ran, wider), database_url) as running:
+    RawDatabase(postgres_url).rows(due_now)
+    async with run_inbox(filtered_inbox(ran, wider), postgres_url) as running:
         await running.wait_until_idle()
     assert ran == ["open"]
+
+
+async def test_a_job_of_an_earlier_version_ends_where_one_process_serves(sqlite_url: str) -> None:
+    ran: list[str] = []
+    async with receive_only(filtered_inbox(ran, None), sqlite_url) as receiver:
+        await deliver(receiver, "order", "open", b'{"status": "open"}')
+    async with run_inbox(filtered_inbox(ran, PAID), sqlite_url) as running:
+        await running.wait_until_idle()
+        job = await running.job("open")
+    assert (job.status, job.failure_type, ran) == (JobStatus.IGNORED, FailureType.FILTERED, [])
 
 
 @pytest.mark.every_store

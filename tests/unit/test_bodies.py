@@ -1,13 +1,15 @@
 """The memory of arriving bodies: counted once, freed once, and shared between addresses."""
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from unittest.mock import ANY
 
 import pytest
 
 from onceward.errors import RequestRefused
 from onceward.http.bodies import BodyReader
-from onceward.http.body_memory import Body
+from onceward.http.body_memory import Body, BodyMemory
 from onceward.http.errors import CLOSE, RETRY_AFTER, HttpError, error_fields
 from onceward.settings import Settings
 from onceward.sources.request import Headers
@@ -156,3 +158,100 @@ def test_an_ipv6_network_is_one_address(sender: Callable[[str], Sender]) -> None
     bodies = [sender("2001:db8:0:1::1").send() for _ in range(3)]
     assert [len(body.take()) for body in bodies] == [LARGE] * 3
     assert [body.is_empty for body in held] == [False] * 3 + [True] * 3
+
+
+def test_a_held_body_that_is_taken_and_discarded_frees_its_memory_once(
+    sender: Callable[[str], Sender],
+) -> None:
+    """As a large request whose signature is rejected."""
+    lone = sender("203.0.113.1")
+    for _ in range(5):
+        body = lone.send()
+        assert len(body.take()) == LARGE
+        body.discard()
+    assert len(lone.send_until_refused()) == MEMORY // LARGE
+
+
+def test_one_large_part_makes_as_much_room_as_it_needs(sender: Callable[[str], Sender]) -> None:
+    hoarder, other = sender("203.0.113.1"), sender("203.0.113.2")
+    held = hoarder.send_until_refused(10 * KB, 5 * KB)
+    used = sum(not body.is_empty for body in held) * 10 * KB
+    other.send(LARGE, part=LARGE)
+    kept = sum(not body.is_empty for body in held) * 10 * KB
+    assert kept + LARGE <= 4_000 * KB
+    assert kept <= MEMORY - LARGE < used
+
+
+def test_an_address_without_bodies_is_forgotten() -> None:
+    memory = BodyMemory(Settings())
+    for number in range(3):
+        body = Body(memory, {"client": (f"203.0.113.{number}", 1)}, NO_HEADERS)
+        body.add(b"x" * 5_000, unexpected)
+        (body.take if number else body.discard)()
+    assert (memory.used, memory._holders) == (0, {})
+
+
+def test_a_body_of_the_largest_size_fits_into_the_least_memory() -> None:
+    reader = BodyReader(Settings(max_body_bytes=100 * KB, max_pending_bytes=100 * KB))
+    body = reader.start({}, NO_HEADERS)
+    body.add(b"x" * 100 * KB, unexpected)
+    assert len(body.take()) == 100 * KB
+
+
+async def test_a_request_whose_body_makes_room_is_refused_and_not_cut_short() -> None:
+    reader = BodyReader(Settings(max_body_bytes=100 * KB, max_pending_bytes=100 * KB))
+    parts: asyncio.Queue[bytes] = asyncio.Queue()
+    waits = asyncio.Event()
+
+    async def receive() -> dict[str, object]:
+        if parts.empty():
+            waits.set()
+        return {"type": "http.request", "body": await parts.get(), "more_body": True}
+
+    async def receive_whatever_happens() -> dict[str, object]:
+        """As a middleware that keeps a cancellation for itself."""
+        with suppress(asyncio.CancelledError):
+            return await receive()
+        return {"type": "http.request", "body": b"the end", "more_body": False}
+
+    for number, each in enumerate((receive, receive_whatever_happens)):
+        held = reader.start({"client": ("203.0.113.1", 1)}, NO_HEADERS)
+        reading = asyncio.create_task(reader.read(held, each))
+        parts.put_nowait(b"x" * 80 * KB)
+        await waits.wait()
+        waits.clear()
+        other = reader.start({"client": ("203.0.113.2", number)}, NO_HEADERS)
+        other.add(b"x" * 50 * KB, unexpected)
+        with pytest.raises(HttpError, match="Too many bodies"):
+            await asyncio.wait_for(reading, 5)
+        assert held.is_empty
+        other.discard()
+
+
+@pytest.mark.parametrize("then", ["another refusal", "a cancellation by others"])
+async def test_the_first_refusal_of_a_body_decides_unless_others_cancel(then: str) -> None:
+    reader = BodyReader(Settings())
+    scope = {"client": ("203.0.113.1", 1)}
+    body = reader.start(scope, NO_HEADERS)
+    parts = [b"x" * 5_000]
+    waits = asyncio.Event()
+
+    async def receive() -> dict[str, object]:
+        if not parts:
+            waits.set()
+            await asyncio.Event().wait()
+        return {"type": "http.request", "body": parts.pop(), "more_body": True}
+
+    reading = asyncio.create_task(reader.read(body, receive))
+    await waits.wait()
+    (refuse,) = reader._memory.holder(scope, NO_HEADERS).bodies.values()
+    refuse(HttpError(503, "overloaded", "first"))
+    if then == "another refusal":
+        refuse(HttpError(408, "slow_request", "second"))
+        with pytest.raises(HttpError, match="first"):
+            await reading
+    else:
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+    assert body.is_empty

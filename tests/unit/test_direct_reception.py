@@ -109,3 +109,27 @@ def test_a_sender_that_disconnects_before_the_commit_gets_no_response(
     reception.app.pending.set_result([])
     assert (reception.statuses, reception.app.recorded) == ([], [b"x"])
     assert reception.app.memory.used == 0
+
+
+def test_a_body_that_makes_room_gets_one_response_and_is_not_recorded() -> None:
+    """What is left of it must not be taken for the body."""
+    app: Any = App()
+    app.memory = BodyMemory(Settings(max_body_bytes=100_000, max_pending_bytes=100_000))
+    statuses: list[int] = []
+    large, other = (
+        DirectReception(
+            app,
+            {"client": (address, 1)},
+            Headers([]),
+            lambda response: statuses.append(response.status),
+        )
+        for address in ("203.0.113.1", "203.0.113.2")
+    )
+    large.add(b"x" * 80_000)
+    other.add(b"y" * 50_000)
+    assert statuses == [503]
+    large.add(b"the end")
+    large.complete()
+    other.complete()
+    assert (app.recorded, statuses) == ([b"y" * 50_000], [503])
+    assert app.memory.used == 0

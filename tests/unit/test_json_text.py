@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onceward.errors import InvalidEnvelope, NoEventId
@@ -16,8 +16,10 @@ from onceward.model.events import Identity
 from onceward.sources.envelope import identify_envelope
 from onceward.sources.identify import identify, parse_identity_selectors
 from onceward.sources.json_text import (
+    LONG_NUMBER,
     MAX_LEVELS,
     MAX_NUMBER_CHARACTERS,
+    TOO_DEEP,
     decode_json,
     exceeded_limit,
     is_too_deep,
@@ -126,6 +128,7 @@ DOCUMENTS = st.recursive(
 STYLES: list[dict[str, Any]] = [{}, {"ensure_ascii": False, "separators": (",", ":")}]
 
 
+@settings(deadline=None)  # a busy machine must not fail a test
 @given(DOCUMENTS, st.sampled_from(STYLES), st.sampled_from([498, 499, 500, 501]))
 def test_the_scan_counts_the_levels_that_a_decoder_would(
     document: object, style: dict[str, Any], levels: int
@@ -139,6 +142,7 @@ def test_the_scan_counts_the_levels_that_a_decoder_would(
         decode_json(nested)
 
 
+@settings(deadline=None)
 @given(st.sampled_from([b"%s", b"-%s", b"%s.5", b"0.%s", b"%se9"]), st.integers(480, 520), TEXTS)
 def test_the_scan_finds_long_numbers_and_no_long_texts(form: bytes, digits: int, text: str) -> None:
     number = form % (b"1" * digits)
@@ -186,3 +190,11 @@ def test_the_scan_counts_across_its_blocks(seed: int, limit: int) -> None:
     text = b"".join(parts)
     assert naive_depth(text) == limit
     assert is_too_deep(text) is (limit > MAX_LEVELS)
+
+
+def test_the_shortest_texts_beyond_a_limit_are_found() -> None:
+    """Shorter ones are not scanned at all."""
+    assert exceeded_limit(b"9" * MAX_NUMBER_CHARACTERS) is None
+    assert exceeded_limit(b"9" * (MAX_NUMBER_CHARACTERS + 1)) == LONG_NUMBER
+    assert exceeded_limit(b"[" * MAX_LEVELS) is None
+    assert exceeded_limit(b"[" * (MAX_LEVELS + 1)) == TOO_DEEP

@@ -1,6 +1,7 @@
 """A request without the header of its proof is refused by its head: as with any body."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -76,6 +77,11 @@ def test_a_source_that_may_need_the_body_reads_it(subtests: pytest.Subtests) -> 
             "cloudevents", scheme="access-token", secrets=secrets, url=URL
         ),
     }
+    in_query: Any = sources["token in the query"].scheme
+    in_either = replace(in_query, at=f"header:x-token|{in_query.at}")
+    sources["token in the header or the query"] = replace(
+        sources["token in the query"], scheme=in_either
+    )
     for name, source in sources.items():
         with subtests.test(name):
             assert missing(source, []) is None

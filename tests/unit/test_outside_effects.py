@@ -6,6 +6,7 @@ import pytest
 
 from onceward import Inbox
 from onceward.errors import ConfigurationError, EffectNotApplied
+from onceward.model.effects import reserved_key_fault
 from onceward.work.outside.declaration import OutsideEffects, make_effect
 
 
@@ -127,3 +128,9 @@ def test_a_reconcile_that_may_take_the_arguments_is_accepted(subtests: pytest.Su
     for reconcile in reconciles:
         with subtests.test(reconcile.__name__):
             assert make_effect(mail, reconcile=reconcile).reconcile is reconcile
+
+
+def test_only_the_beginning_of_a_key_is_reserved() -> None:
+    assert reserved_key_fault("onceward:evt_1") is not None
+    for key in ("onceward", "evt_1 onceward:", "Onceward:evt_1"):
+        assert reserved_key_fault(key) is None

@@ -177,3 +177,16 @@ def test_the_content_of_chunks_costs_nothing(chunks: bytes) -> None:
         return parser
 
     assert within(0.1, parse).requests[0].is_complete
+
+
+def test_an_upgrade_offer_with_chunks_is_received_wherever_it_is_cut(
+    subtests: pytest.Subtests,
+) -> None:
+    """Its first chunk is no request line: HTTP clients offer h2c with bodies of any framing."""
+    offer = CHUNKS.replace(b"host", b"connection: upgrade\r\nupgrade: h2c\r\nhost")
+    data = offer + GET
+    for cut in range(len(data)):
+        with subtests.test(cut=cut):
+            first, second = parse(data[:cut], data[cut:])
+            assert (b"".join(first.chunks), first.is_complete) == (b"\r\n\r\n", True)
+            assert second.is_complete

@@ -79,7 +79,8 @@ _MIGRATIONS_TABLE: Final = """
 
 # A restore in place gives each table another file, and keeps the connections.
 _ROUTES_FILE: Final = (
-    f"SELECT pg_relation_filenode('onceward.routes') AS oid, {NEWEST_MIGRATION} AS newest"
+    "SELECT pg_relation_filenode(to_regclass('onceward.routes')) AS oid, "
+    f"{NEWEST_MIGRATION} AS newest"
 )
 # The first one stops recording and claiming. A parent's partitions are locked with it. Other tables
 # in the schema may belong to somebody else.

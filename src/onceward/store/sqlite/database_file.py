@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import sqlite3
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ _log = logging.getLogger("onceward.store")
 OWNER_ONLY: Final = 0o600
 _OTHERS: Final = 0o077
 _BESIDE: Final = ("-wal", "-shm")
+_WAL_TRIES: Final = 20
 _MOUNTS: Final = Path("/proc/self/mountinfo")
 _ESCAPE: Final = re.compile(r"\\([0-7]{3})")
 
@@ -172,3 +174,27 @@ def _mount_points() -> set[str]:
     except OSError:
         return set()
     return {_ESCAPE.sub(lambda code: chr(int(code[1], 8)), line.split(" ")[4]) for line in lines}
+
+
+def configure(connection: sqlite3.Connection, synchronous: str) -> None:
+    """Set what a new connection needs."""
+    connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of a new file
+    _use_wal(connection)
+    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute("PRAGMA fullfsync = ON")
+    connection.execute("PRAGMA foreign_keys = ON")
+    connection.execute("PRAGMA temp_store = MEMORY")
+
+
+def _use_wal(connection: sqlite3.Connection) -> None:
+    """Turn on the write-ahead log. SQLite itself does not wait here for another process."""
+    for remaining in reversed(range(_WAL_TRIES)):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL").fetchall()
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not remaining:
+                raise
+            connection.execute("BEGIN IMMEDIATE")  # waits for the lock
+            connection.execute("COMMIT")
+        else:
+            return

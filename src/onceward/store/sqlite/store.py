@@ -14,7 +14,7 @@ from typing import Final, NoReturn, TypeVar
 
 from onceward.errors import ConfigurationError, NotSettled, StoreUnavailable
 from onceward.model.events import Arrival, Outcome, Receipt
-from onceward.model.jobs import Claim, ClaimRequest, Renewal
+from onceward.model.jobs import Claim, ClaimRequest, Job, Renewal
 from onceward.model.workers import HEALTHY, WorkerHealth
 from onceward.ports import (
     EVERY_DUTY,
@@ -55,7 +55,7 @@ from onceward.store.sqlite import connection_thread as thread
 from onceward.store.sqlite import schema
 from onceward.store.sqlite.address import parse_url
 from onceward.store.sqlite.claiming import Claims
-from onceward.store.sqlite.database_file import DatabaseFile
+from onceward.store.sqlite.database_file import DatabaseFile, configure
 from onceward.store.sqlite.file_lock import FileLock
 from onceward.store.sqlite.inline import SqliteInlineTransaction
 from onceward.store.sqlite.lock_watch import LockWatch
@@ -71,7 +71,6 @@ LOWEST_VERSION: Final = (3, 35, 0)
 
 BUSY_SECONDS: Final = 2.0
 """Timeout for a lock that another process holds on the file."""
-_WAL_TRIES: Final = 20
 
 _DURABLE: Final = {"journal_mode": ("wal",), "synchronous": ("2", "3")}
 
@@ -208,6 +207,10 @@ class SqliteStore(
         """Raise StoreError unless events can be recorded now."""
         (row,) = await self._read("newest_migration")
         require_known("sqlite", row["number"])
+
+    async def filters_for(self, job: Job) -> list[str]:  # noqa: ARG002 - of the port
+        """Return nothing: no other process, of another version, serves the file."""
+        return []
 
     async def claim(self, request: ClaimRequest) -> Claim:
         """Lease due jobs. End the leases that are over first, and reclaim lost ones if asked to."""
@@ -425,33 +428,11 @@ class SqliteStore(
             self._file.path, timeout=BUSY_SECONDS, isolation_level=None, cached_statements=512
         )
         try:
-            self._configure(connection)
+            configure(connection, self._synchronous)
         except BaseException:
             connection.close()
             raise
         return connection
-
-    def _configure(self, connection: sqlite3.Connection) -> None:
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only of a new file
-        _use_wal(connection)
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        connection.execute("PRAGMA fullfsync = ON")
-        connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA temp_store = MEMORY")
-
-
-def _use_wal(connection: sqlite3.Connection) -> None:
-    """Turn on the write-ahead log. SQLite itself does not wait here for another process."""
-    for remaining in reversed(range(_WAL_TRIES)):
-        try:
-            connection.execute("PRAGMA journal_mode = WAL").fetchall()
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or not remaining:
-                raise
-            connection.execute("BEGIN IMMEDIATE")  # waits for the lock
-            connection.execute("COMMIT")
-        else:
-            return
 
 
 class _SqliteLedgerTransaction:

@@ -270,3 +270,17 @@ async def test_a_person_may_route_an_event_past_the_filter(database_url: str) ->
             return ran == ["open"]
 
         await eventually_async(has_run, "the routed event has run")
+
+
+async def test_a_header_that_is_not_stored_is_logged_once(
+    sqlite_url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receive_only(make_inbox(), sqlite_url) as running:
+        for number in range(2):
+            headers = {"x-id": str(number), "x-type": "t", "user-agent": "a" * 1_025}
+            response = await running.deliver("/webhooks/shop", b"{}", headers)
+            assert response.status_code == 202
+    lines = [line for line in caplog.messages if "not stored" in line]
+    assert lines == [
+        "source 'shop': headers above 1024 bytes are not stored with its events: user-agent"
+    ]

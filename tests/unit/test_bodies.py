@@ -135,9 +135,12 @@ def test_the_address_that_holds_most_makes_room_for_others(
         assert error_fields(refusal) == (503, "overloaded", ANY, (*CLOSE, *RETRY_AFTER))
 
 
-def test_small_bodies_of_many_requests_are_counted_too(sender: Callable[[str], Sender]) -> None:
+@pytest.mark.parametrize(("size", "part"), [(10 * KB, 5 * KB), (4 * KB, 4 * KB), (KB, KB)])
+def test_small_bodies_of_many_requests_are_counted_too(
+    sender: Callable[[str], Sender], size: int, part: int
+) -> None:
     hoarder, other = sender("203.0.113.1"), sender("203.0.113.2")
-    hoarder.send_until_refused(10 * KB, 5 * KB)
+    hoarder.send_until_refused(size, part)
     assert len(other.send().take()) == LARGE
 
 

@@ -17,7 +17,7 @@ from onceward.sources.request import Headers
 SMALL_BODY_BYTES: Final = 64 * 1024
 """Larger bodies may use only three quarters of the memory: the rest is for small ones."""
 UNATTRIBUTED_BYTES: Final = 4096
-"""A body up to this size is not counted for its address, unless the memory is full.
+"""A body up to this size is not counted for its address, until the memory is full.
 
 Most are complete before the address is needed.
 """
@@ -70,14 +70,17 @@ class Body:
         if self._holder is not None:
             self._holder.used += len(chunk)
         elif length > UNATTRIBUTED_BYTES:
-            self._hold(refuse)
+            self.hold(refuse)
+        else:
+            memory.unattributed[self] = refuse
         if length > memory.max_body_bytes:
             raise memory.too_large()
         if memory.is_full_for(length):
-            memory.make_room(length, self._holder or self._hold(refuse))
+            memory.make_room(length, self._holder or self.hold(refuse))
 
-    def _hold(self, refuse: Refuse) -> _Holder:
+    def hold(self, refuse: Refuse) -> _Holder:
         """Count the body for its address from now on."""
+        self._memory.unattributed.pop(self, None)
         holder = self._holder = self._memory.holder(self._scope, self._headers)
         holder.bodies[self] = refuse
         holder.used += len(self._data)
@@ -97,6 +100,7 @@ class Body:
     def discard(self) -> None:
         """Free the memory of the body."""
         self._memory.used -= len(self._data)
+        self._memory.unattributed.pop(self, None)
         if self._holder is not None:
             self._holder.used -= len(self._data)
             del self._holder.bodies[self]
@@ -120,6 +124,8 @@ class BodyMemory:
         self.used = 0
         self._proxies = Proxies(settings.trusted_proxies)
         self._holders: dict[str, _Holder] = {}
+        self.unattributed: dict[Body, Refuse] = {}
+        """The arriving bodies that are not counted for an address yet."""
 
     def holder(self, scope: Scope, headers: Headers) -> _Holder:
         """Return the holder of the bodies from the address that sent a request."""
@@ -140,6 +146,8 @@ class BodyMemory:
 
     def make_room(self, length: int, holder: _Holder) -> None:
         """Discard bodies of those who hold most. Raises HttpError (503) if `holder` does itself."""
+        for body, refuse in [*self.unattributed.items()]:
+            body.hold(refuse)
         while self.is_full_for(length):
             largest = max(self._holders.values(), key=attrgetter("used"))
             if largest.used <= holder.used:

@@ -11,6 +11,7 @@ from onceward.errors import (
     InvalidEnvelope,
     InvalidFilter,
     LedgerUnavailable,
+    NewerSchema,
     NoEventId,
     NotFound,
     NotInState,
@@ -46,6 +47,9 @@ class _Entry(NamedTuple):
 _UNAVAILABLE: Final = _Entry(
     503, LedgerUnavailable.code, "The ledger is unavailable. Retry later.", RETRY_AFTER
 )
+NEWER_SCHEMA: Final = (
+    "A newer version of Onceward migrated the database. Stop this process and start that version."
+)
 _TABLE: Final[Mapping[type[Exception], _Entry]] = {
     RepeatedHeader: _Entry(400),
     UnusableSecret: _Entry(400),
@@ -62,6 +66,7 @@ _TABLE: Final[Mapping[type[Exception], _Entry]] = {
     EventBusy: _UNAVAILABLE,
     Overloaded: _UNAVAILABLE,
     LedgerUnavailable: _UNAVAILABLE,
+    NewerSchema: _Entry(503, LedgerUnavailable.code, NEWER_SCHEMA, RETRY_AFTER),
     StoreError: _UNAVAILABLE,
     TimeoutError: _UNAVAILABLE,
 }

@@ -12,7 +12,7 @@ from onceward.errors import NewerSchema, RequestRefused, StoreError
 from onceward.http.auth import Authenticator
 from onceward.http.bodies import BodyReader, Disconnected, bounded_headers, require_json
 from onceward.http.body_memory import Body
-from onceward.http.errors import HttpError
+from onceward.http.errors import NEWER_SCHEMA, HttpError
 from onceward.http.paths import mount_hint, no_such_path, require_plain_path, root_path, route_path
 from onceward.http.proxies import Proxies
 from onceward.http.request_log import RequestLog
@@ -45,9 +45,6 @@ READY_TIMEOUT_SECONDS: Final = 2.0
 OK: Final = 200
 ACCEPTED: Final = 202
 CLIENT_ERROR: Final = 400
-_NEWER_SCHEMA: Final = (
-    "A newer version of Onceward migrated the database. Stop this process and start that version."
-)
 
 
 StoreSecret = Callable[[str, bytes], Awaitable[None]]
@@ -265,7 +262,7 @@ class ReceiveApp:
             async with asyncio.timeout(READY_TIMEOUT_SECONDS):
                 await self._ready()
         except NewerSchema:
-            return json_response(503, {"ready": False, "message": _NEWER_SCHEMA})
+            return json_response(503, {"ready": False, "message": NEWER_SCHEMA})
         except (StoreError, TimeoutError):
             return json_response(
                 503, {"ready": False, "message": "The ledger does not respond. Check the database."}

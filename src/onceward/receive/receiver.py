@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Mapping
 from typing import Final
+
+import msgspec
 
 from onceward.errors import ProofMissing, SignatureRejected, UnknownSource
 from onceward.model.events import INGEST_SOURCE, Arrival
@@ -15,12 +18,21 @@ from onceward.receive.rejections import Rejections
 from onceward.receive.untyped_bodies import UntypedBodies
 from onceward.runtime.clock import Clock
 from onceward.runtime.failpoints import Failpoints
+from onceward.runtime.log_fields import LogFields
 from onceward.sources.challenge import Reply
 from onceward.sources.configure import ALWAYS_KEPT_HEADERS
 from onceward.sources.envelope import identify_envelope
 from onceward.sources.request import Headers, Request, header_key
-from onceward.sources.source import Source, encode_headers
+from onceward.sources.source import (
+    MAX_STORED_HEADER_BYTES,
+    OMITTED_HEADERS,
+    Source,
+    encode_headers,
+)
 
+_log = logging.getLogger("onceward.receive")
+
+_OMITTED: Final = f'"{OMITTED_HEADERS}"'.encode()
 _INGEST_HEADERS: Final = tuple((name, header_key(name)) for name in ALWAYS_KEPT_HEADERS)
 
 
@@ -43,6 +55,8 @@ class Receiver:
         self._untyped_bodies = untyped_bodies
         self._clock = clock
         self._failpoints = failpoints
+        self._omitting: set[str] = set()
+        """The sources whose events lack a header."""
 
     @property
     def source_names(self) -> list[str]:
@@ -88,9 +102,21 @@ class Receiver:
         if isinstance(events, Reply):
             return events
         arrivals = source.arrivals(events, request.headers)
+        if arrivals and _OMITTED in arrivals[0].headers:
+            self._report_omitted(source.name, arrivals[0].headers)
         self._untyped_bodies.look_at(source, arrivals)
         self._failpoints.reach("receive.verified")
         return InlineRequest(arrivals) if source.is_inline else self._recorder.submit(arrivals)
+
+    def _report_omitted(self, source: str, headers: bytes) -> None:
+        """Log the first headers of a source that are too long to be stored."""
+        if source in self._omitting:
+            return
+        self._omitting.add(source)
+        names = msgspec.json.decode(headers)[OMITTED_HEADERS]
+        message = "source %r: headers above %d bytes are not stored with its events: %s"
+        fields = LogFields(source=source)
+        _log.warning(message, source, MAX_STORED_HEADER_BYTES, names, extra=fields)
 
     def ingest(self, request: Request) -> Pending:
         """Identify and record an event posted to ``/events/ingest``. Raises RequestRefused."""

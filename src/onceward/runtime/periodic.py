@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-from onceward.errors import StoreError
+from onceward.errors import NewerSchema, StoreError
 from onceward.runtime.error_text import locate
 from onceward.runtime.log_fields import LogFields, seconds_text
 from onceward.runtime.redact import redact
@@ -47,6 +47,8 @@ def _is_failure(error: BaseException) -> bool:
 
 
 def _report(name: str, error: BaseException, pause: float) -> None:
+    if isinstance(error, NewerSchema):
+        return  # no task can go on, and recording and claiming log it
     is_outage = isinstance(error, StoreError)
     level = logging.WARNING if is_outage else logging.ERROR
     reason = redact(str(error)) if is_outage else locate(error)

@@ -216,7 +216,9 @@ class JobRunner:
             message = f"job {job.id} cannot be marked as done, and nothing was committed: {error}"
             raise NotSettled(message) from error
         except OtherVersionWants as other:
-            await self._settler.leave(token, job, other, self._clock.monotonic() - started)
+            seconds = self._clock.monotonic() - started
+            age_seconds = self._clock.now() - job.received_at.timestamp()
+            await self._settler.leave(token, job, other, seconds, age_seconds=age_seconds)
             return True
         except (StaleEvent, EventFiltered) as unwanted:
             await self._settler.ignore(token, job, unwanted, self._clock.monotonic() - started)

@@ -36,8 +36,8 @@ from onceward.work.settling.settlement import SettlementPolicy, is_connection_lo
 _log = logging.getLogger("onceward.work")
 
 MAX_SETTLE_TRIES: Final = 5
-OTHER_VERSION_SECONDS: Final = 15.0
-"""How long a job is put back for the workers of another version of its handler."""
+OTHER_VERSION_SECONDS: Final = 15.0, 120.0
+"""How long a job is put back for another version: a quarter of its age, within these bounds."""
 _CHANGED_ROWS: Final = (
     "the handler changed rows of Onceward's tables in its transaction, so that the job could not "
     "be marked as done; what it wrote was rolled back. Change only tables of your own"
@@ -78,13 +78,24 @@ class Settler:
         await self.settle(token, job, settlement, elapsed_seconds)
 
     async def leave(
-        self, token: str, job: Job, other: OtherVersionWants, elapsed_seconds: float
+        self,
+        token: str,
+        job: Job,
+        other: OtherVersionWants,
+        elapsed_seconds: float,
+        *,
+        age_seconds: float,
     ) -> None:
-        """Put a job back for the workers of another version. Log the first one of a handler."""
+        """Put a job back for the workers of another version. Log the first one of a handler.
+
+        `age_seconds` is the time since its event was received: the older, the later it is due.
+        """
         if job.handler not in self._leaving:
             self._leaving.add(job.handler)
             log_left(job, str(other), self._handlers[job.handler])
-        settlement = Postpone(OTHER_VERSION_SECONDS, str(other), is_outage=False)
+        shortest, longest = OTHER_VERSION_SECONDS
+        seconds = min(max(age_seconds / 4, shortest), longest)
+        settlement = Postpone(seconds, str(other), is_outage=False)
         await self.settle(token, job, settlement, elapsed_seconds)
 
     def succeeded(self, job: Job) -> None:

@@ -119,6 +119,23 @@ async def test_a_request_that_expires_between_its_parts_is_written_to_its_end(
     assert {receipt.outcome for receipt in again} == {Outcome.DUPLICATE}
 
 
+async def test_a_request_in_parts_gets_a_503_when_the_recorder_closes(spy: Spy) -> None:
+    recorder = Recorder(
+        spy, Settings(max_batch_events=10, commit_timeout_seconds=0.2), SystemClock()
+    )
+    spy.unblocked.clear()
+    request = recorder.submit(arrivals(20))
+    await asyncio.wait_for(spy.began.wait(), 5)
+    spy.began.clear()
+    spy.unblocked.set()  # for the first part alone
+    spy.unblocked.clear()
+    await asyncio.wait_for(spy.began.wait(), 5)
+    await recorder.close()
+    with pytest.raises(LedgerUnavailable, match="slow"):
+        request.result()
+    spy.unblocked.set()
+
+
 async def test_each_part_has_the_time_of_a_commit(spy: Spy) -> None:
     """A retry of the sender takes as many commits: the request would never be acknowledged."""
     settings = Settings(max_batch_events=10, commit_timeout_seconds=1.0)

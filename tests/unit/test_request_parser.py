@@ -165,6 +165,8 @@ CHUNK_BYTES = 1024 * 1024
 CHUNKED_BODIES = {
     "one of line breaks": b"%x\r\n%b\r\n" % (CHUNK_BYTES, b"\r\n" * (CHUNK_BYTES // 2)),
     "of two bytes": b"2\r\n\r\n\r\n" * (CHUNK_BYTES // 7),
+    "of one byte, with zeros": b"001\r\na\r\n" * (CHUNK_BYTES // 8),
+    "of one byte, with extensions": b"1;a=b\r\na\r\n" * (CHUNK_BYTES // 10),
 }
 
 

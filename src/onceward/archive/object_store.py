@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec.structs import replace
 
-from onceward.archive.transfer import Fault, Order, make_store
+from onceward.archive.transfer import Order, Outcome, make_store
 from onceward.errors import ArchiveUnavailable, ConfigurationError
 
 REQUEST_SECONDS: Final = 120
@@ -81,13 +81,15 @@ class ObjectStore:
             if process.returncode is None:
                 process.kill()
                 await process.wait()
-        if output:
-            raise msgspec.json.decode(output, type=Fault).error
-        if process.returncode:
+        try:
+            outcome = msgspec.json.decode(output.rpartition(b"\n")[2], type=Outcome)
+        except msgspec.DecodeError as error:
             raise ArchiveUnavailable(
                 f"{self.location} at {self._at}: the process of the transfer ended with "
                 f"{process.returncode}, perhaps without memory. Check what answers at AWS_ENDPOINT"
-            )
+            ) from error
+        if outcome.error is not None:
+            raise outcome.error
 
     async def _start(self, order: Order) -> Process:
         arguments = ("-P", "-m", "onceward.archive.transfer", msgspec.json.encode(order).decode())

@@ -74,17 +74,20 @@ class Order(msgspec.Struct, kw_only=True, frozen=True):
     """The largest file to download; None uploads."""
 
 
-class Fault(msgspec.Struct, kw_only=True, frozen=True):
-    """Why a transfer failed."""
+class Outcome(msgspec.Struct, kw_only=True, frozen=True):
+    """How a transfer ended: the last line that its process prints."""
 
+    is_done: bool = False
     damaged: str = ""
     unavailable: str = ""
     errno: int = 0
     """Of the local file."""
 
     @property
-    def error(self) -> ArchiveDamaged | ArchiveUnavailable | OSError:
-        """The error to raise."""
+    def error(self) -> ArchiveDamaged | ArchiveUnavailable | OSError | None:
+        """The error to raise; None if it succeeded."""
+        if self.is_done:
+            return None
         if self.damaged:
             return ArchiveDamaged(self.damaged)
         if self.unavailable:
@@ -181,31 +184,30 @@ class Transfer:
 
 
 def main() -> None:
-    """Carry out the order in the first argument, and print the fault, if there is one."""
+    """Carry out the order in the first argument, and print the outcome."""
     order = msgspec.json.decode(sys.argv[1], type=Order)
     size = Path(order.local).stat().st_size if order.max_bytes is None else 0
     limits = {resource.RLIMIT_DATA: MEMORY_BYTES + 2 * size, resource.RLIMIT_CORE: 0}
     for kind, limit in limits.items():
         with suppress(ValueError, OSError):  # a lower limit is set
             resource.setrlimit(kind, (limit, limit))
-    fault = _fault(order)
-    if fault is not None:
-        sys.stdout.buffer.write(msgspec.json.encode(fault))
-        sys.stdout.flush()
+    outcome = msgspec.json.encode(_carry_out(order))
+    sys.stdout.buffer.write(b"\n" + outcome)  # a start-up hook may have printed something
+    sys.stdout.flush()
     os._exit(0)  # obstore's threads may panic while Python ends
 
 
-def _fault(order: Order) -> Fault | None:
-    """Carry out an order. Return why it failed, or None."""
+def _carry_out(order: Order) -> Outcome:
+    """Carry out an order."""
     try:
         asyncio.run(Transfer(order).run())
     except ArchiveDamaged as error:
-        return Fault(damaged=str(error))
+        return Outcome(damaged=str(error))
     except ArchiveUnavailable as error:
-        return Fault(unavailable=str(error))
+        return Outcome(unavailable=str(error))
     except OSError as error:
-        return Fault(errno=error.errno or 0)
-    return None
+        return Outcome(errno=error.errno or 0)
+    return Outcome(is_done=True)
 
 
 def _code(error: Exception) -> str:

@@ -144,10 +144,12 @@ class Recorder:
             self._arm_slow_timer()
 
     async def close(self) -> None:
-        """Flush pending batches; callers past the deadline already got 503."""
+        """Flush pending batches, for as long as a commit may take. What is left gets 503."""
         if self._writers:
             await asyncio.wait(set(self._writers), timeout=self._settings.commit_timeout_seconds)
         self._deadlines.close()
+        for pending in self._deadlines.unfinished():
+            self._refuse_as_slow(pending)
         if self._slow_timer is not None:
             self._slow_timer.cancel()
 
@@ -227,7 +229,10 @@ class Recorder:
         """
         if pending.has_progressed():
             self._deadlines.add(pending)
-            return
+        else:
+            self._refuse_as_slow(pending)
+
+    def _refuse_as_slow(self, pending: Pending) -> None:
         self._rejected += 1
         message = "The ledger is slow. Retry later."
         pending.set_error(LedgerUnavailable(message, code="slow"))

@@ -37,6 +37,10 @@ class Deadlines(Generic[W]):
         if self._timer is None:
             self._timer = loop.call_at(deadline, self._expire_due)
 
+    def unfinished(self) -> list[W]:
+        """Return the waits that are not done."""
+        return [wait for _, wait in self._waits if not wait.done()]
+
     def close(self) -> None:
         """Cancel all deadlines."""
         if self._timer is not None:

@@ -16,7 +16,8 @@ from onceward.http.errors import CLOSE, HttpError
 _REQUEST_LINE: Final = re.compile(rb"\S+ \S+ HTTP/[0-9.]+\r\n")
 _CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]+")
 _TINY_CHUNKS: Final = re.compile(
-    b"(?:%b)*" % b"|".join(b"%x\r\n.{%d}\r\n" % (size, size) for size in range(1, 16)),
+    b"(?:0*(?:%b))*"
+    % b"|".join(b"%x(?:;[^\r\n]*)?\r\n.{%d}\r\n" % (size, size) for size in range(1, 16)),
     re.DOTALL | re.IGNORECASE,
 )
 """Chunks of less than 16 bytes. One by one, they would cost ten times as much as their parsing."""

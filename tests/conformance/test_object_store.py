@@ -67,6 +67,17 @@ async def test_a_file_is_never_replaced(archive: ParquetArchive, tmp_path: Path)
     assert (tmp_path / "copy").read_bytes() == b"first"
 
 
+async def test_a_start_up_hook_may_print_in_the_process_of_a_transfer(
+    archive: ParquetArchive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('hello', end='')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "file").write_bytes(b"content")
+    await archive._files.put("payloads/printed", tmp_path / "file")
+    await archive._files.get("payloads/printed", tmp_path / "copy", 100)
+    assert (tmp_path / "copy").read_bytes() == b"content"
+
+
 async def test_a_damaged_truncated_or_missing_object_is_named(
     store: Store, raw_db: RawDatabase, archive: ParquetArchive, object_server: ObjectServer
 ) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from onceward.errors import MalformedPayload
+from onceward.sources.json_text import LONG_NUMBER
 from onceward.work.payloads.models import make_decoder
 from onceward.work.payloads.payload import UNDECODABLE, decode, read_document
 
@@ -103,6 +104,14 @@ def test_any_bytes_are_decoded_or_raise_malformed_payload(body: bytes) -> None:
             decode(body, make_decoder(model))
         except MalformedPayload as error:
             assert str(error)  # noqa: PT017 - decoding may also succeed
+
+
+def test_a_valid_number_is_not_blamed_for_another_fault() -> None:
+    """A whole number keeps all its digits, beyond the range of a float."""
+    body = b'{"n": %s, "s": "\xff"}' % (b"9" * 400)
+    assert fault(body) == "s: not UTF-8"
+    assert fault(body.replace(b'"\xff"', b"1e400")) == "s: number out of range"
+    assert fault(body.replace(b'"\xff"', b"0." + b"1" * 500)) == f"s: {LONG_NUMBER}"
 
 
 WRONG_FIELDS: list[tuple[bytes, Any, str]] = [

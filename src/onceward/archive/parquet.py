@@ -33,7 +33,7 @@ _SIZES: Final = f"count(*), coalesce(sum(octet_length(body)), 0), coalesce(max({
 
 
 class Limits(NamedTuple):
-    """What the record of a file says is in it.
+    """The most rows and bytes that a file may have, by its record.
 
     A large body has a file of its own, so that `body_bytes` bounds the longest row.
     """

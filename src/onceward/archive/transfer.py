@@ -58,7 +58,7 @@ _REACH: Final = (
 
 
 class Order(msgspec.Struct, kw_only=True, frozen=True):
-    """What to transfer. Credentials come from the environment."""
+    """A transfer to carry out. Credentials come from the environment."""
 
     bucket: str
     prefix: str

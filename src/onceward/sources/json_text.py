@@ -1,4 +1,4 @@
-"""What counts as JSON: one rule for ids, filters, ordering keys and handlers.
+"""Decide what is JSON, by one rule for ids, filters, ordering keys and handlers.
 
 Decoders stop where the interpreter does: at its recursion limit, which differs with its version and
 with the calls under way, and at its limit of digits. A body that one process could read and another

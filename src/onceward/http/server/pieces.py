@@ -36,12 +36,12 @@ class Pieces:
 
     def __init__(self) -> None:
         self._line: bytes | None = b""
-        """What has arrived of an incomplete request line; None once the line is complete."""
+        """The beginning of an incomplete request line; None once the line is complete."""
         self._tail = b""
         """The last bytes of the lines that arrived: an empty line may begin in them."""
         self._is_in_chunks = False
         self._size_line = b""
-        """What has arrived of the line with the size of a chunk."""
+        """The beginning of an incomplete line with the size of a chunk."""
         self._chunk_rest = 0
         """How much of the current chunk is missing, with its line break."""
 

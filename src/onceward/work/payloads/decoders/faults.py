@@ -94,18 +94,22 @@ class _InvalidValue:
         self.fault = fault
 
 
-def _parse_number(text: str) -> object:
-    if len(text) > MAX_NUMBER_CHARACTERS:
-        return _InvalidValue(LONG_NUMBER)
-    return None if math.isfinite(float(text)) else _InvalidValue("number out of range")
+def _check_whole(text: str) -> object:
+    return _InvalidValue(LONG_NUMBER) if len(text) > MAX_NUMBER_CHARACTERS else None
+
+
+def _check_float(text: str) -> object:
+    if math.isfinite(float(text)):
+        return _check_whole(text)
+    return _InvalidValue("number out of range")
 
 
 def _decoder(*, strict: bool) -> json.JSONDecoder:
     """Return a decoder that accepts every number and, unless it is strict, control characters."""
     return json.JSONDecoder(
         strict=strict,
-        parse_int=_parse_number,
-        parse_float=_parse_number,
+        parse_int=_check_whole,
+        parse_float=_check_float,
         parse_constant=lambda name: _InvalidValue(f"{name} is not JSON"),
     )
 
